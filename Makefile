@@ -11,7 +11,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
-PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
+SHAPE := $(addprefix tests/test_,docs.py imports.py references.py repository.py tests.py ways.py)
 
 .PHONY: help setup run test test-all test-root test-pythons check bench peers chart e2e vm gpu page soak image dist mutations proto docs format clean
 
@@ -45,7 +45,7 @@ check: setup ## formatting, lint, types, import direction, documentation
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q $(PAGES)
+	@$(BIN)/pytest -q -n auto $(SHAPE)
 
 bench: setup ## measure speed and size, print one table
 	@$(BIN)/python -m bench
@@ -98,7 +98,7 @@ dist: setup ## wheels and source archives of the host and of every plugin, insta
 	@PYTHONPATH=tools timeout --foreground --kill-after=60s 30m $(BIN)/python -m distribution
 	@$(BIN)/pytest -q tests/distribution
 
-# TESTS="config telemetry" plants only some of them: docs/mutations.md.
+# TESTS="config telemetry" plants only some of them: docs/development.md.
 mutations: setup ## plant small faults in copies of the sources, and show that the tests notice each
 	@timeout --foreground --kill-after=60s 60m $(BIN)/python tests/mutations $(TESTS)
 

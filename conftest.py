@@ -15,6 +15,16 @@ ROOT = Path(__file__).parent
 
 sys.path.append(str(ROOT / "tests"))  # for what test modules of several directories share
 
+CHECKS = (
+    "tests/test_docs.py",
+    "tests/test_imports.py",
+    "tests/test_references.py",
+    "tests/test_repository.py",
+    "tests/test_tests.py",
+    "tests/test_ways.py",
+)
+"""The form of code and pages: ``make check`` runs these."""
+
 SLOW = (
     "plugins/udev/tests/test_udev_examples.py",
     "tests/breakages/",
@@ -39,6 +49,7 @@ SLOW = (
     "tests/test_docs_picture.py",
     "tests/test_docs_sessions.py",
     "tests/test_first_steps.py",
+    *CHECKS,
     "tests/test_tutorial.py",
     "tests/testing/test_contract_page.py",
     "tests/testing/test_kubelet_command.py",
@@ -56,8 +67,8 @@ EXAMPLES = 25
 """Of each property that hypothesis tries in ``make test``; ``make test-all`` tries 100."""
 
 SLOW_PROMISES = (
-    "test_no_other_damage_of_a_file_makes_it_fail",
-    "test_no_other_file_that_is_damaged_later_makes_probe_fail",
+    "test_no_other_damage_makes_discover_fail",
+    "test_no_other_later_damage_makes_probe_fail",
 )
 """Of the contract of backends: ``make test`` tries a sample of the same cases."""
 

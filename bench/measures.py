@@ -18,7 +18,7 @@ FOLLOWING = Measure("following", "hot-plug soon after another change → new lis
 EVENT_100 = Measure("event-100", "backend's event → new list, 100 resources of 10 devices", "ms")
 EVENT_BIG = Measure("event-10000", "one of 10 000 devices changes → new list", "ms", {P50: 150}, (P50, MAX))
 EVENT_BIG_FRESH = Measure(
-    "event-10000-fresh", "the same, from a backend that makes every device anew", "ms", {}, (P50, MAX)
+    "event-10000-fresh", "the same, from a backend that rebuilds every device", "ms", {}, (P50, MAX)
 )
 RELOAD = Measure("reload", "edited file → new list", "ms", {P50: 1000}, (P50, MAX))
 EMPTY = Measure("empty-call", "empty grpc.aio handler, round trip", "ms")

@@ -23,8 +23,8 @@ FORMS = {
     "a limit": r"  [a-z.]+/\S+: 1",
     "its container": r"gets in its container:",
     "an edit": r"  (device|mount|env|annotation|cdi) +\S.*",
-    "no news": r"No hot-plug shown: \S.*",
-    "news": r"\w+ (un)?plugged: the kubelet had the new list after [\d.]+ ms",
+    "no news": r"Hot-plug not shown: \S.*",
+    "news": r"\w+ (un)?plugged: the kubelet received the new list after [\d.]+ ms",
 }
 NEEDED = {"what is shown", "headers", "a resource", "a pod", "a limit", "its container", "an edit"}
 

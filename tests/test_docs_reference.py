@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,15 +14,13 @@ import pytest
 
 from devhost import backend
 from devhost.backend import observe
-from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
-from devhost.config.reader import keys
 from devhost.config.schema import options_of, resource_options_of
 from devhost.discovery import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "reference"
 OURS = sorted(project.parent.name for project in ROOT.glob("plugins/*/pyproject.toml"))
-NAMES = ["backends.md", "configuration.md", "plugin-api.md"]
+NAMES = ["backends.md", "plugin-api.md"]
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +41,24 @@ def test_every_page_of_the_reference_is_generated(generator: ModuleType) -> None
     assert sorted(file.name for file in PLACE.iterdir()) == sorted(generator.PAGES) == NAMES
 
 
-@pytest.mark.parametrize("cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels])
-def test_every_key_of_a_configuration_has_a_row(cls: type) -> None:
-    text = (PLACE / "configuration.md").read_text(encoding="utf-8")
-    assert [key for key in keys(cls) if f"| `{key}` |" not in text and f".{key}` |" not in text] == []
-
-
 @pytest.mark.parametrize("name", OURS)
-def test_every_word_of_a_backend_has_a_row(name: str) -> None:
+def test_every_option_and_attribute_of_a_backend_has_a_line(name: str) -> None:
     text = (PLACE / "backends.md").read_text(encoding="utf-8").partition(f"\n## {name}\n")[2]
     text = text.partition("\n## ")[0]
     kind = catalog.load().installed[name].backend
     words = [*kind.attributes, *_properties(options_of(kind)), *_properties(resource_options_of(kind))]
-    assert [word for word in words if f"| `{word}` |" not in text and f".{word}` |" not in text] == []
+    assert [word for word in words if not re.search(rf"(?m)^- `([^`]+\.)?{re.escape(word)}`", text)] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_reference_gives_each_attribute_its_type_and_its_values(name: str) -> None:
+    text = (PLACE / "backends.md").read_text(encoding="utf-8").partition(f"\n### Attributes of {name}\n")[2]
+    types = {int: " (number)", bool: " (true/false)", list: " (list)"}
+    for word, attribute in catalog.load().installed[name].backend.attributes.items():
+        kind = " (hex)" if attribute.hex else types.get(attribute.type, "")
+        row = re.search(rf"(?m)^- `{re.escape(word)}`{re.escape(kind)}: .*$", text)
+        assert row, f"no line begins with `{word}`{kind}"
+        assert [one for one in attribute.words if f"`{one}`" not in row[0]] == [], word
 
 
 def _properties(schema: Mapping[str, Any]) -> list[str]:
@@ -67,7 +71,7 @@ def _properties(schema: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def test_every_public_name_of_the_api_is_told_of() -> None:
+def test_every_public_name_of_the_api_is_described() -> None:
     text = (PLACE / "plugin-api.md").read_text(encoding="utf-8")
     news = [name for name in observe.__all__ if name not in ("AttributeValue", "Device", "Health", "Holder")]
     assert [name for name in (*backend.__all__, *news) if f"`{name}" not in text] == []

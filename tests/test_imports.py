@@ -21,11 +21,11 @@ ROOMS = {
     "testing": "the public test kit for backend authors",
     "host": "the process: composition, reload, one service per resource, problems and status",
     "kubelet": "the device plugin API v1beta1: registration, the servers, podresources",
-    "allocation": "handing out: token checks, the backend's answer, direct or CDI injection, who holds what",
-    "config": "`devhost.yaml` to settings, with a place for every complaint",
+    "allocation": "answering Allocate: token checks, injection (direct or CDI), who holds which device",
+    "config": "`devhost.yaml` to settings, with line and column for every error",
     "discovery": "running backends: catalog, threads, scans, probes, health, validation, kernel events",
     "planning": "pure decisions: plan, claims, names, tokens, preference among devices",
-    "telemetry": "log, metrics, HTTP, the status document and page, systemd's notifications, the watchdog",
+    "telemetry": "log, metrics, HTTP, the status document and page, systemd notifications, the watchdog",
     "backend": "the public API: everything that a backend or an observer may import",
 }
 """The packages of ``src/devhost`` from the top to the bottom: a package imports only from those below it.
@@ -57,6 +57,7 @@ PURE = (
     "backend.where",
     "backend.backoff",
     "allocation.allocations",
+    "allocation.timing",
     "allocation.preferred.grouping",
     "discovery.health",
     "host.recent_removals",

@@ -17,45 +17,10 @@ RIGS = sorted(
 )
 TESTS = [file for file in RIGS if file.name.startswith("test_")]
 
-PRIVATE: dict[str, int] = {
-    "plugins/sriov/tests/test_sriov_hotplug.py": 1,
-    "tests/conformance/test_watchdog.py": 1,
-    "tests/host/test_host_last_good.py": 2,
-    "tests/host/test_host_observers.py": 2,
-    "tests/host/test_host_provisioning.py": 2,
-}
+PRIVATE: dict[str, int] = {}
 """Private attributes of objects of devhost that a file still reads. Only ever remove or lower."""
 
-PATCHED: dict[str, int] = {
-    "plugins/fpga/tests/conftest.py": 1,
-    "plugins/fpga/tests/test_fpga_managers.py": 1,
-    "plugins/fpga/tests/test_fpga_program_files.py": 3,
-    "plugins/fpga/tests/test_fpga_program_served.py": 1,
-    "plugins/fpga/tests/test_fpga_xrt_health.py": 4,
-    "plugins/rdma/tests/test_rdma_netlink.py": 1,
-    "plugins/rdma/tests/test_rdma_scan.py": 2,
-    "plugins/sriov/tests/test_sriov_hotplug.py": 4,
-    "plugins/sriov/tests/test_sriov_provisioning.py": 1,
-    "tests/cli/test_check.py": 1,
-    "tests/cli/test_plugins.py": 1,
-    "tests/cli/test_schema.py": 1,
-    "tests/conformance/test_conformance_calls.py": 2,
-    "tests/conformance/test_conformance_podresources.py": 3,
-    "tests/conformance/test_watchdog.py": 1,
-    "tests/host/cdi_scene.py": 1,
-    "tests/host/test_daemon_switch.py": 2,
-    "tests/host/test_host_cancelled.py": 1,
-    "tests/host/test_host_cdi.py": 2,
-    "tests/host/test_host_cdi_kept.py": 1,
-    "tests/host/test_host_deviceinfo.py": 1,
-    "tests/host/test_host_isolation.py": 2,
-    "tests/host/test_host_kubelet_directory.py": 1,
-    "tests/host/test_host_labels.py": 2,
-    "tests/host/test_host_provisioning.py": 1,
-    "tests/host/test_host_reload.py": 3,
-    "tests/kubelet/test_holders.py": 1,
-    "tests/telemetry/test_status_kept.py": 1,
-}
+PATCHED: dict[str, int] = {}
 """Modules and classes of devhost that a file still patches. Only ever remove or lower."""
 
 

@@ -46,7 +46,6 @@ def no_kubelet(stage: Stage) -> Iterator[str]:
     yield "no-kubelet"
     stage.start_kubelet()
     stage.until(lambda now: now["kubelet"]["podResources"]["known"], "kubelet")
-    yield "nothing"
     yield "nothing-found"
 
 
@@ -79,7 +78,7 @@ def registering(stage: Stage) -> Iterator[str]:
 
 
 def unhealthy(stage: Stage) -> Iterator[str]:
-    """A device loses its node, a pod asks for it, and then the file is broken."""
+    """A device loses its node, and then the file is broken."""
     stage.configure(stage.files["devhost.yaml"])
     stage.usb_serial("ttyUSB0")
     stage.start_kubelet()
@@ -88,11 +87,6 @@ def unhealthy(stage: Stage) -> Iterator[str]:
     (stage.tree.root / "dev" / "ttyUSB0").unlink()
     stage.registered(SERIAL, 0)
     yield "unhealthy"
-    stage.hear("unhealthy: ")
-    stage.printed()
-    stage.type(f"allocate 1 of {SERIAL}", "admission-failed")
-    stage.type("capacity", "allocatable")
-    yield "not-admitted"
     stage.configure(stage.files["devhost.yaml"].replace("idVendor", "idVendr"))
     stage.until(lambda now: now["devhost"]["lastReload"]["result"] == "rejected", "refusal")
     yield "rejected"

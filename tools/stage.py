@@ -28,10 +28,10 @@ PATIENCE = 60.0
 
 
 WITH_ROOT = "with --root nobody is asked."
-WITHOUT_ROOT = "no devhost is running here."
+WITHOUT_ROOT = "no devhost is running on this node."
 """What ``explain`` says of containers on a tree, and on a machine where nothing is served yet."""
 
-NOT_AS_ROOT = "; one that runs as root answers root only"
+NOT_AS_ROOT = "; a devhost that runs as root answers only root"
 """What a hint says besides to users other than root; pages quote what root sees."""
 
 
@@ -160,8 +160,9 @@ class Stage:
     def output(self, command: str) -> str:
         """What a command of a page prints, on both streams, with places as a node has them.
 
-        A command may end in ``| tail -N``.
+        A command may end in ``| head -N`` or ``| tail -N``.
         """
+        command, _, first = command.partition(" | head -")
         command, _, last = command.partition(" | tail -")
         words = shlex.split(command)
         if words[0] == "curl":
@@ -172,8 +173,11 @@ class Stage:
             words += ["--root", str(self.tree.root)]
         done = self._run(words)
         text = self.shown(done.stdout + done.stderr)
+        lines = text.splitlines(keepends=True)
+        if first:
+            text = "".join(lines[: int(first)])
         if last:
-            text = "".join(text.splitlines(keepends=True)[-int(last) :])
+            text = "".join(lines[-int(last) :])
         return text.replace(WITH_ROOT, WITHOUT_ROOT) if self._at_home else text
 
     def shown(self, text: str) -> str:

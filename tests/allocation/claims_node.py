@@ -7,14 +7,18 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from devhost.allocation.allocations import APART, Allocations, Listing
-from devhost.allocation.inventory import GRACE, Inventory
+from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, plan_devices, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import ALL
+
+APART = NODE.release_gap
+GRACE = NODE.grace
 
 BACKENDS = ("one", "two")
 ANY = (Block(),)

@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-from devhost.allocation.allocations import APART, EMPTY_PATIENCE, Allocations, Listing
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, plan_devices, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import device_of, stands_for_all, token, unit_of
+
+APART = NODE.release_gap
+EMPTY_PATIENCE = NODE.no_pods
 
 POD = Holder("default", "pod", "main")
 OLD, NEW = "example.com/old", "example.com/new"
@@ -193,8 +197,8 @@ def test_an_allocation_needs_no_other_plan() -> None:
 
 def test_an_allocate_that_fails_gives_back_and_the_plan_is_made_anew() -> None:
     rig = Rig()
-    account = rig.ledger.of(OLD)
-    with pytest.raises(ValueError, match="no"), account.reserved("card", {"a": [Device("a")]}):
+    allocations = rig.ledger.of(OLD)
+    with pytest.raises(ValueError, match="no"), allocations.reserved("card", {"a": [Device("a")]}):
         raise ValueError("no")
     assert not rig.ledger.held() and rig.replans == 1
 

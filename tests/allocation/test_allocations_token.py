@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from devhost.allocation.allocations import APART, RELAXED, Allocations, Listing
+from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.timing import NODE
 from devhost.backend.model import Holder
+
+APART = NODE.release_gap
+RELAXED = NODE.list_held
 
 NET, HOLDER = "example.com/net", Holder("default", "pod", "main")
 

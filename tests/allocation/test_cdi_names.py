@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from allocator_scene import NotingScanner
 
-from devhost.allocation.allocations import APART, Allocations, Listing
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.files import SpecFiles
-from devhost.allocation.cdi.injector import CdiInjection
-from devhost.allocation.inventory import GRACE, Inventory
+from devhost.allocation.cdi.injector import MAX_SETS, CdiInjection
+from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import ResourceBackend
+from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.model import HEALTHY, Holder
 from devhost.discovery.runner import BackendRunner
@@ -24,14 +26,23 @@ from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
 
+APART = NODE.release_gap
+GRACE = NODE.grace
+
 CARD = "example.com/card"
 POD = Holder("default", "pod", "main")
 
 
 class Scene:
-    """A resource with CDI injection; its devices are /dev/null and /dev/zero."""
+    """A resource with CDI injection; its devices are files of /dev.
 
-    def __init__(self, place: Path) -> None:
+    Args:
+        place: the directory of the specification.
+        most_sets: sets of devices that it keeps.
+        listing: whether a container gets a variable with all its devices, which makes sets of them.
+    """
+
+    def __init__(self, place: Path, most_sets: int = MAX_SETS, *, listing: bool = False) -> None:
         scene = self
         self.now = 100.0
         self.asked: list[list[str]] = []
@@ -44,7 +55,9 @@ class Scene:
 
             def allocate(self, request: AllocateRequest) -> Edits:
                 scene.asked.append([device.id for device in request.devices])
-                return Edits(nodes=tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices))
+                nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices)
+                names = ",".join(device.id for device in request.devices)
+                return Edits(nodes, env={"CARDS": names} if listing else {})
 
         self.runner = BackendRunner(Card, NoOptions(), Path("/"))
         self.allocations = Allocations(lambda: self.now)
@@ -54,7 +67,9 @@ class Scene:
         entry = ResourceSettings(0, CARD, "card")
         self.backend = ResourceBackend(CARD, NotingScanner(self.runner), entry)
         self.files = SpecFiles(place)
-        self.injection = CdiInjection(self.backend, self.inventory, self.files, self.publish)
+        self.injection = CdiInjection(
+            self.backend, self.inventory, self.files, self.publish, most_sets=most_sets
+        )
         self.allocator = Allocator(self.inventory, self.backend, entry, self.injection)
         self.offers: list[Offer] = []
 
@@ -84,16 +99,21 @@ class Scene:
         return json.loads(path.read_text())
 
 
+@asynccontextmanager
+async def running(scene: Scene) -> AsyncIterator[Scene]:
+    await scene.runner.discover([])
+    task = asyncio.create_task(scene.injection.run())
+    yield scene
+    scene.injection.stop()
+    await task
+    scene.files.close()
+    scene.runner.close()
+
+
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    made = Scene(tmp_path)
-    await made.runner.discover([])
-    running = asyncio.create_task(made.injection.run())
-    yield made
-    made.injection.stop()
-    await running
-    made.files.close()
-    made.runner.close()
+    async with running(Scene(tmp_path)) as scene:
+        yield scene
 
 
 async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scene, until) -> None:
@@ -136,3 +156,34 @@ async def test_devices_that_are_known_one_by_one_are_asked_for_together_only(sce
     answer = await scene.allocator.allocate(["null", "zero"])
     assert scene.asked == [["null", "zero"]]
     assert len(answer.edits.cdi_devices) == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_set_that_a_container_has_stays_however_many_others_are_made(
+    tmp_path, until, restarted
+) -> None:
+    devices = ["null", "zero", "full", "random", "tty"]
+    async with running(Scene(tmp_path, 1, listing=True)) as scene:
+        scene.offer(*devices)
+        await until(lambda: scene.listed() == set(devices))
+        answer = await scene.allocator.allocate(["null", "zero"])
+        (name,) = (device.rpartition("=")[2] for device in answer.edits.cdi_devices)
+        assert name not in devices
+        if not restarted:
+            await make_sets(scene)
+            assert name in scene.named()
+    if restarted:
+        async with running(Scene(tmp_path, 1, listing=True)) as scene:
+            scene.hear("null", "zero")
+            scene.offer(*devices)
+            await until(lambda: scene.listed() == set(devices))
+            await make_sets(scene)
+            assert name in scene.named()
+
+
+async def make_sets(scene: Scene) -> None:
+    """Gives other containers other sets of devices, more than the specification keeps."""
+    before = scene.named()
+    for pair in (["full", "random"], ["random", "tty"], ["full", "tty"]):
+        await scene.allocator.allocate(pair)
+        assert scene.named() - before

@@ -8,14 +8,18 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocations import APART, Allocations, Listing
-from devhost.allocation.inventory import GRACE, Inventory, Snapshot
+from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.inventory import Inventory, Snapshot
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Health, Holder, unhealthy
 from devhost.kubelet.server import device_list
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 from devhost.planning.tokens import token
+
+APART = NODE.release_gap
+GRACE = NODE.grace
 
 promise = settings(deadline=None, derandomize=True)
 

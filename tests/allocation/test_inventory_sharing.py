@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from devhost.allocation.allocations import APART, Allocations, Listing
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.planning.claims import UNNAMED, Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+
+APART = NODE.release_gap
 
 POD = Holder("default", "pod", "main")
 
@@ -19,8 +22,8 @@ class Rig:
     now: float = 100.0
 
     def __post_init__(self) -> None:
-        account = Allocations(lambda: self.now).of("r")
-        self.inventory = Inventory(lambda: self.now, lambda: self.now, allocations=account)
+        allocations = Allocations(lambda: self.now).of("r")
+        self.inventory = Inventory(lambda: self.now, lambda: self.now, allocations=allocations)
 
     def show(self, replicas: int, of: Of = Of.EACH) -> None:
         offers = [Offer(Device(name), replicas) for name in "ab"]

@@ -6,18 +6,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.allocation.allocations import (
-    APART,
-    EAGER,
-    MISSED,
-    PATIENCE,
-    RELAXED,
-    WATCHED,
-    Kubelet,
-    Leases,
-    Listing,
-)
+from devhost.allocation.allocations import Kubelet, Leases, Listing
+from devhost.allocation.timing import NODE
 from devhost.backend.model import Holder
+
+APART = NODE.release_gap
+EAGER = NODE.list_allocated
+MISSED = NODE.list_vanished
+PATIENCE = NODE.unnamed
+RELAXED = NODE.list_held
+WATCHED = NODE.list_forgotten
 
 TOY = "example.com/toy"
 OLD, NEW = (1, 1, 1), (1, 2, 2)

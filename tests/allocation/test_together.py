@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice
-from devhost.allocation.inventory import GRACE, NAMED_UNHEALTHY, Inventory
+from devhost.allocation.inventory import NAMED_UNHEALTHY, Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest, AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Health, unhealthy
@@ -22,6 +23,8 @@ from devhost.kubelet.server import device_list
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+
+GRACE = NODE.grace
 
 promise = settings(deadline=None, derandomize=True)
 

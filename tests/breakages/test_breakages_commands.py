@@ -60,7 +60,7 @@ def test_a_start_with_an_invalid_configuration_prints_the_same_errors_as_check(
 def test_a_file_in_place_of_the_kubelets_directory(run: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = run("--kubelet-dir", str(tmp_path / "file"))
-    ends(ended, MACHINE, f"{tmp_path}/file is not a directory", "give another --kubelet-dir")
+    ends(ended, MACHINE, f"{tmp_path}/file is not a directory", "choose another --kubelet-dir")
 
 
 def test_a_port_that_is_in_use(run: Command) -> None:
@@ -129,4 +129,4 @@ def test_a_status_without_a_devhost(devhost: Command, tmp_path: Path) -> None:
 
 def test_a_device_that_no_backend_knows(devhost: Command, config: str) -> None:
     ended = devhost("explain", "/dev/nothing", "--config", config)
-    ends(ended, CONFIGURATION, "no backend knows a device '/dev/nothing'", "`devhost discover --all`")
+    ends(ended, CONFIGURATION, "no backend has a device '/dev/nothing'", "`devhost discover --all`")

@@ -114,7 +114,7 @@ async def test_an_entry_that_no_device_matches(node: ReadingNode) -> None:
     assert [(one["state"], one["reason"]) for one in node.document()["entries"]] == [("none", reason)]
     labels = {"entry": "resources[0]", "resource": RESOURCE, "backend": "toy", "optional": "false"}
     assert node.value("devhost_entry_devices", **labels) == 0
-    assert "All is well" not in node.get("/")[1]
+    assert "No problems" not in node.get("/")[1]
     assert node.get("/readyz") == (200, "ok\n")  # a node without the hardware stops no rollout
     node.configure(f"{{name: {RESOURCE}, backend: toy, optional: true, where: {{model: X100}}}}")
     await node.until(lambda: not node.problems("entry"))
@@ -140,7 +140,7 @@ async def test_hardware_without_its_driver(node: ReadingNode) -> None:
     (node.root / "driver").touch()
     node.look()
     await over(node, "driver", "hardware no longer lacks its driver")
-    assert "All is well" in node.get("/")[1]
+    assert "No problems" in node.get("/")[1]
 
 
 async def test_a_device_without_the_attribute_that_a_template_needs(node: ReadingNode) -> None:
@@ -228,7 +228,7 @@ async def test_a_device_that_is_unplugged_while_no_container_holds_it(node: Read
     node.plug("a", "b", "c")
     node.look()
     await node.until(lambda: not departed())
-    assert "LEFT LATELY" not in node.status()
+    assert "LEFT RECENTLY" not in node.status()
     assert node.series("devhost_devices_left") == []
 
 

@@ -82,7 +82,7 @@ def test_the_pods_that_devhost_names_are_not_taken_for_its_own(
 
 def test_no_devhost_is_scraped_twice(chart: Chart) -> None:
     said = refusal(chart, {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}})
-    assert "podMonitor.enabled and serviceMonitor.enabled have Prometheus read each devhost twice" in said
+    assert "podMonitor.enabled and serviceMonitor.enabled make Prometheus read each devhost twice" in said
     assert len(said.splitlines()) == 1
 
 

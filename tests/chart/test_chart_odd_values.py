@@ -157,11 +157,11 @@ def test_directories_whose_names_are_alike_are_mounted_both(chart: Chart, types:
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        ({"extraHostPaths": [{"path": "/dev"}]}, "/host/dev of the container is wanted twice, by dev and"),
+        ({"extraHostPaths": [{"path": "/dev"}]}, "/host/dev of the container is used twice, by dev and"),
         ({"extraHostPaths": [{"path": "/a"}, {"path": "/a/"}]}, "by extraHostPaths[0] and by"),
         (
             {"extraHostPaths": [{"path": "/a", "mountPath": "/etc/devhost"}]},
-            "/etc/devhost of the container is wanted twice, by the configuration and by extraHostPaths[0]",
+            "/etc/devhost of the container is used twice, by the configuration and by extraHostPaths[0]",
         ),
         (
             configured(
@@ -169,10 +169,10 @@ def test_directories_whose_names_are_alike_are_mounted_both(chart: Chart, types:
                 cdi={"directory": "/etc/x"},
                 labels={"directory": "/etc/x", "write": True},
             ),
-            "/etc/x of the container is wanted twice, by cdi and by node-labels",
+            "/etc/x of the container is used twice, by cdi and by node-labels",
         ),
-        ({"kubelet": {"root": "/data/../kubelet"}}, "Kubernetes takes no path with .. in it"),
-        ({"extraHostPaths": [{"path": "/a", "mountPath": "/b/../c"}]}, "/b/../c: Kubernetes takes no path"),
+        ({"kubelet": {"root": "/data/../kubelet"}}, "Kubernetes refuses paths with .."),
+        ({"extraHostPaths": [{"path": "/a", "mountPath": "/b/../c"}]}, "/b/../c: Kubernetes refuses paths"),
     ],
 )  # fmt: skip
 def test_what_kubernetes_would_refuse_of_mounts_is_refused_with_its_place(
@@ -184,7 +184,7 @@ def test_what_kubernetes_would_refuse_of_mounts_is_refused_with_its_place(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"podLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name is the chart's own"),
+        ({"podLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name is set by the chart"),
         ({"extraEnv": [{"name": "NODE_IP", "value": "::"}]}, "extraEnv: NODE_IP is set by the chart"),
         ({"existingConfigMap": "mine", "configFiles": {"a.py": ""}}, "put them into mine"),
         ({"listen": {"address": "$(NODE_IP)"}, "hostNetwork": False}, "set hostNetwork to true"),

@@ -101,5 +101,5 @@ def test_a_network_policy_lets_only_those_in_who_are_named(chart: Chart) -> None
 @pytest.mark.parametrize("key", ["podMonitor", "serviceMonitor", "service"])
 def test_a_network_policy_that_keeps_prometheus_out_is_refused(chart: Chart, key: str) -> None:
     said = refusal(chart, {"networkPolicy": {"enabled": True}, key: {"enabled": True}})
-    assert f"networkPolicy.from is empty, so that no pod reaches the port, and {key}.enabled has" in said
+    assert f"networkPolicy.from is empty, so no pod reaches the port, but {key}.enabled needs" in said
     assert len(said.splitlines()) == 1

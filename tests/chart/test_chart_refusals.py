@@ -66,7 +66,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"extraEnv": [{"name": "A", "value": "a", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},
         "extraEnv: A has value and valueFrom",
     ),
-    ({"extraEnv": [{"name": "A"}, {"name": "B"}, {"name": "A"}]}, "extraEnv: A is said twice"),
+    ({"extraEnv": [{"name": "A"}, {"name": "B"}, {"name": "A"}]}, "extraEnv: A is given twice"),
     ({"affinity": {"nodeAffinity": {"x": 1}}}, "at '/affinity/nodeAffinity': additional properties 'x'"),
     ({"affinity": {"nodeAffinity": {REQUIRED: [ANY_NODE]}}}, "got array, want object"),
     ({"affinity": {"podAffinity": {REQUIRED: [{"labelSelector": {}}]}}}, "missing property 'topologyKey'"),
@@ -101,7 +101,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "at '/resources/limits': additional properties 'memroy' not allowed",
     ),
     ({"capabilities": ["ALL"]}, "securityProfile: privileged"),
-    ({"capabilities": ["NET_ADMINS"]}, "capabilities: Linux has none that is called NET_ADMINS"),
+    ({"capabilities": ["NET_ADMINS"]}, "capabilities: Linux has no capability NET_ADMINS"),
     (
         {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
         "tolerations[0]: Exists takes no value",
@@ -110,17 +110,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tolerations": [{"operator": "Gt", "value": "1"}]}, "tolerations[0]: without a key"),
     (
         {"tolerations": [{"key": "a", "operator": "Lt", "value": "many"}]},
-        "tolerations[0]: Lt compares whole numbers",
+        "tolerations[0]: Lt compares integers",
     ),
     (
         {"tolerations": [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 1}]},
-        "tolerations[0]: tolerationSeconds is for",
+        "tolerations[0]: tolerationSeconds is only for",
     ),
     ({"tolerations": [{"key": "a b", "operator": "Exists"}]}, "at '/tolerations/0/key'"),
-    ({"image": {"repository": "Reg/Dev"}}, "image.repository Reg/Dev is no image's name"),
+    ({"image": {"repository": "Reg/Dev"}}, "image.repository Reg/Dev is not a valid image name"),
     (
         {"image": {"repository": "registry.local/a//b"}},
-        "image.repository registry.local/a//b is no image's name",
+        "image.repository registry.local/a//b is not a valid image name",
     ),
 ]
 

@@ -162,7 +162,7 @@ def test_there_is_one_place_for_the_configuration(chart: Chart) -> None:
 
 def test_an_address_that_nobody_reaches_is_refused(chart: Chart) -> None:
     said = refusal(chart, {"listen": {"address": "127.0.0.1"}, "hostNetwork": False})
-    assert "the pod's own loopback" in said
+    assert "the pod's loopback" in said
     assert "set hostNetwork to true" in said
 
 

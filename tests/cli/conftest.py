@@ -1,7 +1,8 @@
-"""A toy drop-in backend in a directory of its own, and the devhost program on it."""
+"""A toy drop-in backend in a separate directory, and the devhost program that uses it."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def devhost_backends():
 
 
 class Toys:
-    """A configuration, the drop-in it names, and the tree that says which toys exist."""
+    """A configuration, its drop-in backend, and the tree with the list of toys."""
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "root"
@@ -50,16 +51,16 @@ class Toys:
         self.write("name: example.com/toy, backend: toy")
 
     def plug(self, *toys: str) -> None:
-        """Makes exactly these toys exist, each ``id=model``."""
+        """Sets the list of existing toys, each as ``id=model``."""
         (self.root / "toys").write_text("\n".join(toys))
 
     def write(self, *resources: str) -> None:
-        """Makes the file hold these resources, each in YAML's flow style."""
+        """Writes the configuration with these resources, each in YAML's flow style."""
         lines = "".join(f"  - {{{resource}}}\n" for resource in resources)
         self.config.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
 
     def devhost(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command on this configuration and this tree to its end."""
+        """Runs a command with this configuration and this tree, and waits for its end."""
         command = [sys.executable, "-m", "devhost", *arguments, "--config", str(self.config)]
         command += ["--root", str(self.root)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -68,3 +69,13 @@ class Toys:
 @pytest.fixture
 def toys(tmp_path: Path) -> Toys:
     return Toys(tmp_path)
+
+
+@pytest.fixture
+def no_installed_plugins(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the installed plugins behind empty packages of the same names, earlier on ``sys.path``."""
+    site = tmp_path_factory.mktemp("site")
+    for point in importlib.metadata.entry_points(group="devhost"):
+        if point.dist is not None:
+            (site / f"{point.dist.name.replace('-', '_')}-0.dist-info").mkdir(exist_ok=True)
+    monkeypatch.syspath_prepend(str(site))

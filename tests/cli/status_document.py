@@ -25,7 +25,7 @@ def device(name: str, reason: str = "", allocated: bool = False) -> DeviceStatus
 
 
 def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
-    """Of a host with one resource that has these devices: one that is held and one that is ill."""
+    """A host with one resource and these devices, by default a held and an unhealthy one."""
     devices = (
         devices if devices is not None else [device("FT1", allocated=True), device("FT2", "node is gone")]
     )

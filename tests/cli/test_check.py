@@ -1,4 +1,4 @@
-"""`devhost check`: good files are named, bad ones explained, and the exit code says which it was."""
+"""`devhost check`: output and exit code for valid and invalid files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 
 from devhost.cli.check import command
 from devhost.cli.demonstration import bundled_config
-from devhost.discovery import catalog
 
 PLUGIN = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl
@@ -32,9 +31,8 @@ resources:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, no_installed_plugins: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with one drop-in backend, `good.yaml` and `bad.yaml`."""
-    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "card.py").write_text(PLUGIN)
@@ -48,13 +46,13 @@ def check(*files: str, stdin: str | bytes = "") -> Result:
 
 
 @pytest.mark.usefixtures("directory")
-def test_a_good_file_is_one_line_and_exit_code_0() -> None:
+def test_a_valid_file_is_one_line_and_exit_code_0() -> None:
     done = check("good.yaml")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "good.yaml: ok (1 resource, 1 backend)\n", "")
 
 
 @pytest.mark.usefixtures("directory")
-def test_a_bad_file_is_a_line_for_each_fault_and_exit_code_2() -> None:
+def test_an_invalid_file_is_a_line_for_each_error_and_exit_code_2() -> None:
     done = check("bad.yaml")
     assert done.exit_code == 2
     assert done.stdout == ""
@@ -65,7 +63,7 @@ def test_a_bad_file_is_a_line_for_each_fault_and_exit_code_2() -> None:
 
 
 @pytest.mark.usefixtures("directory")
-def test_one_bad_file_does_not_keep_the_others_from_being_checked() -> None:
+def test_an_invalid_file_does_not_prevent_checking_the_others() -> None:
     done = check("bad.yaml", "good.yaml", "missing.yaml", ".")
     assert done.exit_code == 2
     assert done.stdout == "good.yaml: ok (1 resource, 1 backend)\n"
@@ -74,7 +72,7 @@ def test_one_bad_file_does_not_keep_the_others_from_being_checked() -> None:
     assert ".: this is a directory (name the YAML file in it)" in done.stderr
 
 
-def test_a_backend_with_options_and_no_resource_counts(directory: Path) -> None:
+def test_a_backend_with_options_but_no_resource_is_counted(directory: Path) -> None:
     file = directory / "options.yaml"
     file.write_text("version: 1\nbackendPaths: [plugins]\nresources: []\nbackends: {card: {}}\n")
     assert check("options.yaml").stdout == "options.yaml: ok (0 resources, 1 backend)\n"
@@ -91,7 +89,7 @@ def test_a_dash_reads_standard_input() -> None:
     )
 
 
-def test_a_broken_plugin_nobody_needs_is_a_warning(directory: Path) -> None:
+def test_a_broken_plugin_that_no_resource_needs_is_a_warning(directory: Path) -> None:
     (directory / "plugins" / "broken.py").write_text("import nothing_like_this")
     done = check("good.yaml", "good.yaml")
     assert done.exit_code == 0
@@ -123,7 +121,7 @@ def test_a_broken_plugin_that_a_resource_needs_is_an_error_with_its_reason(direc
 def test_a_drop_in_that_raises_is_reported_with_file_and_line(
     directory: Path, text: str, reason: str
 ) -> None:
-    """The line is the last one of the drop-in itself, wherever the error came from."""
+    """The line is the last one in the drop-in, even if the error was raised elsewhere."""
     (directory / "plugins" / "card.py").write_text(text)
     done = check("good.yaml")
     assert done.exit_code == 2
@@ -166,13 +164,13 @@ data:
         ),
     ],
 )
-def test_a_kubernetes_object_is_one_line_that_says_what_to_keep(text: str, said: str) -> None:
+def test_a_kubernetes_object_is_refused_in_one_line_with_the_key_to_keep(text: str, said: str) -> None:
     done = check("-", stdin=text)
     assert (done.exit_code, done.stderr) == (2, f"<stdin>:{said}\n")
 
 
 @pytest.mark.parametrize("variable", ["${NODE}", "$(NODE_NAME)", "$NODE", "{{ .Values.node }}"])
-def test_a_variable_in_a_name_is_one_line_that_says_it_is_not_expanded(variable: str) -> None:
+def test_a_variable_in_a_name_is_refused_because_it_is_not_expanded(variable: str) -> None:
     done = check("-", stdin=f"version: 1\nresources:\n- name: 'example.com/{variable}'\n  backend: udev\n")
     assert (done.exit_code, done.stderr) == (
         2,
@@ -181,7 +179,7 @@ def test_a_variable_in_a_name_is_one_line_that_says_it_is_not_expanded(variable:
     )
 
 
-def test_a_drop_in_that_others_can_change_is_an_error_where_a_resource_needs_it(directory: Path) -> None:
+def test_a_drop_in_writable_by_others_is_an_error_if_a_resource_needs_it(directory: Path) -> None:
     file = directory / "plugins" / "card.py"
     file.chmod(0o664)
     done = check("good.yaml")
@@ -193,7 +191,7 @@ def test_a_drop_in_that_others_can_change_is_an_error_where_a_resource_needs_it(
     assert check("good.yaml").exit_code == 0
 
 
-def test_a_drop_in_that_others_can_change_is_a_warning_where_no_resource_needs_it(directory: Path) -> None:
+def test_a_drop_in_writable_by_others_is_a_warning_if_no_resource_needs_it(directory: Path) -> None:
     file = directory / "plugins" / "other.py"
     file.write_text(PLUGIN.replace('"card"', '"other"'))
     file.chmod(0o646)
@@ -207,7 +205,7 @@ def test_no_file_is_a_usage_error() -> None:
 
 
 @pytest.mark.usefixtures("directory")
-def test_optional_entries_of_packages_that_are_not_installed_are_a_note() -> None:
+def test_optional_entries_without_their_package_are_a_note() -> None:
     entries = "".join(
         f"- {{name: a.b/{name}, backend: {backend}, optional: true}}\n"
         for name, backend in (("one", "gpu"), ("two", "gpu"), ("three", "rdma"))
@@ -223,7 +221,7 @@ def test_optional_entries_of_packages_that_are_not_installed_are_a_note() -> Non
 
 
 @pytest.mark.usefixtures("directory")
-def test_the_default_configuration_is_right_whichever_packages_are_installed() -> None:
+def test_the_default_configuration_is_valid_with_any_set_of_packages() -> None:
     done = check(str(bundled_config()))
     assert done.exit_code == 0, done.stderr
     assert len(done.stderr.splitlines()) == 5

@@ -1,4 +1,4 @@
-"""`devhost import`: what it says where it knows no importer."""
+"""`devhost import`: the error for an unknown importer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from devhost.cli.import_ import command
     ("word", "hint"),
     [("volcano", "known importers: "), ("nvidia-device-plugins", "did you mean nvidia-device-")],
 )
-def test_an_unknown_plugin_is_one_line_that_points_to_the_guide(word: str, hint: str) -> None:
+def test_an_unknown_plugin_is_refused_in_one_line_with_a_link_to_the_guide(word: str, hint: str) -> None:
     done = CliRunner().invoke(command, [word, "file.yaml"])
     assert isinstance(done.exception, UsageError)
     assert done.exception.exit_code == 2

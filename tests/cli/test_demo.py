@@ -1,4 +1,4 @@
-"""``devhost demo``: ends by itself and shows the whole way, whatever the machine has."""
+"""``devhost demo``: ends by itself and shows an allocation on any machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def demo(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_it_shows_resources_and_what_a_pod_gets_and_ends_by_itself(toys):
+def test_the_demo_shows_resources_and_what_a_pod_gets_and_ends(toys):
     drop_in = toys.config.parent / "backends" / "toy.py"
     drop_in.write_text(
         drop_in.read_text().replace("self.context.root", f"type(self.context.root)({str(toys.root)!r})")
@@ -22,7 +22,7 @@ def test_it_shows_resources_and_what_a_pod_gets_and_ends_by_itself(toys):
     assert "/dev/null (rw)" in done.stdout
 
 
-def test_the_bundled_configuration_runs_on_this_very_machine():
+def test_the_bundled_configuration_runs_on_this_machine():
     done = demo()
     assert done.returncode == 0, done.stderr
     # a device of this machine may be ill, be missing or lack its driver, or come and go

@@ -1,4 +1,4 @@
-"""With few file descriptors every command works, or says so in one line with exit code 3."""
+"""With few file descriptors every command works, or fails with one line and exit code 3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACCEPT = "connections cannot be accepted"
 
 
 def limited(limit: int, *arguments: str) -> subprocess.Popen[str]:
-    """The program, which can have at most so many files open."""
+    """The program with a limit of open files."""
     return subprocess.Popen(
         [sys.executable, "-m", "devhost", *arguments],
         stdout=subprocess.PIPE,
@@ -48,8 +48,10 @@ def run(config: Path, *more: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("limit", [8, 12, 16, 20, 24, 32, 48, 64])
-def test_a_host_with_too_few_descriptors_is_one_line_that_names_the_limit(config: Path, limit: int) -> None:
-    """gRPC ends the process with a signal where it gets none, and Python with a traceback."""
+def test_a_host_with_too_few_descriptors_exits_with_one_line_that_names_the_limit(
+    config: Path, limit: int
+) -> None:
+    """Without descriptors gRPC ends the process with a signal, and Python with a traceback."""
     process = limited(limit, *run(config))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "")
@@ -58,7 +60,7 @@ def test_a_host_with_too_few_descriptors_is_one_line_that_names_the_limit(config
     assert "ulimit -n" in line and "LimitNOFILE=" in line
 
 
-def test_a_host_with_too_few_descriptors_says_so_in_the_format_of_its_log(config: Path) -> None:
+def test_a_host_with_too_few_descriptors_reports_it_in_its_log_format(config: Path) -> None:
     process = limited(16, *run(config, "--log-format", "json"))
     _, err = process.communicate(timeout=60)
     (line,) = err.splitlines()
@@ -68,7 +70,7 @@ def test_a_host_with_too_few_descriptors_says_so_in_the_format_of_its_log(config
 
 @pytest.mark.parametrize("limit", [8, 12, 16, 20, 24, 32, 48])
 @pytest.mark.parametrize("command", ["check", "discover", "status"])
-def test_other_commands_work_or_are_one_line(config: Path, command: str, limit: int) -> None:
+def test_other_commands_work_or_fail_with_one_line(config: Path, command: str, limit: int) -> None:
     arguments = {
         "check": ("check", str(config)),
         "discover": ("discover", "--config", str(config)),
@@ -83,8 +85,8 @@ def test_other_commands_work_or_are_one_line(config: Path, command: str, limit: 
     assert (limit >= 20) is not ("RLIMIT_NOFILE" in err)
 
 
-def test_a_soft_limit_is_raised_where_the_hard_one_allows_it(config: Path) -> None:
-    """As systemd means it: DefaultLimitNOFILE has a low soft limit and a high hard one."""
+def test_a_soft_limit_is_raised_up_to_the_hard_limit(config: Path) -> None:
+    """systemd intends this: DefaultLimitNOFILE has a low soft limit and a high hard one."""
     process = subprocess.run(
         [sys.executable, "-m", "devhost", "check", str(config)],
         capture_output=True,
@@ -95,7 +97,7 @@ def test_a_soft_limit_is_raised_where_the_hard_one_allows_it(config: Path) -> No
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_a_host_that_runs_out_of_descriptors_says_so_once_and_recovers(config: Path) -> None:
+def test_a_host_that_runs_out_of_descriptors_logs_it_once_and_recovers(config: Path) -> None:
     process = limited(80, *run(config, "--listen", "127.0.0.1:0"))
     assert process.stderr is not None
     lines: list[str] = []

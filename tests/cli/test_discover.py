@@ -31,7 +31,7 @@ def test_discover_as_json_has_attributes_health_and_refusals(toys):
     assert document["backends"][0]["state"] == "ok"
 
 
-def test_discover_and_explain_say_that_devices_are_handed_out_together(toys):
+def test_discover_and_explain_show_that_devices_are_handed_out_together(toys):
     toys.write("name: example.com/toy, backend: toy, share: {replicas: 100, of: all}")
     rows = [
         line for line in toys.devhost("discover").stdout.splitlines() if line.startswith("example.com/toy")
@@ -80,13 +80,13 @@ def test_discover_and_explain_show_limit_permissions_and_topology(toys):
     ) in toys.devhost("explain", "one").stdout
 
 
-def test_discover_tells_how_many_devices_match_nothing_and_lists_them_on_request(toys):
+def test_discover_counts_devices_without_resource_and_lists_them_on_request(toys):
     toys.write("name: example.com/big, backend: toy, where: {model: x200}")
     assert "1 device matches no resource" in toys.devhost("discover").stdout
     assert "serial=s-one" in toys.devhost("discover", "--all").stdout
 
 
-def test_discover_of_one_resource_shows_only_that(toys):
+def test_discover_of_a_resource_shows_only_that_resource(toys):
     toys.write(
         "name: example.com/big, backend: toy, where: {model: x200}", "name: example.com/all, backend: toy"
     )
@@ -96,14 +96,14 @@ def test_discover_of_one_resource_shows_only_that(toys):
     assert "no resource is called 'example.com/nope'" in done.stderr
 
 
-def test_a_file_where_a_resource_belongs_is_pointed_to_its_option(toys):
+def test_a_file_in_place_of_a_resource_is_refused_with_the_option_for_it(toys):
     toys.write("name: example.com/all, backend: toy")
     done = toys.devhost("discover", str(toys.config))
     assert done.returncode == 2
-    assert f"`devhost discover --config {toys.config}` reads it as the configuration" in done.stderr
+    assert f"run `devhost discover --config {toys.config}` to use it as the configuration" in done.stderr
 
 
-def test_discover_says_why_a_backend_failed_and_exits_with_1(toys):
+def test_discover_reports_why_a_backend_failed_and_exits_with_1(toys):
     (toys.root / "toys").unlink()
     done = toys.devhost("discover")
     assert done.returncode == 1
@@ -111,7 +111,7 @@ def test_discover_says_why_a_backend_failed_and_exits_with_1(toys):
     assert line == f"devhost: backend toy failed: {toys.root}/toys: No such file or directory"
 
 
-def test_numbers_in_ids_are_in_their_order(toys):
+def test_ids_are_sorted_by_the_numbers_in_them(toys):
     toys.plug("t10=x1", "t9=x1", "t2=x1", "t20=x2", "t3=x2")
     toys.write(
         "name: example.com/one, backend: toy, where: {model: x1}",
@@ -125,7 +125,7 @@ def test_numbers_in_ids_are_in_their_order(toys):
     assert [device["id"] for device in document["resources"][0]["devices"]] == ["t2", "t9", "t10"]
 
 
-def test_explain_tells_of_every_entry_why_it_takes_the_device_or_not(toys):
+def test_explain_shows_for_every_entry_why_it_takes_the_device_or_not(toys):
     toys.write(
         "name: example.com/big, backend: toy, where: {model: x200}", "name: example.com/all, backend: toy"
     )
@@ -141,11 +141,11 @@ def test_explain_finds_a_device_by_any_attribute(toys):
     assert document["verdicts"][0]["taken"] is True
 
 
-def test_explain_finds_a_device_by_a_node_that_no_attribute_has(toys):
+def test_explain_finds_a_device_by_a_node_that_is_only_a_claim(toys):
     assert toys.devhost("explain", "/dev/toys/two").stdout.startswith("two of backend toy")
 
 
-def test_explain_finds_a_device_whatever_the_case_of_its_id(toys):
+def test_explain_finds_a_device_by_its_id_in_another_case(toys):
     toys.plug("0000:3b:00.0=x100", "0000:3c:00.0=x200")
     for text in ("0000:3B:00.0", "TOY/0000:3b:00.0"):
         done = toys.devhost("explain", text)
@@ -157,10 +157,10 @@ def test_explain_names_the_devices_whose_ids_differ_only_in_case(toys):
     assert toys.devhost("explain", "Ab").stdout.startswith("Ab of backend toy")
     done = toys.devhost("explain", "AB")
     assert done.returncode == 2
-    assert done.stderr == "devhost: no backend knows a device 'AB' (did you mean Ab or ab?)\n"
+    assert done.stderr == "devhost: no backend has a device 'AB' (did you mean Ab or ab?)\n"
 
 
-def test_explain_finds_devices_whatever_the_case_of_a_hex_attribute_and_of_no_other(toys):
+def test_explain_ignores_case_only_in_hex_attributes(toys):
     drop_in = toys.config.parent / "backends" / "toy.py"
     drop_in.write_text(drop_in.read_text().replace('"x100")', '"x100", hex=True)'))
     toys.plug("one=1a86", "two=10EE", "three=10ee")
@@ -170,14 +170,14 @@ def test_explain_finds_devices_whatever_the_case_of_a_hex_attribute_and_of_no_ot
     assert toys.devhost("explain", "S-TWO").returncode == 2
 
 
-def test_explain_of_a_pattern_is_no_search(toys):
+def test_explain_does_not_expand_patterns(toys):
     assert toys.devhost("explain", "*").returncode == 2
 
 
-def test_explain_of_an_unknown_device_suggests_and_exits_with_2(toys):
+def test_explain_of_an_unknown_device_suggests_similar_ones_and_exits_with_2(toys):
     done = toys.devhost("explain", "ones")
     assert done.returncode == 2
-    assert done.stderr == "devhost: no backend knows a device 'ones' (did you mean one?)\n"
+    assert done.stderr == "devhost: no backend has a device 'ones' (did you mean one?)\n"
 
 
 def test_without_resources_every_device_of_every_backend_is_listed(toys):
@@ -187,7 +187,7 @@ def test_without_resources_every_device_of_every_backend_is_listed(toys):
     assert "serial=s-one" in done.stdout
 
 
-def test_a_root_with_nothing_of_a_host_is_told_where_no_device_is_found(toys):
+def test_a_root_without_files_of_a_host_is_reported_if_no_device_is_found(toys):
     toys.plug()
     said = f"devhost: {toys.root} has neither sys nor dev\n"
     done = toys.devhost("discover")
@@ -230,7 +230,7 @@ def devhost_backends():
 """
 
 
-def test_discover_and_explain_show_a_device_unhealthy_only_where_its_use_is_handed_out(toys):
+def test_discover_and_explain_show_a_device_unhealthy_only_in_resources_that_use_the_broken_part(toys):
     (toys.config.parent / "backends/verbs.py").write_text(VERBS)
     toys.write(
         "name: example.com/net, backend: verbs, exclusive: false",
@@ -253,8 +253,8 @@ def test_discover_and_explain_show_a_device_unhealthy_only_where_its_use_is_hand
     assert f"example.com/rdma (resources[1]): {reason}\n" in said
 
 
-def test_discover_lists_entries_that_nothing_matches_with_the_nearest_miss(toys):
-    """Other plugins cannot be asked which selector selects nothing, and why."""
+def test_discover_lists_entries_without_matches_with_the_nearest_miss(toys):
+    """Other plugins do not report which selector selects nothing, and why."""
     toys.plug("one=x100", "two=x200")
     toys.write(
         "name: example.com/toy, backend: toy, where: {model: X100, serial: '*'}",

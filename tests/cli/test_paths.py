@@ -1,4 +1,4 @@
-"""Paths on the command line: what is wrong with one is a line in devhost's words, for people or programs."""
+"""Paths on the command line: an error is one line of text, or JSON in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from devhost.cli.program import root as program
 
 
 def paths(command: click.Command, name: str) -> Iterator[tuple[str, click.Path]]:
-    """Every path that a command takes, and those of the commands in it."""
+    """Every path parameter of a command and of its subcommands."""
     for parameter in command.params:
         if isinstance(parameter.type, click.Path):
             yield f"{name} {parameter.name}", parameter.type
@@ -27,7 +27,7 @@ def paths(command: click.Command, name: str) -> Iterator[tuple[str, click.Path]]
             yield from paths(found, f"{name} {inner}")
 
 
-def test_no_path_is_judged_by_click_whose_words_say_neither_why_nor_how_to_mend_it() -> None:
+def test_click_checks_no_path_because_its_errors_have_no_reason_and_no_hint() -> None:
     found = dict(paths(program, "devhost"))
     assert {"devhost run root", "devhost run config", "devhost run kubelet_dir"} <= found.keys()
     judged = [name for name, kind in found.items() if kind.exists or kind.readable or kind.writable]
@@ -35,7 +35,7 @@ def test_no_path_is_judged_by_click_whose_words_say_neither_why_nor_how_to_mend_
 
 
 @pytest.mark.parametrize("command", [["run"], ["discover"], ["explain", "one"], ["record"]])
-def test_a_root_that_is_not_there_is_one_line_for_every_command(toys, tmp_path, command):
+def test_a_missing_root_is_one_line_for_every_command(toys, tmp_path, command):
     toys.root = tmp_path / "nowhere"
     arguments = [*command, str(tmp_path / "tree")] if command == ["record"] else command
     done = toys.devhost(*arguments)
@@ -43,7 +43,7 @@ def test_a_root_that_is_not_there_is_one_line_for_every_command(toys, tmp_path, 
     assert (done.returncode, done.stderr) == (2, said)
 
 
-def test_a_root_that_is_a_file_is_said_to_be_one(toys, tmp_path):
+def test_a_root_that_is_a_file_is_refused_with_that_reason(toys, tmp_path):
     toys.root = tmp_path / "file"
     toys.root.touch()
     done = toys.devhost("discover")
@@ -51,12 +51,12 @@ def test_a_root_that_is_a_file_is_said_to_be_one(toys, tmp_path):
     assert done.stderr == f"devhost: --root {toys.root} is not a directory ({options.ROOT_HINT})\n"
 
 
-def test_a_wrong_path_is_told_to_programs_in_their_form(toys, tmp_path):
+def test_a_wrong_path_is_logged_as_json_if_the_log_is_json(toys, tmp_path):
     (tmp_path / "file").touch()
     done = toys.devhost("run", "--log-format", "json", "--kubelet-dir", str(tmp_path / "file"))
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (done.returncode, line["message"]) == (3, "cannot start")
-    assert line["reason"] == f"{tmp_path / 'file'} is not a directory (give another --kubelet-dir)"
+    assert line["reason"] == f"{tmp_path / 'file'} is not a directory (choose another --kubelet-dir)"
     toys.root = tmp_path / "nowhere"
     done = toys.devhost("run", "--log-format", "json")
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
@@ -64,7 +64,7 @@ def test_a_wrong_path_is_told_to_programs_in_their_form(toys, tmp_path):
     assert line["reason"] == f"--root {toys.root} does not exist ({options.ROOT_HINT})"
 
 
-def test_a_root_that_may_not_be_read_is_the_machines_fault(tmp_path, monkeypatch):
+def test_an_unreadable_root_exits_with_3(tmp_path, monkeypatch):
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -95,13 +95,13 @@ def test_a_root_one_level_too_low_is_one_line_with_the_path_to_give(toys, tmp_pa
     assert (done.returncode, done.stderr) == (2, f"devhost: {fault} (give --root {above})\n")
 
 
-def test_a_tree_with_other_trees_below_it_is_taken_as_it_is(toys):
+def test_a_tree_with_other_trees_below_it_is_accepted(toys):
     (toys.root / "host" / "sys" / "class").mkdir(parents=True)
     (toys.root / "sys").mkdir()
     assert toys.devhost("discover").returncode == 0
 
 
-def test_a_root_that_is_there_passes(tmp_path):
+def test_an_existing_root_is_accepted(tmp_path):
     options.check_root(tmp_path)
     with pytest.raises(UsageError):
         options.check_root(tmp_path / "none")

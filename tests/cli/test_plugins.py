@@ -1,4 +1,4 @@
-"""`devhost plugins`: what is installed and what it declares, and what was refused and why."""
+"""`devhost plugins`: the installed plugins with their declarations, and the refused ones with reasons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from devhost.cli.plugins import command
-from devhost.discovery import catalog
+
+pytestmark = pytest.mark.usefixtures("no_installed_plugins")
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -53,11 +54,6 @@ def devhost_backends(): return [Card, Bare]
 """
 
 
-@pytest.fixture(autouse=True)
-def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
-
-
 OBSERVER = """
 from devhost.backend.observe import hookimpl
 
@@ -84,11 +80,11 @@ def plugins(*arguments: str) -> Result:
     return done
 
 
-def test_an_installation_without_backends_says_so() -> None:
+def test_an_installation_without_backends_is_reported() -> None:
     assert plugins().stdout == "no backend is installed\n"
 
 
-def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> None:
+def test_the_table_lists_every_backend_with_its_declarations(config: Path) -> None:
     lines = plugins("--config", str(config)).stdout.splitlines()
     directory = config.parent
     assert lines == [
@@ -116,7 +112,7 @@ def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> No
     ]
 
 
-def test_json_holds_the_same(config: Path) -> None:
+def test_json_has_the_same_content_as_the_table(config: Path) -> None:
     found = json.loads(plugins("--config", str(config), "--output", "json").stdout)
     bare, card = found["backends"]
     assert (bare["name"], card["name"], card["version"]) == ("bare", "card", "2.1")
@@ -142,7 +138,7 @@ def test_json_holds_the_same(config: Path) -> None:
     assert refused["reason"] == f"{config.parent}/broken.py:1: RuntimeError: no luck"
 
 
-def test_observers_are_listed_with_the_hooks_they_have(config: Path) -> None:
+def test_observers_are_listed_with_their_hooks(config: Path) -> None:
     (config.parent / "audit.py").write_text(OBSERVER)
     lines = plugins("--config", str(config)).stdout.splitlines()
     assert lines[-3:] == [
@@ -160,6 +156,6 @@ def test_observers_are_listed_with_the_hooks_they_have(config: Path) -> None:
     }
 
 
-def test_the_plugins_are_listed_for_a_file_that_is_otherwise_wrong(config: Path) -> None:
+def test_plugins_are_listed_even_if_the_rest_of_the_file_is_invalid(config: Path) -> None:
     config.write_text("version: 7\nbackendPaths: [.]\nresources: [x]\n")
     assert "card 2.1" in plugins("--config", str(config)).stdout

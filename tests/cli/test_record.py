@@ -1,4 +1,4 @@
-"""``devhost record``: what it prints, and that ``discover`` says of the tree what it says of the machine."""
+"""``devhost record``: what it prints, and that ``discover`` shows the same for the tree and the machine."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def devhost(*arguments: str | Path, code: int = 0) -> str:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two lamps, of which one has no node, a key that only root may read, and a disk."""
+    """Two lamps, one without a node, a key that only root can read, and a disk."""
     tree = Tree(tmp_path / "machine")
     for number, slot in enumerate(("0000:3b:00.0", "0000:5e:00.0")):
         path = f"pci0000:00/{slot}"
@@ -176,7 +176,7 @@ def test_every_installed_backend_finds_the_same_in_the_tree(root: Path, end: Pat
 
 
 @pytest.mark.skipif("udev" not in INSTALLED, reason="the package devhost-udev is not installed")
-def test_a_node_that_sysfs_does_not_know_is_a_device_of_the_tree(root: Path, end: Path) -> None:
+def test_a_node_that_is_not_in_sysfs_is_a_device_of_the_tree(root: Path, end: Path) -> None:
     devhost("record", end, "--root", root)
     (found,) = json.loads(devhost("explain", "/dev/net/tun", "--root", end, "--output", "json"))
     assert (found["attributes"]["major"], found["attributes"]["minor"]) == (10, 200)
@@ -184,7 +184,7 @@ def test_a_node_that_sysfs_does_not_know_is_a_device_of_the_tree(root: Path, end
     assert (disk["attributes"]["system"], disk["attributes"]["ID_MODEL"]) == (True, "Disk")
 
 
-def test_the_commands_it_names_do_what_it_says(root: Path, config: Path, end: Path, tmp_path: Path) -> None:
+def test_the_printed_commands_work(root: Path, config: Path, end: Path, tmp_path: Path) -> None:
     lines = devhost("record", end, "--root", root, "--config", config).splitlines()
     look, pack = (
         next(line.split(": ", 1)[1] for line in lines if line.startswith(f"  {w}: "))
@@ -202,16 +202,14 @@ def test_the_commands_it_names_do_what_it_says(root: Path, config: Path, end: Pa
     assert devhost(*asked, tmp_path / "elsewhere" / end.name) == devhost(*asked, end)
 
 
-def test_the_copied_configuration_works_with_the_drop_ins_beside_it(
-    root: Path, config: Path, end: Path
-) -> None:
+def test_the_copied_configuration_works_with_drop_ins_next_to_it(root: Path, config: Path, end: Path) -> None:
     devhost("record", end, "--root", root, "--config", config)
     shutil.copytree(config.parent / "backends", end / "backends")
     said = devhost("discover", "--root", end, "--config", end / "devhost.yaml")
     assert said == devhost("discover", "--root", root, "--config", config)
 
 
-def test_a_recorded_tree_is_the_machine_of_a_contract_test_as_the_page_shows(tmp_path: Path) -> None:
+def test_a_recorded_tree_can_be_the_machine_of_a_contract_test(tmp_path: Path) -> None:
     for page in ("backends/testing.md", "record.md"):
         text = (DOCS / page).read_text(encoding="utf-8")
         for name, code in re.findall(r"<!-- file: (\S+\.py) -->\n```python\n(.*?)```", text, re.DOTALL):
@@ -241,9 +239,7 @@ def test_a_recorded_tree_is_the_machine_of_a_contract_test_as_the_page_shows(tmp
     assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_a_backend_that_fails_does_not_keep_the_others_from_being_recorded(
-    root: Path, config: Path, end: Path
-) -> None:
+def test_a_failing_backend_does_not_prevent_recording_the_others(root: Path, config: Path, end: Path) -> None:
     (config.parent / "backends/lamp.py").write_text(
         DROP_IN.replace("@hookimpl", f"{STRANGE}\n\n@hookimpl").replace("[Lamp]", "[Lamp, Strange]")
     )
@@ -254,14 +250,14 @@ def test_a_backend_that_fails_does_not_keep_the_others_from_being_recorded(
     assert "find the same" in said
 
 
-def test_a_wrong_directory_is_one_line_and_exit_code_2(root: Path, end: Path) -> None:
+def test_an_unusable_directory_is_one_line_and_exit_code_2(root: Path, end: Path) -> None:
     end.mkdir()
     (end / "file").touch()
     assert devhost("record", end, "--root", root, code=2) == (
         f"devhost: {end} is not empty (give the name of a new directory)\n"
     )
     said = devhost("record", end / "no/such", "--root", root, code=2)
-    assert said == f"devhost: {end / 'no'} is no directory (make it first)\n"
+    assert said == f"devhost: {end / 'no'} is not a directory (create it first)\n"
     assert devhost("record", "/proc/x", "--root", root, code=3).count("\n") == 1
     assert os.listdir(end) == ["file"]
 
@@ -292,7 +288,7 @@ def test_a_signal_leaves_nothing_behind(
 
 
 def _heed() -> None:
-    """Undoes what the tests' own parent may have said of signals (a shell's background job, nohup)."""
+    """Restores signal handlers that a parent of the tests may have changed (a background job, nohup)."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -303,9 +299,7 @@ def test_a_wrong_configuration_makes_no_tree(root: Path, config: Path, end: Path
     assert not end.exists()
 
 
-def test_a_name_that_would_steer_the_terminal_is_written_out(
-    root: Path, config: Path, tmp_path: Path
-) -> None:
+def test_terminal_control_characters_in_a_name_are_escaped(root: Path, config: Path, tmp_path: Path) -> None:
     said = devhost("record", tmp_path / "a\x1b[31m b", "--config", config, "--root", root)
     assert "\x1b" not in said
     assert "a\\x1b[31m b" in said
@@ -319,7 +313,7 @@ def _devices(*arguments: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
 @pytest.mark.skipif(not Path("/sys/class").is_dir(), reason="there is no /sys here")
 @pytest.mark.skipif(Path("/etc/devhost/devhost.yaml").exists(), reason="this machine has a configuration")
 def test_a_tree_of_this_machine_shows_what_this_machine_shows(end: Path) -> None:
-    """Also while devices come and go: what is there all the time is the same, and nothing is made up."""
+    """Devices may come and go meanwhile: those that stay are the same, and none is invented."""
     made_up: list[set[tuple[str, str]]] = []
     while len(made_up) < TRIES:
         before = _devices()

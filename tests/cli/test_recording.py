@@ -1,4 +1,4 @@
-"""What goes into a recorded tree, and what does not; that it is as good as the machine it was made of."""
+"""What a recorded tree contains, what it omits, and that backends find the same in it as on the machine."""
 
 # backends look in every way there is, and so do these tests:
 # ruff: noqa: PTH110, PTH115, PTH117, PTH120, PTH123, PTH207
@@ -31,7 +31,7 @@ Find = Callable[[Path], object]
 
 
 def backend(find: Find, name: str = "asker", deadline: float = 30) -> type[Backend]:
-    """A backend with one device, whose attribute ``found`` is whatever ``find`` makes of a root."""
+    """A backend with one device, whose attribute ``found`` is the result of ``find`` for the root."""
 
     class Asker(Backend):
         attributes: ClassVar = {"found": Attribute(str, "what was found", "[]")}
@@ -60,7 +60,7 @@ def found(made: Recording, name: str = "asker") -> object:
 
 
 def why(made: Recording) -> dict[str, str]:
-    """What is not in the tree, with the reasons."""
+    """The omitted paths, with the reasons."""
     return {one.path: one.reason for one in made.omissions}
 
 
@@ -70,7 +70,7 @@ def everything_in(directory: Path) -> bytes:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine with one network card behind a bridge, a node that sysfs does not know, and secrets."""
+    """A machine with one network card behind a bridge, a node that is not in sysfs, and secrets."""
     tree = Tree(tmp_path / "machine")
     tree.pci("pci0000:3a/0000:3a:00.0", driver="pcieport")
     slot = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
@@ -148,28 +148,28 @@ WAYS: dict[str, Find] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_look_gives_the_same_in_the_tree(root: Path, end: Path, way: str) -> None:
+def test_every_kind_of_file_access_gives_the_same_result_in_the_tree(root: Path, end: Path, way: str) -> None:
     made = record(loaded(backend(WAYS[way])), end, root)
     assert made.differences == ()
     assert WAYS[way](end) == WAYS[way](root)
     assert made.machine.scanners["asker"].condition.reason == ""
 
 
-def test_only_what_was_looked_at_and_the_way_there_is_recorded(root: Path, end: Path) -> None:
+def test_only_accessed_paths_and_their_parents_are_recorded(root: Path, end: Path) -> None:
     record(loaded(backend(lambda root: (root / CARD / "queue/size").read_text())), end, root)
     card = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/mycard/card!0"
     files = {str(path.relative_to(end)) for path in end.rglob("*") if path.is_file()}
     assert files == {f"{card}/queue/size", MANIFEST}
 
 
-def test_the_links_of_a_device_are_recorded_whoever_asks_for_them(root: Path, end: Path) -> None:
+def test_the_links_of_a_device_are_recorded_even_if_not_accessed(root: Path, end: Path) -> None:
     record(loaded(backend(lambda root: (root / CARD / "device/numa_node").read_text())), end, root)
     card = end / "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
     assert (card / "driver").resolve() == end / "sys/bus/pci/drivers/mycard"
     assert (card / "iommu_group").is_dir()
 
 
-def test_links_stay_relative_and_inside(root: Path, end: Path) -> None:
+def test_links_are_relative_and_stay_inside_the_tree(root: Path, end: Path) -> None:
     (root / "dev/log").symlink_to("/run/log")
     (root / "dev/null0").symlink_to("/dev/fuse")
     (root / "sys/up").symlink_to("../../../../../../dev/fuse")
@@ -189,7 +189,7 @@ def test_links_stay_relative_and_inside(root: Path, end: Path) -> None:
 ODD = ("a b", "a'b\"c", "a\nb", "a\\x2fb", "\x1b[31m", "ünï", os.fsdecode(b"\xff\xfe"), "-rf", "*")
 
 
-def test_odd_names_are_recorded_as_they_are(root: Path, end: Path) -> None:
+def test_unusual_names_are_recorded_unchanged(root: Path, end: Path) -> None:
     for name in ODD:
         (root / "sys/class/mycard" / name).write_text(name, encoding="utf-8", errors="surrogateescape")
 
@@ -210,11 +210,11 @@ SECRETS = {
     "/dev/shm/secret": "it is not about hardware",
     "/etc/secret": "its content is not about hardware",
     "/sys/class/mycard/key": "not every user may read it",
-    "/sys/closed/key": "not every user may look inside",
+    "/sys/closed/key": "not every user may enter it",
 }
 
 
-def test_nothing_secret_is_recorded_whoever_reads_it(root: Path, end: Path) -> None:
+def test_secrets_are_not_recorded_even_as_root(root: Path, end: Path) -> None:
     (root / "sys/closed").mkdir(mode=0o700)
     for path in ("sys/closed/key", "sys/class/mycard/key"):
         (root / path).write_text("TOKEN=hunter2")
@@ -240,9 +240,7 @@ def test_nothing_secret_is_recorded_whoever_reads_it(root: Path, end: Path) -> N
     assert made.differences == ()
 
 
-def test_the_nodes_routes_and_addresses_are_recorded_and_nothing_else_of_its_network(
-    root: Path, end: Path
-) -> None:
+def test_of_the_network_only_routes_and_addresses_are_recorded(root: Path, end: Path) -> None:
     for name in ("route", "ipv6_route", "if_inet6", "tcp"):
         (root / "proc/1/net").mkdir(parents=True, exist_ok=True)
         (root / f"proc/1/net/{name}").write_text("eth0\n")
@@ -256,27 +254,27 @@ def test_the_nodes_routes_and_addresses_are_recorded_and_nothing_else_of_its_net
     assert not (end / "two/proc/1/net/tcp").exists()
 
 
-def test_where_modules_lie_in_memory_is_not_told(root: Path, end: Path) -> None:
+def test_addresses_of_kernel_modules_are_not_recorded(root: Path, end: Path) -> None:
     line = "ib_core 557056 11 rdma_cm,ib_ipoib, Live 0xffffffffc0a4e000\n"
     (root / "proc/modules").write_text(line)
     record(loaded(backend(lambda root: len((root / "proc/modules").read_text()))), end, root)
     assert (end / "proc/modules").read_text() == line.replace("ffffffffc0a4e000", "0" * 16)
 
 
-def test_names_among_programs_are_not_listed(root: Path, end: Path) -> None:
+def test_directories_of_programs_are_not_listed(root: Path, end: Path) -> None:
     made = record(loaded(backend(lambda root: len(os.listdir(root / "proc")))), end, root)
     assert why(made) == {"/proc/": "its names are not about hardware"}
     assert made.differences == ("asker: it: found is 3, in the tree 0",)
 
 
-def test_what_lies_beside_the_root_is_named_and_not_copied(root: Path, end: Path, tmp_path: Path) -> None:
+def test_files_outside_the_root_are_named_but_not_copied(root: Path, end: Path, tmp_path: Path) -> None:
     (tmp_path / "beside").write_text("hunter2")
     made = record(loaded(backend(lambda root: (tmp_path / "beside").read_text())), end, root)
     assert why(made) == {str(tmp_path / "beside"): f"it is not below {root}"}
     assert b"hunter2" not in everything_in(end)
 
 
-def test_what_the_machine_refuses_to_read_is_an_error_in_the_tree_too(root: Path, end: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_in_the_tree_as_well(root: Path, end: Path) -> None:
     (root / "sys/class/mycard/speed").symlink_to("speed")
 
     def find(root: Path) -> object:
@@ -305,7 +303,7 @@ def test_a_long_file_is_cut_at_the_end_of_a_line(root: Path, end: Path) -> None:
     ("bounds", "says"),
     [(Bounds(entries=40), "40 files, links and directories"), (Bounds(bytes=1 << 20), "1 MiB")],
 )
-def test_a_tree_that_grows_too_big_ends_at_its_bound_and_says_so(
+def test_a_tree_stops_at_its_size_limit_and_reports_it(
     root: Path, end: Path, bounds: Bounds, says: str
 ) -> None:
     for number in range(100):
@@ -323,7 +321,7 @@ def test_a_tree_that_grows_too_big_ends_at_its_bound_and_says_so(
     assert made.differences
 
 
-def test_a_backend_that_fails_is_recorded_as_far_as_it_got_and_others_wholly(root: Path, end: Path) -> None:
+def test_a_failing_backend_is_recorded_in_part_and_the_others_in_full(root: Path, end: Path) -> None:
     def fail(root: Path) -> object:
         (root / CARD / "serial").read_text()
         raise OSError(errno.EIO, "the card does not answer")
@@ -349,7 +347,7 @@ def test_a_file_at_which_a_backend_hung_is_not_read_again(root: Path, end: Path)
         return "late"
 
     try:
-        made = record(loaded(backend(hang, "slow", deadline=2)), end, root)
+        made = record(loaded(backend(hang, "slow", deadline=0.5)), end, root)
     finally:
         release.set()
     assert (end / CARD / "serial").read_text() == "A1\n"
@@ -358,10 +356,12 @@ def test_a_file_at_which_a_backend_hung_is_not_read_again(root: Path, end: Path)
     assert "did not answer within" in made.machine.scanners["slow"].condition.reason
 
 
-def test_what_a_probe_reads_is_recorded_but_for_the_file_at_which_it_hung(root: Path, end: Path) -> None:
+def test_the_reads_of_a_probe_are_recorded_except_for_the_file_at_which_it_hung(
+    root: Path, end: Path
+) -> None:
     release = threading.Event()
 
-    class Prober(backend(lambda here: "x", "slow", deadline=2)):  # type: ignore[misc]
+    class Prober(backend(lambda here: "x", "slow", deadline=0.5)):  # type: ignore[misc]
         def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
             here = self.context.root
             (here / CARD / "serial").read_text()
@@ -379,7 +379,7 @@ def test_what_a_probe_reads_is_recorded_but_for_the_file_at_which_it_hung(root: 
     assert why(made) == {f"/{CARD}/uevent": "backend slow hung at it"}
 
 
-def test_what_only_a_look_at_a_tree_reads_is_fetched_in_the_rehearsal(root: Path, end: Path) -> None:
+def test_files_read_only_in_the_tree_are_copied_during_verification(root: Path, end: Path) -> None:
     def find(here: Path) -> object:
         if here == root:
             return "8\n"  # as a vendor's library would say
@@ -391,7 +391,7 @@ def test_what_only_a_look_at_a_tree_reads_is_fetched_in_the_rehearsal(root: Path
     assert (end / CARD / "queue/size").read_text() == "8\n"
 
 
-def test_what_files_cannot_tell_is_told_in_words(root: Path, end: Path) -> None:
+def test_differences_that_files_cannot_reproduce_are_listed(root: Path, end: Path) -> None:
     made = record(loaded(backend(lambda here: "library" if here == root else "files")), end, root)
     assert made.differences == ('asker: it: found is "library", in the tree "files"',)
     assert json.loads((end / MANIFEST).read_text())["differences"] == list(made.differences)
@@ -417,7 +417,7 @@ def test_a_node_keeps_its_number_in_a_recording_of_a_recording(root: Path, end: 
     assert (tmp_path / "again/dev/fuse").read_text() == "c10:229\n"
 
 
-def test_the_description_says_what_the_tree_was_made_of(root: Path, end: Path, tmp_path: Path) -> None:
+def test_the_description_names_the_source_of_the_tree(root: Path, end: Path, tmp_path: Path) -> None:
     (root / "etc/os-release").write_text('# a comment\nID=debian\nVERSION_ID="12"\nBROKEN="\n')
     (tmp_path / "node.yaml").write_text("version: 1\nresources: []\n")
     made = record(loaded(backend(lambda root: 1)), end, root, tmp_path / "node.yaml")
@@ -450,20 +450,18 @@ def test_no_backend_makes_a_tree_with_only_a_description(root: Path, end: Path) 
     assert record(loaded(), end, root).machine.devices() == []
 
 
-def test_what_devhost_itself_has_mounted_is_no_omission(root: Path, end: Path) -> None:
-    """It is looked up to tell whether a root is a machine's, with every recording."""
+def test_the_mounts_that_devhost_reads_itself_are_not_listed_as_omitted(root: Path, end: Path) -> None:
+    """Every recording reads them to find out whether a root is that of a machine."""
     made = record(loaded(backend(is_live)), end, root)
     assert why(made) == {}
 
 
-def test_what_is_read_of_this_machine_whatever_the_root_is_named_as_that(
-    root: Path, end: Path, tmp_path: Path
-) -> None:
+def test_files_read_from_this_machine_despite_root_are_named(root: Path, end: Path, tmp_path: Path) -> None:
     def find(at: Path) -> str:
         return "" if at == root else (tmp_path / "beside").read_text()
 
     (tmp_path / "beside").write_text("hunter2")
     made = record(loaded(backend(find)), end, root)
     assert why(made) == {
-        str(tmp_path / "beside"): "it is read of this machine, whatever --root says",
+        str(tmp_path / "beside"): "it is read from this machine even with --root",
     }

@@ -1,4 +1,4 @@
-"""The parts of a recording alone: what is traced, how links are written, how a plain file is a node."""
+"""The parts of a recording: tracing, writing links, and plain files as device nodes."""
 
 # backends look in every way there is, and so do these tests:
 # ruff: noqa: PTH116
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devhost.backend.sysfs import node_number
-from devhost.cli.recording.trace import Look, tracing
+from devhost.cli.recording.trace import Access, tracing
 from devhost.cli.recording.writer import contained
 
 
@@ -27,11 +27,11 @@ from devhost.cli.recording.writer import contained
         ("", "/", "."),
     ],
 )
-def test_a_link_leads_where_it_led_seen_from_the_root(directory: str, target: str, written: str) -> None:
+def test_a_link_has_the_same_target_as_seen_from_the_root(directory: str, target: str, written: str) -> None:
     assert contained(directory, target) == written
 
 
-def test_a_look_is_traced_in_other_threads_only_and_then_no_more(tmp_path: Path) -> None:
+def test_accesses_are_traced_only_in_other_threads_and_only_meanwhile(tmp_path: Path) -> None:
     def look() -> None:
         os.stat(tmp_path)
         os.listdir(tmp_path)
@@ -47,12 +47,12 @@ def test_a_look_is_traced_in_other_threads_only_and_then_no_more(tmp_path: Path)
         elsewhere()
     elsewhere()
     path = str(tmp_path)
-    assert trace.looks == {(Look.ASKED, path): "elsewhere", (Look.LISTED, path): "elsewhere"}
+    assert trace.accesses == {(Access.ASKED, path): "elsewhere", (Access.LISTED, path): "elsewhere"}
     assert (os.stat, os.lstat, os.readlink, os.access, os.open) == before
 
 
 @pytest.mark.parametrize("path", [None, 3.5, "", b"", "\0", 1 << 20])
-def test_a_look_at_nonsense_is_an_error_of_the_one_who_looks(path: object) -> None:
+def test_tracing_does_not_change_the_error_for_an_invalid_path(path: object) -> None:
     caught: list[BaseException] = []
 
     def look() -> None:
@@ -69,7 +69,7 @@ def test_a_look_at_nonsense_is_an_error_of_the_one_who_looks(path: object) -> No
         os.lstat(path)  # type: ignore[arg-type]
 
 
-def test_a_plain_file_is_a_node_only_if_it_says_its_number(tmp_path: Path) -> None:
+def test_a_plain_file_is_a_node_only_if_it_contains_a_number(tmp_path: Path) -> None:
     texts = {
         "": "",
         "c10:229\n": "c10:229",

@@ -1,4 +1,4 @@
-"""Where a recorded tree goes: whole or not at all, and over nothing."""
+"""The place of a recorded tree: it is complete or missing, and never overwrites anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARD = "sys/class/mycard/card0"
 
 
 def loaded(find: Callable[[Path], object] = lambda root: None) -> Loaded:
-    """No resources, and one backend, without devices, that does ``find`` when it looks."""
+    """No resources, and one backend without devices that calls ``find`` in a scan."""
 
     class Looker(Backend):
         name = "looker"
@@ -56,7 +56,7 @@ def end(tmp_path: Path) -> Path:
     return tmp_path / "recorded"
 
 
-def test_a_tree_goes_into_an_empty_directory_but_over_nothing(root: Path, end: Path, tmp_path: Path) -> None:
+def test_a_tree_may_be_written_to_an_empty_directory_only(root: Path, end: Path, tmp_path: Path) -> None:
     end.mkdir()
     configuration = loaded(cards)
     record(configuration, end, root)
@@ -64,14 +64,14 @@ def test_a_tree_goes_into_an_empty_directory_but_over_nothing(root: Path, end: P
     with pytest.raises(UsageError, match="is not empty"):
         record(configuration, end, root)
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         record(configuration, tmp_path / "file", root)
-    with pytest.raises(UsageError, match="make it first"):
+    with pytest.raises(UsageError, match="create it first"):
         record(configuration, tmp_path / "no/such", root)
 
 
-def test_an_empty_directory_stays_the_one_it_was(root: Path, end: Path) -> None:
-    """A private one stays private; a volume cannot be replaced; the one above it may not be ours."""
+def test_an_empty_directory_is_kept_with_its_owner_and_mode(root: Path, end: Path) -> None:
+    """A private one stays private; a volume cannot be replaced; the parent may belong to another user."""
     end.mkdir(mode=0o700)
     before = end.stat()
     record(loaded(cards), end, root)
@@ -79,7 +79,7 @@ def test_an_empty_directory_stays_the_one_it_was(root: Path, end: Path) -> None:
     assert not [name for name in os.listdir(end) if name.startswith(".")]
 
 
-def test_a_new_directory_is_as_private_as_the_umask_says(root: Path, end: Path) -> None:
+def test_a_new_directory_gets_the_mode_of_the_umask(root: Path, end: Path) -> None:
     before = os.umask(0o027)
     try:
         record(loaded(), end, root)
@@ -89,14 +89,14 @@ def test_a_new_directory_is_as_private_as_the_umask_says(root: Path, end: Path) 
     assert stat.S_IMODE(end.stat().st_mode) == 0o750
 
 
-def test_what_appears_in_the_directory_meanwhile_stays_and_the_tree_does_not(root: Path, end: Path) -> None:
+def test_files_that_appear_in_the_directory_are_kept_and_the_tree_is_discarded(root: Path, end: Path) -> None:
     end.mkdir()
     with pytest.raises(EnvironmentFailure, match=r"not empty \(something else wrote there meanwhile\)"):
         record(loaded(lambda root: (end / "note").write_text("mine")), end, root)
     assert os.listdir(end) == ["note"]
 
 
-def test_a_recording_ends_whole_or_leaves_the_directory_empty(
+def test_a_recording_is_complete_or_leaves_the_directory_empty(
     root: Path, end: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end.mkdir()
@@ -113,13 +113,13 @@ def test_a_recording_ends_whole_or_leaves_the_directory_empty(
     assert os.listdir(end) == []
 
 
-def test_a_directory_that_cannot_be_made_is_one_clear_line(root: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported_in_one_line(root: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"cannot write /proc/recorded: .*file system") as caught:
         record(loaded(), Path("/proc/recorded"), root)
     assert "\n" not in str(caught.value)
 
 
-def test_a_full_disk_is_one_clear_line_and_leaves_nothing_behind(
+def test_a_full_disk_is_reported_in_one_line_and_leaves_nothing_behind(
     root: Path, end: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Path, content: bytes) -> int:

@@ -53,7 +53,7 @@ async def test_a_stop_signal_unlinks_the_sockets_and_exits_with_0(toys, tmp_path
             assert kubelet.capacity()["example.com/toy"] == 2
 
 
-async def test_after_a_kill_the_next_start_sweeps_the_stale_socket_and_serves(toys, tmp_path):
+async def test_after_a_kill_the_next_start_removes_the_stale_socket_and_serves(toys, tmp_path):
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         with running(toys, kubelet.directory) as process:
             await until_served(kubelet)
@@ -68,7 +68,7 @@ async def test_after_a_kill_the_next_start_sweeps_the_stale_socket_and_serves(to
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_when_a_newer_instance_ends_the_older_one_registers_again(toys, tmp_path, number):
+async def test_the_older_instance_registers_again_when_the_newer_one_ends(toys, tmp_path, number):
     async with KubeletSimulator(tmp_path / "kubelet", "1.36") as kubelet:
         with running(toys, kubelet.directory):
             await until_served(kubelet)
@@ -84,7 +84,7 @@ async def test_when_a_newer_instance_ends_the_older_one_registers_again(toys, tm
 
 
 @pytest.mark.parametrize(("there", "told"), [((), 1), (("sys",), 0), (("dev",), 0)])
-async def test_a_root_with_nothing_of_the_host_in_it_is_told(toys, tmp_path, there, told):
+async def test_a_root_without_files_of_a_host_is_logged(toys, tmp_path, there, told):
     for name in there:
         (toys.root / name).mkdir()
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
@@ -96,7 +96,7 @@ async def test_a_root_with_nothing_of_the_host_in_it_is_told(toys, tmp_path, the
     assert said.count(line) == told
 
 
-async def test_a_hung_backend_does_not_keep_the_process_from_ending(toys, tmp_path):
+async def test_a_hung_backend_does_not_keep_the_process_running(toys, tmp_path):
     drop_in = toys.config.parent / "backends" / "toy.py"
     hang = "    def discover(self):\n        import threading; threading.Event().wait()\n"
     drop_in.write_text(drop_in.read_text().replace("    def discover(self):\n", hang))
@@ -107,7 +107,7 @@ async def test_a_hung_backend_does_not_keep_the_process_from_ending(toys, tmp_pa
             assert await ended(process) == 0
 
 
-async def test_sighup_adopts_an_edit_at_once(toys, tmp_path):
+async def test_sighup_applies_an_edit_at_once(toys, tmp_path):
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         with running(toys, kubelet.directory) as process:
             await until_served(kubelet)
@@ -116,7 +116,7 @@ async def test_sighup_adopts_an_edit_at_once(toys, tmp_path):
             await until_served(kubelet, 3)
 
 
-async def test_a_drop_in_that_others_can_change_is_refused_at_a_reload_until_its_mode_is_fixed(
+async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mode_is_fixed(
     toys, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
@@ -163,9 +163,7 @@ async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
             assert about["podResources"]["socket"] == str(tmp_path / "pod-resources" / "kubelet.sock")
 
 
-async def test_the_podresources_socket_may_lie_elsewhere_and_status_names_the_pod(
-    toys, tmp_path, monkeypatch
-):
+async def test_the_podresources_socket_can_be_elsewhere_and_status_names_the_pod(toys, tmp_path, monkeypatch):
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
     (toys.root / "dev").mkdir(exist_ok=True)
     (toys.root / "dev" / "null").touch()
@@ -185,7 +183,7 @@ async def test_the_podresources_socket_may_lie_elsewhere_and_status_names_the_po
 
 @pytest.fixture
 def address():
-    """A port that nobody else takes meanwhile: each process has an address of its own."""
+    """An address whose port no other process uses meanwhile: each process has its own loopback address."""
     own = f"127.{1 + os.getpid() // 65536 % 254}.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
     with socket.socket() as probe:
         probe.bind((own, 0))
@@ -217,7 +215,7 @@ async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, t
             assert 'devhost_registrations_total{resource="example.com/toy"} 1.0' in metrics
 
 
-async def test_metrics_name_pods_only_if_they_are_asked_to(toys, tmp_path, address):
+async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
     def held() -> list[str]:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=120) as answer:
             lines = answer.read().decode().splitlines()
@@ -245,7 +243,7 @@ async def test_metrics_name_pods_only_if_they_are_asked_to(toys, tmp_path, addre
             await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
 
 
-def test_pods_in_metrics_that_nobody_serves_are_refused(toys):
+def test_pod_metrics_without_an_http_server_are_refused(toys):
     done = subprocess.run(
         [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--pod-metrics"],
         capture_output=True,
@@ -257,7 +255,7 @@ def test_pods_in_metrics_that_nobody_serves_are_refused(toys):
     assert "--pod-metrics has no metrics to add to" in done.stderr
 
 
-def test_a_wrong_configuration_exits_with_2_and_every_complaint(toys):
+def test_an_invalid_configuration_exits_with_2_and_every_error(toys):
     toys.config.write_text("version: 1\nresources:\n  - {name: a/b/c, backend: nope}\n")
     done = toys.devhost("run")
     assert done.returncode == 2
@@ -265,7 +263,7 @@ def test_a_wrong_configuration_exits_with_2_and_every_complaint(toys):
 
 
 @pytest.mark.parametrize("command", [["run"], ["discover"], ["explain", "one"]])
-def test_every_command_says_how_to_fix_a_file_that_is_missing_or_no_configuration(toys, command):
+def test_every_command_has_a_hint_for_a_missing_or_unsuitable_file(toys, command):
     toys.config.write_text("apiVersion: v1\nkind: ConfigMap\ndata: {devhost.yaml: ''}\n")
     done = toys.devhost(*command)
     keep = 'keep only the text of its key "devhost.yaml", without the indentation'
@@ -278,7 +276,7 @@ def test_every_command_says_how_to_fix_a_file_that_is_missing_or_no_configuratio
     assert (done.returncode, done.stderr) == (2, said)
 
 
-def test_a_default_configuration_that_is_missing_is_one_line_that_names_the_option(tmp_path):
+def test_a_missing_default_configuration_is_one_line_with_the_option(tmp_path):
     if DEFAULT.exists():
         pytest.skip(f"{DEFAULT} exists on this machine")
     command = [sys.executable, "-m", "devhost", "run", "--kubelet-dir", str(tmp_path)]
@@ -288,7 +286,7 @@ def test_a_default_configuration_that_is_missing_is_one_line_that_names_the_opti
 
 
 @pytest.mark.parametrize("command", [["discover"], ["explain", "one"]])
-def test_a_plugin_that_is_refused_is_a_warning_of_commands_that_do_not_need_it(toys, command):
+def test_a_refused_plugin_is_a_warning_in_commands_that_do_not_need_it(toys, command):
     broken = toys.config.parent / "backends" / "broken.py"
     broken.write_text("raise ValueError('no')")
     done = toys.devhost(*command)
@@ -296,7 +294,7 @@ def test_a_plugin_that_is_refused_is_a_warning_of_commands_that_do_not_need_it(t
     assert (done.returncode, done.stderr.splitlines()) == (0, [warning])
 
 
-def test_a_start_that_fails_is_told_to_machines_in_lines_they_can_read(toys, tmp_path):
+def test_a_failed_start_is_logged_as_json_if_the_log_is_json(toys, tmp_path):
     toys.config.write_text("version: 1\nresources:\n  - {name: a/b/c, backend: nope}\n")
     as_text = toys.devhost("run").stderr.splitlines()
     done = toys.devhost("run", "--log-format", "json")
@@ -308,14 +306,14 @@ def test_a_start_that_fails_is_told_to_machines_in_lines_they_can_read(toys, tmp
     assert json.loads(done.stderr)["reason"].startswith("cannot listen on 'nothing'")
 
 
-def test_a_kubelet_directory_that_is_none_exits_with_3(toys, tmp_path):
+def test_a_kubelet_directory_that_is_a_file_exits_with_3(toys, tmp_path):
     (tmp_path / "file").touch()
     done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "file"))
     assert done.returncode == 3
-    assert done.stderr == f"devhost: {tmp_path / 'file'} is not a directory (give another --kubelet-dir)\n"
+    assert done.stderr == f"devhost: {tmp_path / 'file'} is not a directory (choose another --kubelet-dir)\n"
 
 
-def test_a_directory_too_long_for_a_socket_is_said_at_once(toys, tmp_path):
+def test_a_directory_too_long_for_a_socket_is_reported_at_once(toys, tmp_path):
     long = tmp_path / ("x" * 100)
     long.mkdir()
     done = toys.devhost("run", "--kubelet-dir", str(long))
@@ -324,7 +322,7 @@ def test_a_directory_too_long_for_a_socket_is_said_at_once(toys, tmp_path):
 
 
 @pytest.mark.usefixtures("ordinary_rights")
-def test_a_directory_without_permission_exits_with_3_and_the_mend(toys, tmp_path):
+def test_a_directory_without_permission_exits_with_3_and_a_hint(toys, tmp_path):
     (tmp_path / "kubelet").mkdir(mode=0o555)
     done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "kubelet"))
     assert done.returncode == 3
@@ -338,7 +336,7 @@ async def _exists(path) -> None:
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="another Python may have no OpenSSL at all")
-async def test_a_serving_process_carries_no_openssl(toys, tmp_path):
+async def test_a_serving_process_does_not_load_openssl(toys, tmp_path):
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         with running(toys, kubelet.directory) as process:
             await until_served(kubelet)

@@ -1,4 +1,4 @@
-"""``devhost run`` as a process: the status page, and whose names are on it."""
+"""``devhost run`` as a process: the status page, and the names of pods on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from devhost.testing.kubelet import KubeletSimulator
 
 @contextmanager
 def listening(toys, kubelet_dir, *arguments):
-    """A running devhost; yields the address that it says it listens on."""
+    """A running devhost; yields the address that it logs."""
     command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
     command += ["--kubelet-dir", str(kubelet_dir), "--listen", "127.0.0.1:0", *arguments]
     environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
@@ -35,7 +35,7 @@ def listening(toys, kubelet_dir, *arguments):
     ("arguments", "shown"),
     [((), False), (("--hide-pods",), False), (("--pod-metrics",), False), (("--show-pods",), True)],
 )
-async def test_page_and_json_name_pods_only_where_that_is_asked_for(toys, tmp_path, arguments, shown):
+async def test_page_and_json_name_pods_only_if_requested(toys, tmp_path, arguments, shown):
     def get(address: str, path: str) -> str:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
             return answer.read().decode()
@@ -63,11 +63,11 @@ async def test_page_and_json_name_pods_only_where_that_is_asked_for(toys, tmp_pa
         (["--show-pods"], "--show-pods has no page to show them on (add --listen HOST:PORT)"),
         (
             ["--hide-pods", "--pod-metrics", "--listen", "127.0.0.1:0"],
-            "--pod-metrics and --hide-pods contradict each other (leave one of them out)",
+            "--pod-metrics and --hide-pods contradict each other (omit one of them)",
         ),
     ],
 )
-def test_hiding_pods_where_it_cannot_be_is_one_clear_line(toys, arguments, complaint):
+def test_hiding_pods_without_an_http_server_is_refused_in_one_line(toys, arguments, complaint):
     command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (2, f"devhost: {complaint}\n")

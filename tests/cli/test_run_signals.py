@@ -1,4 +1,4 @@
-"""Signals that reach ``devhost run`` before it is up."""
+"""Signals that reach ``devhost run`` during its start."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def run(toys, tmp_path):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def test_a_sighup_before_anything_is_imported_is_survived():
+def test_a_sighup_before_the_imports_does_not_end_the_process():
     done = early(signal.SIGHUP, "run", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Serves every device" in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_before_anything_is_imported_exits_with_0_as_later(number):
+def test_a_stop_signal_before_the_imports_exits_with_0(number):
     done = early(number, "run", "--help")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -63,11 +63,11 @@ def test_a_stop_before_anything_is_imported_exits_with_0_as_later(number):
     ("number", "code"),
     [(signal.SIGHUP, -signal.SIGHUP), (signal.SIGTERM, -signal.SIGTERM)],
 )
-def test_other_commands_take_signals_as_every_program_does(number, code):
+def test_other_commands_keep_the_default_signal_handling(number, code):
     assert early(number, "plugins").returncode == code
 
 
-def test_a_sighup_while_the_configuration_is_read_is_obeyed_once_up(toys, tmp_path):
+def test_a_sighup_while_the_configuration_is_read_takes_effect_after_the_start(toys, tmp_path):
     (tmp_path / "backends" / "sender.py").write_text(AT_PLUGIN.format(number=int(signal.SIGHUP)))
     with run(toys, tmp_path) as process:
         lines = []
@@ -81,8 +81,8 @@ def test_a_sighup_while_the_configuration_is_read_is_obeyed_once_up(toys, tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_while_the_configuration_is_read_exits_with_0(toys, tmp_path, number):
-    """Although the catalog contains whatever an import raises."""
+def test_a_stop_signal_while_the_configuration_is_read_exits_with_0(toys, tmp_path, number):
+    """Although the catalog catches every exception of an import."""
     (tmp_path / "backends" / "sender.py").write_text(AT_PLUGIN.format(number=int(number)))
     with run(toys, tmp_path) as process:
         assert process.wait(60) == 0

@@ -1,4 +1,4 @@
-"""``devhost discover`` and ``devhost explain``: what the probe says, and what a running devhost says."""
+"""``devhost discover`` and ``devhost explain``: the result of the probe, and of a running devhost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROBE = """
 
 @pytest.fixture
 def probed(toys: Any) -> Any:
-    """The toys with a probe: unhealthy are those that the file "probe" of the tree names."""
+    """The toys with a probe: those in the file "probe" of the tree are unhealthy."""
     drop_in = toys.config.parent / "backends" / "toy.py"
     drop_in.write_text(drop_in.read_text().replace("\n    def allocate", PROBE))
     (toys.root / "probe").write_text("")
@@ -48,7 +48,7 @@ def rows(output: str) -> list[str]:
     return [" ".join(line.split()) for line in output.splitlines()]
 
 
-def test_discover_and_explain_show_the_verdict_of_the_probe(probed: Any) -> None:
+def test_discover_and_explain_show_the_result_of_the_probe(probed: Any) -> None:
     (probed.root / "probe").write_text("one")
     shown = rows(probed.devhost("discover").stdout)
     assert "example.com/toy one Unhealthy: it does not answer - 1" in shown
@@ -70,7 +70,7 @@ def test_discover_and_explain_show_the_verdict_of_the_probe(probed: Any) -> None
     )
 
 
-def test_a_probe_that_fails_makes_devices_unhealthy_as_in_the_host_without_a_traceback(probed: Any) -> None:
+def test_a_failing_probe_makes_devices_unhealthy_without_a_traceback(probed: Any) -> None:
     (probed.root / "probe").write_text("fails")
     done = probed.devhost("discover")
     reason = "backend toy failed: RuntimeError: the firmware is silent"
@@ -169,7 +169,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-async def test_beside_a_running_host_its_holders_and_its_health_are_shown(toys: Any, tmp_path: Path) -> None:
+async def test_holders_and_health_of_a_running_host_are_shown(toys: Any, tmp_path: Path) -> None:
     (toys.root / "dev").mkdir()
     node = toys.root / "dev" / "null"
     node.touch()
@@ -203,7 +203,7 @@ async def test_beside_a_running_host_its_holders_and_its_health_are_shown(toys: 
 
 
 @pytest.mark.usefixtures("runtime")
-async def test_discover_of_another_configuration_shows_its_own_health_and_says_so(
+async def test_discover_with_another_configuration_shows_its_own_health_and_a_note(
     probed: Any, tmp_path: Path
 ) -> None:
     async with running(probed, tmp_path):
@@ -215,12 +215,12 @@ async def test_discover_of_another_configuration_shows_its_own_health_and_says_s
         probed.config = other
         done = await asyncio.to_thread(probed.devhost, "discover")
         assert "example.com/toy one Unhealthy: it does not answer - 1 " in " ".join(rows(done.stdout))
-        other = "a devhost runs here with another configuration: HEALTH is what was probed now"
+        other = "the devhost on this node uses another configuration: HEALTH is the result of this probe"
         assert done.stderr == f"devhost: {other}\n"
 
 
 @pytest.mark.usefixtures("runtime")
-async def test_a_tree_never_asks_a_host_that_runs_on_another_root(toys: Any, tmp_path: Path) -> None:
+async def test_a_host_with_another_root_is_never_asked(toys: Any, tmp_path: Path) -> None:
     async with running(toys, tmp_path):
         await until(toys, "HELD BY", "discover")
         there = toys.root
@@ -228,12 +228,13 @@ async def test_a_tree_never_asks_a_host_that_runs_on_another_root(toys: Any, tmp
         toys.root.mkdir()
         (toys.root / "toys").write_text("one=x100")
         assert "HELD BY" not in await ask(toys, "discover")
+        other = "the devhost on this node has --root"
         last = (await ask(toys, "explain", "one")).splitlines()[-1]
-        assert last == f"What containers hold is not counted: the devhost that runs here has --root {there}."
+        assert last == f"What containers hold is not taken into account: {other} {there}."
 
 
-def told(**of_device: Any) -> StatusDocument:
-    """Of a host with one device that is held, and one token that is in no list."""
+def status_of(**of_device: Any) -> StatusDocument:
+    """The document of a host with one held device, and one held token that is in no list."""
     found = document([{**device("one", allocated=True), **of_device}])
     (resource,) = found["resources"]
     resource |= {"name": "example.com/old", "backend": "toy"}
@@ -243,9 +244,9 @@ def told(**of_device: Any) -> StatusDocument:
     return found
 
 
-def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
+def test_explain_takes_devices_held_in_a_running_host_into_account(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
-    found = asyncio.run(scan_once(loaded, toys.root, listing=answer(told()).listing))
+    found = asyncio.run(scan_once(loaded, toys.root, listing=answer(status_of()).listing))
     one, two = (
         explain(found.plan, found.settings, "toy", found.scanners["toy"].devices[name])[0]
         for name in ("one", "two")
@@ -259,10 +260,10 @@ def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
     )
 
 
-def test_what_is_not_held_is_explained_as_ever(toys: Any) -> None:
+def test_a_running_host_does_not_change_the_explanation_of_free_devices(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
-    heard = answer(told(allocated=False, holder=None)).listing
-    found = asyncio.run(scan_once(loaded, toys.root, listing=heard))
+    listing = answer(status_of(allocated=False, holder=None)).listing
+    found = asyncio.run(scan_once(loaded, toys.root, listing=listing))
     (verdict,) = explain(found.plan, found.settings, "toy", found.scanners["toy"].devices["one"])
     assert verdict.taken
 
@@ -274,7 +275,7 @@ def test_a_device_of_which_some_shares_are_unhealthy_is_healthy_with_a_remark() 
     assert verdict.remark == "2 of 3 shares Unhealthy: its pod ends"
 
 
-def test_devices_handed_out_together_have_a_health_each() -> None:
+def test_devices_handed_out_together_each_have_a_health() -> None:
     found = document([device("all::0")])
     found["resources"][0]["together"] = [
         {"device": "a", "health": "Healthy", "reason": "", "numaNodes": []},
@@ -286,10 +287,10 @@ def test_devices_handed_out_together_have_a_health_each() -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_where_no_devhost_runs_explain_says_that_what_containers_hold_does_not_count(toys: Any) -> None:
+def test_explain_without_a_running_host_notes_that_holders_are_unknown(toys: Any) -> None:
     seen = asyncio.run(view(load_or_everything(toys.config), toys.root))
-    assert (seen.running, seen.unheard) == (None, "no devhost is running here")
-    why = "What containers hold is not counted: no devhost is running here."
+    assert (seen.running, seen.no_answer) == (None, "no devhost is running on this node")
+    why = "What containers hold is not taken into account: no devhost is running on this node."
     assert toys.devhost("explain", "one").stdout.splitlines()[-1] == why
     done = toys.devhost("explain", "one", "--output", "json")
     assert json.loads(done.stdout)[0]["id"] == "one"
@@ -297,7 +298,7 @@ def test_where_no_devhost_runs_explain_says_that_what_containers_hold_does_not_c
 
 
 @pytest.mark.usefixtures("runtime")
-def test_a_host_that_does_not_answer_is_named_by_explain_and_keeps_discover_working(
+def test_explain_names_a_host_that_does_not_answer_and_discover_still_works(
     toys: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "run").mkdir(mode=0o700)

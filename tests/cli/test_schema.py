@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from devhost.backend.errors import ConfigError
 from devhost.cli.schema import command
-from devhost.discovery import catalog
+
+pytestmark = pytest.mark.usefixtures("no_installed_plugins")
 
 PLUGIN = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl
@@ -27,12 +28,7 @@ def devhost_backends(): return [Card]
 """
 
 
-@pytest.fixture(autouse=True)
-def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
-
-
-def test_the_schema_is_printed_also_without_any_backend() -> None:
+def test_the_schema_is_printed_even_without_a_backend() -> None:
     done = CliRunner().invoke(command)
     assert done.exit_code == 0
     jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))

@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from status_document import NOW
 from status_document import device as _device
 from status_document import document as _document
 
+from devhost.backend.errors import EnvironmentFailure
+from devhost.cli.status import command as status
 from devhost.cli.status_report import show
 from devhost.telemetry.document import EntryStatus, StatusDocument
 from devhost.telemetry.status import StatusServer
@@ -22,7 +25,7 @@ from devhost.telemetry.tables import age
 DEADLINE = 60
 
 
-def test_the_table_reads_top_down_from_the_process_to_the_backends() -> None:
+def test_the_sections_go_from_the_process_to_the_backends() -> None:
     assert [line.rstrip() for line in show(_document(), NOW).splitlines()] == [
         "devhost 1.2.3  pid 4711  up 3h",
         "kubelet /var/lib/kubelet/device-plugins",
@@ -40,7 +43,7 @@ def test_the_table_reads_top_down_from_the_process_to_the_backends() -> None:
     ]
 
 
-def test_numbers_in_ids_are_in_their_order() -> None:
+def test_ids_are_sorted_by_the_numbers_in_them() -> None:
     document = _document([_device("p10::1"), _device("p9::10"), _device("p9::2")])
     text = show(document, NOW)
     assert [line.split()[1] for line in text.splitlines() if "  Healthy  " in line] == [
@@ -50,7 +53,7 @@ def test_numbers_in_ids_are_in_their_order() -> None:
     ]
 
 
-def test_devices_handed_out_together_are_shown_with_what_each_container_got() -> None:
+def test_devices_handed_out_together_are_shown_with_the_content_of_each_token() -> None:
     held, free = _device("all::0", allocated=True), _device("all::1")
     for device in (held, free):
         device["device"], device["numaNodes"] = "all", []
@@ -67,7 +70,7 @@ def test_devices_handed_out_together_are_shown_with_what_each_container_got() ->
     assert [line[1:4] for line in lines[at + 1 : at + 3]] == [["a", "Healthy", "0"], ["b", "Unhealthy", "1"]]
 
 
-def test_what_is_held_through_a_resource_that_is_gone_is_shown_with_its_holder() -> None:
+def test_devices_held_through_a_removed_resource_are_shown_with_their_holder() -> None:
     document = _document()
     holder = {"namespace": "default", "pod": "train", "container": "main"}
     reason = "devhost does not serve this resource now"
@@ -78,13 +81,13 @@ def test_what_is_held_through_a_resource_that_is_gone_is_shown_with_its_holder()
     lines = [line.split() for line in show(document, NOW).splitlines()]
     at = lines.index(["RESOURCE", "NOT", "LISTED", "HELD", "BY", "DEVICES", "REASON"])
     assert lines[at + 1] == ["old/name", "a::1", "default/train/main", "a", *reason.split()]
-    assert lines[at + 2] == ["old/name", "all::0", "a", "pod,", "unknown", "which", "-", *reason.split()]
+    assert lines[at + 2] == ["old/name", "all::0", "an", "unknown", "pod", "-", *reason.split()]
     document["held"] *= 30
-    assert "10 more of what is held not shown (--all shows them)" in show(document, NOW)
+    assert "10 more held devices not shown (--all shows them)" in show(document, NOW)
     assert "not shown" not in show(document, NOW, everything=True)
 
 
-def test_a_vanished_device_says_who_has_it_still() -> None:
+def test_a_vanished_device_is_shown_with_its_holder() -> None:
     text = show(_document([_device("FT1", "the device is gone", allocated=True)]), NOW)
     (line,) = [line for line in text.splitlines() if "FT1" in line]
     assert line.split() == [
@@ -93,7 +96,7 @@ def test_a_vanished_device_says_who_has_it_still() -> None:
     ]
 
 
-def test_a_host_that_has_nothing_yet_says_so() -> None:
+def test_a_host_without_resources_yet_is_shown_as_such() -> None:
     document = _document()
     document["resources"], document["backends"] = [], []
     document["kubelet"]["socket"] = "absent"
@@ -101,7 +104,7 @@ def test_a_host_that_has_nothing_yet_says_so() -> None:
     assert "No resources yet." in text and "kubelet /var/lib/kubelet/device-plugins  ABSENT\n" in text
 
 
-def test_while_the_kubelet_does_not_tell_who_holds_what_it_is_unknown_and_says_why() -> None:
+def test_holders_are_unknown_with_a_reason_while_the_kubelet_does_not_answer() -> None:
     known, got, free = _device("known", allocated=True), _device("got", allocated=True), _device("free")
     got["holder"] = None
     document = _document([known, got, free])
@@ -109,17 +112,17 @@ def test_while_the_kubelet_does_not_tell_who_holds_what_it_is_unknown_and_says_w
     lines = show(document, NOW).splitlines()
     assert lines[2] == r"pods    unknown: kubelet.sock does not \x1b exist"
     held = {line.split()[1]: line.split("0,1")[1].strip() for line in lines if "0,1" in line}
-    assert held == {"known": "default/meter-0/main", "got": "a pod, unknown which", "free": "unknown"}
+    assert held == {"known": "default/meter-0/main", "got": "an unknown pod", "free": "unknown"}
 
 
-def test_a_device_that_the_kubelet_does_not_name_yet_is_held_by_some_pod() -> None:
+def test_an_allocated_device_not_yet_listed_by_the_kubelet_is_held_by_an_unknown_pod() -> None:
     device = _device("FT1", allocated=True)
     device["holder"] = None
     text = show(_document([device]), NOW)
-    assert "a pod, unknown which" in text and "pods " not in text
+    assert "an unknown pod" in text and "pods " not in text
 
 
-def test_what_is_wrong_stands_right_below_the_header_each_with_its_reason_to_the_end() -> None:
+def test_problems_are_below_the_header_with_their_full_reasons() -> None:
     document = _document()
     assert "PROBLEM" not in show(document, NOW)
     complaints = ["devhost.yaml:3:5: resources[0].nam: unknown key", f"devhost.yaml:9:1: \x1b[2J{'x' * 200}"]
@@ -158,9 +161,9 @@ def test_what_is_wrong_stands_right_below_the_header_each_with_its_reason_to_the
     ]
 
 
-def test_what_has_left_lately_is_shown_with_its_reason_the_newest_first() -> None:
+def test_recently_removed_devices_are_shown_with_reasons_newest_first() -> None:
     document = _document()
-    assert "LEFT LATELY" not in show(document, NOW)
+    assert "LEFT RECENTLY" not in show(document, NOW)
     document["resources"][0]["departed"] = [
         {"device": "FT9", "reason": "the device is gone", "at": "2026-11-20T11:59:50Z"},
         {"device": "FT8", "reason": "entry 1 (a/b) already took it", "at": "2026-11-20T11:48:00Z"},
@@ -170,15 +173,15 @@ def test_what_has_left_lately_is_shown_with_its_reason_the_newest_first() -> Non
         {"device": "X", "reason": "the device is gone", "at": "2026-11-20T11:59:00Z"}
     ]
     lines = [line.rstrip() for line in show(document, NOW).splitlines()]
-    at = lines.index("RESOURCE            LEFT LATELY  AGO  REASON")
+    at = lines.index("RESOURCE            LEFT RECENTLY  AGO  REASON")
     assert lines[at + 1 : at + 4] == [
-        "example.com/serial  FT9          10s  the device is gone",
-        "a/other             X            60s  the device is gone",
-        "example.com/serial  FT8          12m  entry 1 (a/b) already took it",
+        "example.com/serial  FT9            10s  the device is gone",
+        "a/other             X              60s  the device is gone",
+        "example.com/serial  FT8            12m  entry 1 (a/b) already took it",
     ]
 
 
-def test_observers_are_shown_where_there_are_any_and_why_one_is_paused() -> None:
+def test_observers_are_shown_with_the_reason_of_a_pause() -> None:
     document = _document()
     assert "OBSERVER" not in show(document, NOW)
     document["observers"] = [
@@ -210,7 +213,7 @@ def test_observers_are_shown_where_there_are_any_and_why_one_is_paused() -> None
     ]
 
 
-def test_provisioning_is_shown_while_something_is_not_as_wanted() -> None:
+def test_provisioning_is_shown_while_it_is_incomplete() -> None:
     document = _document()
     found = document["backends"][0]
     found["provisioning"] = {
@@ -252,7 +255,7 @@ def test_degraded_backends_and_refusals_show_their_reason() -> None:
         ("yesterday", "?"),
     ],
 )
-def test_ages_are_in_their_largest_unit(since: str | None, shown: str) -> None:
+def test_ages_are_shown_in_their_largest_unit(since: str | None, shown: str) -> None:
     assert age(since, NOW) == shown
 
 
@@ -320,10 +323,18 @@ async def test_no_running_host_is_exit_code_3_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
-    for arguments in ([], ["--watch"], ["--kubelet-dir", "/k"], ["--socket", str(tmp_path / "s")]):
-        code, out, err = await _run(*arguments)
-        assert (code, out, err.count("\n")) == (3, "", 1)
-        assert err.startswith("devhost: no devhost ")
+    code, out, err = await _run()
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert err.startswith("devhost: no devhost ")
+
+
+@pytest.mark.parametrize("arguments", [["--watch"], ["--kubelet-dir", "/k"], ["--socket", "/s"]])
+def test_no_running_host_is_the_same_error_with_every_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
+    error = CliRunner().invoke(status, arguments).exception
+    assert isinstance(error, EnvironmentFailure) and str(error).startswith("no devhost ")
 
 
 async def test_contradicting_options_are_exit_code_2(server: StatusServer) -> None:
@@ -345,7 +356,7 @@ async def test_watch_prints_a_json_line_per_change_and_ends_with_the_host(
     assert err.startswith(b"devhost: the host on ") and err.endswith(b" has stopped\n")
 
 
-async def test_an_interrupt_ends_watching_without_a_word(server: StatusServer) -> None:
+async def test_an_interrupt_ends_watching_silently(server: StatusServer) -> None:
     process = await _start("--watch")
     await _first_line(process)
     process.send_signal(signal.SIGINT)
@@ -353,7 +364,7 @@ async def test_an_interrupt_ends_watching_without_a_word(server: StatusServer) -
     assert (code, err) == (0, b"")
 
 
-async def test_watching_ends_as_soon_as_nobody_reads(server: StatusServer) -> None:
+async def test_watching_ends_as_soon_as_the_reader_is_gone(server: StatusServer) -> None:
     reading, writing = os.pipe()
     process = await _start("--watch", stdout=writing)
     os.close(writing)
@@ -372,7 +383,7 @@ async def test_on_a_terminal_watching_redraws_in_place(
     os.close(theirs)
     seen = b""
     async with asyncio.timeout(DEADLINE):
-        while b"Ctrl-C ends" not in seen:
+        while b"press Ctrl-C to quit" not in seen:
             seen += await asyncio.to_thread(os.read, terminal, 65536)
         assert seen.startswith(b"\x1b[2J")
         document["devhost"]["generation"] = 77

@@ -1,4 +1,4 @@
-"""What ``devhost status`` shows of more devices than there is room for."""
+"""What ``devhost status`` shows if there are more devices than fit on the screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOWN = "port 1 is down"
 
 
 def shared(name: str, replicas: int, reason: str = DOWN, held: Iterable[int] = ()) -> list[DeviceStatus]:
-    """The tokens of one device; these numbers of them are held."""
+    """The tokens of one device, of which these numbers are held."""
     tokens = [device(f"{name}::{n}", reason, allocated=n in held) for n in range(replicas)]
     return [{**token, "device": name} for token in tokens]
 
@@ -28,16 +28,16 @@ def two(first: list[DeviceStatus], second: list[DeviceStatus]) -> StatusDocument
 
 
 def listed(text: str) -> list[str]:
-    """The lines about unhealthy devices, without since and NUMA."""
+    """The lines of unhealthy devices, without SINCE and NUMA."""
     lines = [line.split() for line in text.splitlines() if "  Unhealthy  " in line]
     return [" ".join(word for word in line if word not in ("45s", "0,1")) for line in lines]
 
 
-def test_the_tokens_of_one_sick_device_are_one_row_so_that_every_other_is_shown() -> None:
+def test_the_tokens_of_an_unhealthy_device_share_a_row_so_that_other_devices_are_shown() -> None:
     found = two(shared("0000:3b:00.0", 100), [device("0000:5e:02.1", "its link is down")])
     text = show(found, NOW)
     assert listed(text) == [
-        "rdma/hca 0000:3b:00.0::0 and 99 more like it Unhealthy - port 1 is down",
+        "rdma/hca 0000:3b:00.0::0 and 99 similar Unhealthy - port 1 is down",
         "sriov/net 0000:5e:02.1 Unhealthy - its link is down",
     ]
     assert "not shown" not in text
@@ -45,32 +45,32 @@ def test_the_tokens_of_one_sick_device_are_one_row_so_that_every_other_is_shown(
     assert len(everything) == 101 and everything[99].split()[1] == "0000:3b:00.0::99"
 
 
-def test_what_a_container_has_of_a_sick_shared_device_is_a_row_of_its_own() -> None:
+def test_a_held_share_of_an_unhealthy_device_has_a_separate_row() -> None:
     text = show(document(shared("hca", 100, held=(0, 7))), NOW)
     assert listed(text) == [
         f"example.com/serial hca::0 Unhealthy default/meter-0/main {DOWN}",
-        f"example.com/serial hca::1 and 97 more like it Unhealthy - {DOWN}",
+        f"example.com/serial hca::1 and 97 similar Unhealthy - {DOWN}",
         f"example.com/serial hca::7 Unhealthy default/meter-0/main {DOWN}",
     ]
 
 
-def test_tokens_of_which_something_else_is_said_are_not_in_one_row() -> None:
+def test_tokens_with_different_reasons_have_separate_rows() -> None:
     later = shared("a", 40)[20:]
     for token in later:
         token["since"] = "2026-11-20T11:59:15.500Z"
     found = [*shared("a", 20), *later, *shared("b", 10), *shared("c", 5, "it hangs"), *shared("d", 30, "")]
     text = show(document(found), NOW)
     assert [line.split(" Unhealthy")[0].split(" ", 1)[1] for line in listed(text)] == [
-        "a::0 and 19 more like it",
-        "a::20 and 19 more like it",
-        "b::0 and 9 more like it",
-        "c::0 and 4 more like it",
+        "a::0 and 19 similar",
+        "a::20 and 19 similar",
+        "b::0 and 9 similar",
+        "c::0 and 4 similar",
     ]
-    assert "d::0 and 29 more like it" in text
+    assert "d::0 and 29 similar" in text
     assert "more healthy" not in text
 
 
-def test_a_sick_device_that_many_pods_share_hides_no_other_and_no_holder() -> None:
+def test_an_unhealthy_device_shared_by_many_pods_hides_no_other_device_and_no_holder() -> None:
     other = [device(f"vf{n}", "its link is down") for n in range(3)]
     text = show(two(shared("hca", 100, held=range(100)), other), NOW)
     names = [line.split()[1] for line in listed(text)]
@@ -78,13 +78,13 @@ def test_a_sick_device_that_many_pods_share_hides_no_other_and_no_holder() -> No
     assert "not shown" not in text
 
 
-def test_a_resource_with_many_sick_devices_leaves_room_for_the_others() -> None:
+def test_a_resource_with_many_unhealthy_devices_does_not_crowd_out_the_others() -> None:
     text = show(two([device(f"d{n}", "gone") for n in range(500)], [device("vf0", "gone")]), NOW)
     assert [line.split()[1] for line in listed(text)][-2:] == ["d48", "vf0"]
     assert "451 unhealthy devices not shown (--all shows them)" in text
 
 
-def test_ten_thousand_devices_do_not_drown_the_unhealthy_ones() -> None:
+def test_unhealthy_devices_are_shown_among_ten_thousand_devices() -> None:
     devices = [device(f"d{i}", "gone" if i % 5000 == 7 else "") for i in range(10_000)]
     text = show(document(devices), NOW)
     assert len(text.splitlines()) < 45
@@ -93,7 +93,7 @@ def test_ten_thousand_devices_do_not_drown_the_unhealthy_ones() -> None:
     assert len(show(document(devices), NOW, everything=True).splitlines()) > 10_000
 
 
-def test_ten_thousand_unhealthy_devices_are_counted_too() -> None:
+def test_unlisted_unhealthy_devices_are_counted() -> None:
     text = show(document([device(f"d{i}", "gone") for i in range(10_000)]), NOW)
     assert len(text.splitlines()) < 80
     assert "9950 unhealthy devices not shown (--all shows them)" in text
@@ -104,7 +104,7 @@ def healthy(text: str) -> list[str]:
     return [line.split()[1] for line in text.splitlines() if "  Healthy  " in line]
 
 
-def test_healthy_devices_are_listed_up_to_a_screenful_and_the_others_are_counted() -> None:
+def test_healthy_devices_are_listed_up_to_a_screenful_and_the_rest_is_counted() -> None:
     found = document([device(f"d{i}") for i in range(100)])
     text = show(found, NOW)
     assert healthy(text) == [f"d{i}" for i in range(24)]
@@ -117,7 +117,7 @@ def test_healthy_devices_are_listed_up_to_a_screenful_and_the_others_are_counted
     assert "more healthy" not in show(document([device(f"d{i}") for i in range(24)]), NOW)
 
 
-def test_held_devices_are_listed_with_their_holder_however_many_devices_there_are() -> None:
+def test_held_devices_are_always_listed_with_their_holder() -> None:
     text = show(document([device(f"d{i}", allocated=i % 100 == 50) for i in range(4000)]), NOW)
     rows = [line.split() for line in text.splitlines() if "default/meter-0/main" in line]
     assert [row[1] for row in rows] == [f"d{i}" for i in range(50, 4000, 100)]
@@ -125,24 +125,24 @@ def test_held_devices_are_listed_with_their_holder_however_many_devices_there_ar
     assert "\n... and 3960 more healthy devices (--all)\n" in text
 
 
-def test_the_screen_is_shared_by_held_unhealthy_and_healthy_devices_in_their_order() -> None:
+def test_held_unhealthy_and_healthy_devices_share_the_screen_in_list_order() -> None:
     devices = [device(f"d{i}", "gone" if i == 70 else "", allocated=i == 80) for i in range(100)]
     names = [line.split()[1] for line in show(document(devices), NOW).splitlines() if "/serial  d" in line]
     assert names == [*(f"d{i}" for i in range(22)), "d70", "d80"]
 
 
-def test_the_free_shares_of_one_healthy_device_are_one_row_where_there_are_too_many() -> None:
+def test_free_shares_of_a_healthy_device_share_a_row_if_there_are_too_many() -> None:
     text = show(two(shared("hca", 100, reason="", held=[3]), [device("vf0"), device("vf1")]), NOW)
     rows = [line for line in text.splitlines() if "  Healthy  " in line]
     assert [line.split("  ")[1].strip() for line in rows] == [
-        "hca::0 and 98 more like it",
+        "hca::0 and 98 similar",
         "hca::3",
         "vf0",
         "vf1",
     ]
 
 
-def test_of_many_devices_handed_out_together_the_unhealthy_ones_are_shown() -> None:
+def test_of_many_devices_handed_out_together_only_unhealthy_ones_are_shown() -> None:
     found = document([device("all::0")])
     found["resources"][0]["together"] = [
         {"device": f"d{i}", "health": "Unhealthy" if i == 77 else "Healthy", "reason": "", "numaNodes": []}

@@ -1,4 +1,4 @@
-"""What ``devhost status`` prints and exits with where it gets no document: one line, never a traceback."""
+"""Output and exit code of ``devhost status`` without a document: one line, never a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _status(*arguments: str) -> tuple[int | None, str, str]:
 
 
 async def _answered(path: Path, said: bytes, *arguments: str) -> tuple[int | None, str, str]:
-    """What comes of asking a program that reads nothing, says this, and closes."""
+    """The result of asking a program that reads nothing, sends this, and closes."""
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen()
@@ -61,14 +61,14 @@ OF_ANOTHER_VERSION = {
     ("said", "message"),
     [
         (b"", "closed without an answer"),
-        (b'{"devhost": ', "broke off within its answer"),
-        (b"[" * 100_000 + b"\n", "does not speak devhost's status"),
-        (b"\xff\n", "does not speak devhost's status"),
+        (b'{"devhost": ', "closed the connection during its answer"),
+        (b"[" * 100_000 + b"\n", "did not answer with a status document"),
+        (b"\xff\n", "did not answer with a status document"),
         (json.dumps(OF_ANOTHER_VERSION).encode() + b"\n", "devhost.version is missing"),
     ],
     ids=["reset", "cut", "deep", "not UTF-8", "another version"],
 )
-async def test_what_is_no_document_is_one_line_and_exit_code_1(
+async def test_an_invalid_answer_is_one_line_and_exit_code_1(
     tmp_path: Path, said: bytes, message: str, arguments: list[str]
 ) -> None:
     code, out, err = await _answered(tmp_path / "s.sock", said, *arguments)
@@ -76,7 +76,7 @@ async def test_what_is_no_document_is_one_line_and_exit_code_1(
     assert err.startswith("devhost: ") and message in err and err.endswith(")\n")
 
 
-async def test_a_file_that_is_no_socket_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_socket_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path):
         code, out, err = await _status("--socket", str(path))

@@ -126,10 +126,10 @@ def complaints(read: Reader) -> Complainer:
         with pytest.raises(ConfigError) as caught:
             read(text)
         assert caught.value.exit_code == 2
-        for complaint in caught.value.complaints:
+        for complaint in caught.value.diagnostics:
             assert str(complaint).isprintable()
             assert len(str(complaint)) < 1800
-        return caught.value.complaints
+        return caught.value.diagnostics
 
     return run
 

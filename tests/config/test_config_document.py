@@ -24,7 +24,7 @@ GOOD = "version: 1\nresources: []\n"
 def refused(text: str | bytes) -> tuple[Diagnostic, ...]:
     with pytest.raises(ConfigError) as caught:
         loads(text, "f.yaml", lambda _paths, _wanted: Catalog())
-    return caught.value.complaints
+    return caught.value.diagnostics
 
 
 def only(text: str | bytes) -> str:
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> No
     (tmp_path / "dir").mkdir()
     with pytest.raises(ConfigError) as caught:
         load(tmp_path / name, lambda _paths, _wanted: Catalog())
-    (complaint,) = caught.value.complaints
+    (complaint,) = caught.value.diagnostics
     assert complaint.line == 0
     assert str(complaint).isprintable()
 
@@ -156,7 +156,7 @@ def test_both_yaml_parsers_give_the_same_document(one: Callable[[str], str]) -> 
     for bad in ("a: [1", "a: *x", "\t- 1", "a: \x07", "a: b: c", "%YAML 9.9\n---\na: 1"):
         with pytest.raises(ConfigError) as caught:
             parse(bad.encode(), Diagnostics("f"), parser=yaml.SafeLoader)
-        assert all(str(complaint).isprintable() for complaint in caught.value.complaints)
+        assert all(str(complaint).isprintable() for complaint in caught.value.diagnostics)
 
 
 MARKS = [*"{}[]:,-?&*!|>'\"%@`#~<\n\t ", "\n  ", "\n- ", ": ", "&a ", "*a", "<<: ", "!!str ", "---", "..."]
@@ -182,10 +182,10 @@ def _never_more_than_complaints(text: str | bytes, catalog: Catalog) -> None:
     try:
         loads(text, "f.yaml", lambda _paths, _wanted: catalog)
     except ConfigError as error:
-        assert error.complaints
-        for complaint in error.complaints:
+        assert error.diagnostics
+        for complaint in error.diagnostics:
             assert str(complaint).isprintable()
-        places = [(complaint.line, complaint.column) for complaint in error.complaints]
+        places = [(complaint.line, complaint.column) for complaint in error.diagnostics]
         assert places == sorted(places)
 
 

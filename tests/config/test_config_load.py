@@ -108,7 +108,7 @@ def test_wrong_backend_paths_are_refused_alone(tmp_path: Path) -> None:
     file.write_text("version: 9\nbackendPaths: {}\n")
     with pytest.raises(ConfigError) as caught:
         backend_paths(file)
-    assert [complaint.path for complaint in caught.value.complaints] == ["backendPaths"]
+    assert [complaint.path for complaint in caught.value.diagnostics] == ["backendPaths"]
 
 
 def test_the_complaints_carry_the_files_name_and_a_broken_plugin_nobody_needs_is_none(

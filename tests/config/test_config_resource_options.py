@@ -101,7 +101,7 @@ def read(body: str, catalog: Catalog = CATALOG) -> Settings:
 def refused(body: str, catalog: Catalog = CATALOG) -> tuple[Diagnostic, ...]:
     with pytest.raises(ConfigError) as caught:
         read(body, catalog)
-    return caught.value.complaints
+    return caught.value.diagnostics
 
 
 def said(body: str) -> list[str]:
@@ -174,7 +174,7 @@ def test_a_key_of_an_entry_that_the_backend_is_given_is_refused_with_where_it_go
     catalog = Catalog({"quick": Installed(Quick, "tests", "1.0", ())})
     with pytest.raises(ConfigError) as caught:
         loads(text, "f.yaml", lambda _paths, _wanted: catalog)
-    assert [str(one) for one in caught.value.complaints] == [
+    assert [str(one) for one in caught.value.diagnostics] == [
         'f.yaml:5:5: backends.quick: "development" is a key of an entry, not of the backend '
         "(put it into each entry under resources that needs it, beside backend: quick)"
     ]

@@ -1,4 +1,4 @@
-"""What the conformance tests share: two resources of the rig, and waiting until the kubelet has them."""
+"""Shared by the conformance tests: two resources of the rig, and waiting until the kubelet has them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ WAIT = 60
 
 
 async def served(kubelet: KubeletSimulator, **expected: int) -> None:
-    """Waits until just these resources are allocatable, each that often; ``toy`` is ``example.com/toy``."""
+    """Waits until exactly these numbers are allocatable; ``toy`` is ``example.com/toy``."""
     want = {f"example.com/{name}": count for name, count in expected.items()}
     await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)

@@ -1,4 +1,4 @@
-"""What these tests have in common: the rig of ``tests/host``, and a bare client beside the kubelet."""
+"""Shared by these tests: the rig of ``tests/host``, and a client beside the kubelet."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-# Test directories are no packages here, so the rig comes by its path.
+# Test directories are no packages, so the rig is imported by its path.
 _host_tests = _module(Path(__file__).parents[1] / "host" / "conftest.py")
-rig, kubelet, impatient = _host_tests.rig, _host_tests.kubelet, _host_tests.impatient
+rig, kubelet = _host_tests.rig, _host_tests.kubelet
 
 Dial = Callable[..., AbstractAsyncContextManager[api_pb2_grpc.DevicePluginStub]]
 
@@ -47,7 +47,7 @@ def devices() -> Callable[[int], list[Device]]:
 
 @pytest.fixture
 def dial() -> Dial:
-    """Calls a resource's plugin server past the kubelet: ``async with dial(host, resource) as stub``."""
+    """Connects directly to a resource's plugin server: ``async with dial(host, resource) as stub``."""
 
     @asynccontextmanager
     async def dial(
@@ -66,7 +66,7 @@ def dial() -> Dial:
 
 
 class Hurried(Backoff):
-    """A back-off without chance and a hundred times shorter; ``made`` keeps each with its delays."""
+    """A back-off without jitter and a hundred times shorter; ``made`` keeps each with its delays."""
 
     made: list[Hurried]
 
@@ -82,7 +82,7 @@ class Hurried(Backoff):
 
 @pytest.fixture
 def hurried(rig: Any) -> list[Hurried]:
-    """Registrations wait a hundredth of their back-off; gives every back-off that was made."""
+    """Registrations wait a hundredth of their back-off; returns every back-off that was made."""
     Hurried.made = []
     rig.hurry(backoff=Hurried)
     return Hurried.made

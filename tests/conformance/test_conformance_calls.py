@@ -1,4 +1,4 @@
-"""Allocate, GetPreferredAllocation and PreStartContainer: what the kubelet asks for a pod."""
+"""Allocate, GetPreferredAllocation and PreStartContainer: the kubelet's calls for a pod."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 from scraped_series import samples
 
-from devhost.allocation import allocator
-from devhost.allocation.preferred import across_resources
+from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest
 from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
@@ -79,9 +78,7 @@ async def test_several_containers_get_as_many_answers_in_their_order(rig, kubele
     ],
     ids=["unknown", "unhealthy", "none", "twice"],
 )
-async def test_ids_that_cannot_be_handed_out_fail_before_anything_is_done(
-    rig, kubelet, dial, devices, ids, code
-):
+async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, devices, ids, code):
     asked: list[object] = []
     good = devices(2)
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
@@ -146,11 +143,9 @@ def hang():
 
 @pytest.mark.conformance(50)
 @pytest.mark.field_failure("F12")
-async def test_an_allocate_that_hangs_ends_at_our_own_deadline_and_delays_no_other_call(
-    rig, kubelet, dial, hang, monkeypatch
-):
-    assert allocator.ALLOCATE_DEADLINE <= 10
-    monkeypatch.setattr(allocator, "ALLOCATE_DEADLINE", 5.0)  # enough for what does not hang
+async def test_a_hung_allocate_ends_at_its_deadline_and_delays_no_other_call(rig, kubelet, dial, hang):
+    assert NODE.allocate <= 10
+    rig.hurry_allocation(allocate=1.0)
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
@@ -196,7 +191,7 @@ ALL = [f"d{n}" for n in range(8)]  # even ones on NUMA node 0, odd ones on node 
     ("available", "must", "size"),
     [(ALL, [], 1), (ALL, [], 4), (ALL, ["d3"], 3), (ALL[:5], ["d0", "d1"], 4), (ALL, [], 8), (["d6"], [], 1)],
 )
-async def test_a_preference_is_a_full_choice_with_the_musts_on_as_few_numa_nodes_as_can_be(
+async def test_a_preference_is_complete_and_uses_as_few_numa_nodes_as_possible(
     rig, kubelet, dial, devices, available, must, size, order
 ):
     rig.scripts["toy"].devices = devices(8)
@@ -232,7 +227,7 @@ async def test_a_preference_is_a_full_choice_with_the_musts_on_as_few_numa_nodes
         (["d0", "d1"], [], -1, []),
     ],
 )
-async def test_a_preference_that_cannot_be_met_is_the_best_there_is_and_no_error(
+async def test_a_preference_that_cannot_be_met_gets_the_best_choice_and_no_error(
     rig, kubelet, dial, available, must, size, chosen
 ):
     rig.write(TOY_LINE)
@@ -245,21 +240,21 @@ async def test_a_preference_that_cannot_be_met_is_the_best_there_is_and_no_error
 
 @pytest.mark.conformance(54)
 @pytest.mark.field_failure("F13")
-async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet, monkeypatch):
+async def test_a_bug_in_the_choice_leaves_the_choice_to_the_kubelet(rig, kubelet):
     def broken(*_: object, **__: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(across_resources, "prefer", broken)
     rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running() as host:
         await served(kubelet, toy=2)
+        host.services[TOY].allocator.prefer = broken
         assert len((await kubelet.admit("pod", "main", TOY, 1)).device_ids) == 1
     (asked,) = kubelet.events.of(ev.PreferenceAsked)
     assert asked.answer == ()
 
 
 @pytest.mark.conformance(55, 56)
-async def test_what_was_not_asked_for_is_never_called_and_still_answered(rig, kubelet, dial):
+async def test_a_method_that_was_not_requested_is_never_called_but_answers(rig, kubelet, dial):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -272,7 +267,7 @@ async def test_what_was_not_asked_for_is_never_called_and_still_answered(rig, ku
 
 
 @pytest.mark.conformance(56)
-async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_again(rig, kubelet):
+async def test_each_container_start_prepares_again_and_a_failure_may_be_retried(rig, kubelet):
     prepared: list[list[str]] = []
 
     def prepare(self, request: AllocateRequest) -> None:
@@ -280,7 +275,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
         if len(prepared) == 1:
             raise OSError("the reset did not finish")
 
-    assert allocator.PREPARE_DEADLINE < PRE_START_DEADLINE
+    assert NODE.prepare < PRE_START_DEADLINE
     rig.classes["toy"].prepare = prepare
     rig.write(TOY_LINE)
     metrics = Metrics()
@@ -306,7 +301,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
 
 
 @pytest.mark.conformance(57)
-async def test_a_hundred_allocates_at_once_get_each_their_own(rig, kubelet, dial):
+async def test_a_hundred_allocations_at_once_get_their_own_devices(rig, kubelet, dial):
     rig.scripts["toy"].devices = [
         Device(id=f"r{n % 20}-d{n}", attributes={"model": f"m{n % 20}", "index": n}) for n in range(100)
     ]

@@ -26,24 +26,24 @@ def promises(generator: ModuleType) -> list[int]:
     return [number for section in generator.SECTIONS.values() for number in section]
 
 
-def test_the_page_has_all_lines_and_failures_in_order(generator: ModuleType) -> None:
+def test_the_page_has_all_promises_and_failures_in_order(generator: ModuleType) -> None:
     assert promises(generator) == list(range(1, 61))
     assert list(generator.FAILURES) == [f"F{number}" for number in range(1, 27)]
 
 
-def test_every_line_has_a_test_or_is_said_to_be_open(generator: ModuleType) -> None:
+def test_every_promise_has_a_test_or_is_marked_open(generator: ModuleType) -> None:
     shown = {line for test in generator.tests() for line in test.lines}
     assert sorted(set(promises(generator)) - shown) == sorted(generator.OPEN)
     assert all(reason.endswith(".") for reason in generator.OPEN.values())
 
 
-def test_every_failure_has_a_test_or_a_sentence_why_it_needs_none(generator: ModuleType) -> None:
+def test_every_failure_has_a_test_or_a_reason_for_having_none(generator: ModuleType) -> None:
     shown = {failure for test in generator.tests() for failure in test.failures}
     assert sorted(set(generator.FAILURES) - shown) == sorted(generator.CANNOT)
     assert all(answer.endswith(".") for _, answer in generator.FAILURES.values())
 
 
-def test_a_marker_names_only_what_exists(generator: ModuleType) -> None:
+def test_markers_name_existing_promises_and_failures(generator: ModuleType) -> None:
     for test in generator.tests():
         assert set(test.lines) <= set(promises(generator)), f"{test.file}: {test.name}"
         assert set(test.failures) <= set(generator.FAILURES), f"{test.file}: {test.name}"

@@ -1,4 +1,4 @@
-"""Hostile peers of a plugin socket: many connections, silent ones, and bytes that are no request."""
+"""Hostile peers of a plugin socket: many connections, silent ones, and undecodable requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_MESSAGE = b"\x0a\xff"
 
 
 def descriptors() -> int:
-    """Open descriptors of this process, which has both ends."""
+    """Open descriptors of this process, which has both ends of each connection."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -49,7 +49,7 @@ class Peers:
         self.sockets: list[socket.socket] = []
 
     async def connect(self, count: int, says: bytes = b"") -> None:
-        """Opens so many connections and says the same on each."""
+        """Opens so many connections and sends the same bytes on each."""
         for number in range(count):
             one = socket.socket(socket.AF_UNIX)
             one.connect(str(self.path))
@@ -111,16 +111,14 @@ async def raw(host, method: str, data: bytes) -> grpc.aio.AioRpcError:
 
 
 async def serves_on(kubelet) -> None:
-    """The kubelet's connection and stream are those of the start, and answer."""
+    """Checks that the kubelet's connection and stream are still the first ones and work."""
     assert len((await kubelet.admit("pod", "main", TOY, 1)).device_ids) == 1
     assert len(kubelet.events.of(ev.Registered, TOY)) == 1
     assert not kubelet.events.of(ev.StreamEnded)
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_bytes_that_are_no_request_are_one_log_line_and_an_error_with_a_sentence(
-    rig, kubelet, caplog, method
-):
+async def test_undecodable_requests_are_logged_once_and_refused_with_a_reason(rig, kubelet, caplog, method):
     """gRPC for Python logs a traceback for each of them and answers INTERNAL."""
     rig.write(TOY_LINE)
     with caplog.at_level(logging.INFO):
@@ -141,7 +139,7 @@ async def test_bytes_that_are_no_request_are_one_log_line_and_an_error_with_a_se
     [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"\x16\x03\x01" * 100, PREFACE + b"\xff" * 400],
     ids=["http1", "zeros", "tls", "frames"],
 )
-async def test_bytes_that_are_not_http_2_end_their_connection_and_log_nothing(
+async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
     rig, kubelet, caplog, capfd, says
 ):
     rig.write(TOY_LINE)
@@ -158,7 +156,7 @@ async def test_bytes_that_are_not_http_2_end_their_connection_and_log_nothing(
     assert "Traceback" not in capfd.readouterr().err
 
 
-async def test_a_thousand_connections_cost_descriptors_for_sixteen_and_leave_the_kubelet_alone(rig, kubelet):
+async def test_a_thousand_connections_use_descriptors_for_sixteen_and_do_not_affect_the_kubelet(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -175,7 +173,8 @@ async def test_a_thousand_connections_cost_descriptors_for_sixteen_and_leave_the
 
 
 @pytest.mark.parametrize("says", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
-async def test_a_silent_connection_is_closed_and_makes_room_and_the_kubelets_is_not(rig, kubelet, dial, says):
+async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, dial, says):
+    rig.hurry(handshake=0.5, idle=0.5)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -186,12 +185,10 @@ async def test_a_silent_connection_is_closed_and_makes_room_and_the_kubelets_is_
             await peers.until_alive(0)
             async with dial(host, TOY) as stub:
                 await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
-        await serves_on(kubelet)  # though it has been silent for longer, with its stream open
+        await serves_on(kubelet)  # although it has been silent for longer, with its stream open
 
 
-async def test_calls_without_end_on_one_connection_are_bounded_and_leave_the_kubelet_alone(
-    rig, kubelet, dial
-):
+async def test_endless_calls_on_one_connection_are_bounded_and_do_not_affect_the_kubelet(rig, kubelet, dial):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)

@@ -1,9 +1,10 @@
-"""What podresources is good for: knowing who holds what, and when it is released."""
+"""podresources: who holds what, and when it is released."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -19,9 +20,9 @@ THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
 
 @pytest.fixture(autouse=True)
-def _soon_again(impatient: None, rig) -> None:
-    """A kubelet that refuses is asked again ten times as soon, too."""
-    rig.hurry(question_failed=(0.1, 6.0))
+def _soon_again(rig) -> None:
+    """A kubelet that refuses is asked again soon."""
+    rig.hurry(question_failed=(0.05, 1.0))
 
 
 def shown(host: Host) -> Iterator[DeviceStatus]:
@@ -30,7 +31,7 @@ def shown(host: Host) -> Iterator[DeviceStatus]:
 
 
 def holders(host: Host) -> dict[str, str]:
-    """Device → pod, as the status has it; ``?`` where a pod has it and nobody knows which."""
+    """The pod of each device in the status; ``?`` if a pod holds it and is unknown."""
     return {
         device["id"]: device["holder"]["pod"] if device["holder"] else "?"
         for device in shown(host)
@@ -61,7 +62,7 @@ async def test_a_vanished_device_leaves_the_list_when_its_pod_has_released_it(ri
 
 
 @pytest.mark.conformance(60)
-async def test_a_live_device_that_is_released_is_not_shown_as_held_any_more(rig, kubelet):
+async def test_a_released_device_is_no_longer_shown_as_held(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await ready(kubelet, 2)
@@ -74,10 +75,8 @@ async def test_a_live_device_that_is_released_is_not_shown_as_held_any_more(rig,
 
 
 @pytest.mark.conformance(60, 19)
-async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes(
-    rig, kubelet, devices, monkeypatch
-):
-    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
+async def test_a_device_held_from_before_the_start_stays_listed_when_it_vanishes(rig, kubelet, devices):
+    rig.hurry_allocation(grace=0.2)
     rig.write(TOY_LINE)
     async with rig.running():
         await ready(kubelet, 2)
@@ -97,11 +96,10 @@ async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes
     [THROTTLED, hang, cut, answer(b"\xff\xff\xff")],
     ids=["throttled", "hangs", "cut", "garbage"],
 )
-async def test_who_holds_what_is_unknown_and_nothing_is_released_while_the_kubelet_does_not_tell(
-    rig, kubelet, devices, fault, monkeypatch
-):
+async def test_nothing_is_released_while_the_kubelet_does_not_answer(rig, kubelet, devices, fault):
     rig.hurry(list_pods=0.2)
-    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
+    rig.timing = replace(rig.timing, first_plan=0.3)
+    rig.hurry_allocation(grace=0.2)
     kubelet.faults.inject(Point.POD_RESOURCES, fault, times=None)
     rig.write(TOY_LINE)
     async with rig.running() as host:
@@ -119,7 +117,7 @@ async def test_who_holds_what_is_unknown_and_nothing_is_released_while_the_kubel
 
 
 @pytest.mark.conformance(60)
-async def test_an_absent_socket_is_waited_for_and_devices_are_served_meanwhile(rig, kubelet):
+async def test_devices_are_served_while_the_podresources_socket_is_missing(rig, kubelet):
     disturbances.lose_pod_resources(kubelet)
     rig.write(TOY_LINE)
     async with rig.running() as host:
@@ -133,10 +131,8 @@ async def test_an_absent_socket_is_waited_for_and_devices_are_served_meanwhile(r
 
 
 @pytest.mark.conformance(60)
-async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothing(
-    rig, kubelet, devices, monkeypatch
-):
-    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
+async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothing(rig, kubelet, devices):
+    rig.hurry_allocation(grace=0.2)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await ready(kubelet, 2)
@@ -155,12 +151,12 @@ async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothin
         kubelet.release("pod")
         asked = len(kubelet.events.of(events.PodsListed))
         await kubelet.wait_for(lambda: len(kubelet.events.of(events.PodsListed)) >= asked + 2, WAIT)
-        assert holders(host) == {"d0": "pod"}  # this kubelet never named it: that takes PATIENCE
+        assert holders(host) == {"d0": "pod"}  # this kubelet never named it: its release takes minutes
 
 
 @pytest.mark.conformance(60)
-async def test_one_list_serves_all_resources_and_none_is_asked_for_while_nothing_is_held(rig, kubelet):
-    rig.hurry(question_new=0.0)  # a kubelet that is known for long
+async def test_one_list_serves_all_resources_and_none_is_requested_while_nothing_is_held(rig, kubelet):
+    rig.hurry(question_new=0.0)  # as with a kubelet that has run for long
     rig.scripts["toy"].devices = [Device(id=f"d{n}", attributes={"index": n}) for n in range(30)]
     rig.write(*(f"name: example.com/r{n}, backend: toy, where: {{index: {n}}}" for n in range(30)))
     async with rig.running() as host:

@@ -1,4 +1,4 @@
-"""devhost as a process: how it leaves, is killed, stalls, and is merely stopped for a while."""
+"""devhost as a process: it is terminated, killed, stalled, or stopped for a while."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Node:
         self.plug(2)
 
     def plug(self, count: int) -> None:
-        """Makes so many devices exist; the file is never seen half written."""
+        """Creates so many devices; the file is replaced at once."""
         draft = self.root / "draft"
         draft.write_text(str(count))
         draft.replace(self.root / "count")
@@ -109,7 +109,7 @@ async def ended(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.conformance(40)
-async def test_sigterm_ends_the_streams_unlinks_our_sockets_and_keeps_the_count(kubelet, node):
+async def test_sigterm_ends_the_streams_unlinks_the_sockets_and_keeps_the_count(kubelet, node):
     assert NODE.leave < 5
     with node.running() as process:
         await served(kubelet, 2)
@@ -155,7 +155,7 @@ async def test_a_stalled_loop_ends_the_process_with_its_stacks_so_that_the_kubel
         await served(kubelet, 0)
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     messages = [line["message"] for line in lines]
-    assert "the event loop has stalled; leaving so that the kubelet notices" in messages
+    assert "event loop stalled, exiting" in messages
     (main,) = [line for line in lines if line.get("thread") == "MainThread"]
     assert main["stack"][0].endswith("Toy.watch")
     (node.root / "stall").unlink()
@@ -165,7 +165,7 @@ async def test_a_stalled_loop_ends_the_process_with_its_stacks_so_that_the_kubel
 
 @pytest.mark.conformance(43, 59)
 @pytest.mark.field_failure("F26")
-async def test_a_process_that_was_stopped_for_longer_goes_on(kubelet, node):
+async def test_a_process_continues_after_it_was_stopped(kubelet, node):
     with node.running() as process:
         await served(kubelet, 2)
         process.send_signal(signal.SIGSTOP)

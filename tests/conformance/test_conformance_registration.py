@@ -1,4 +1,4 @@
-"""Registration: what a kubelet must find when devhost comes to it for the first time."""
+"""Registration: what a kubelet must find when devhost registers for the first time."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ async def test_the_socket_is_served_before_register_is_sent(rig, kubelet):
 
 @pytest.mark.conformance(2)
 @pytest.mark.parametrize("prepares", [False, True])
-async def test_register_carries_version_socket_name_resource_and_the_servers_own_options(
-    rig, kubelet, prepares
-):
+async def test_register_has_version_socket_resource_and_the_servers_options(rig, kubelet, prepares):
     if prepares:
         rig.classes["toy"].prepare = lambda self, request: None
     rig.write(TOY_LINE)
@@ -99,7 +97,7 @@ async def test_a_refused_registration_is_shown_counted_and_tried_again(rig, kube
 
 
 @pytest.mark.conformance(5, 12)
-async def test_a_kubelet_that_comes_later_is_waited_for_and_its_directory_is_left_to_it(rig, kubelet):
+async def test_devhost_waits_for_a_kubelet_and_does_not_create_its_directory(rig, kubelet):
     await kubelet.stop()
     for path in rig.kubelet_dir.iterdir():
         path.unlink()
@@ -116,7 +114,7 @@ async def test_a_kubelet_that_comes_later_is_waited_for_and_its_directory_is_lef
 
 
 @pytest.mark.conformance(6)
-async def test_a_kubelet_socket_on_which_nobody_listens_is_tried_again(rig, kubelet):
+async def test_a_kubelet_socket_without_a_listener_is_tried_again(rig, kubelet):
     await kubelet.stop(crash=True)
     rig.write(TOY_LINE)
     async with rig.running() as host:
@@ -131,16 +129,16 @@ async def test_a_kubelet_socket_on_which_nobody_listens_is_tried_again(rig, kube
 
 
 @pytest.mark.conformance(7)
-async def test_a_register_without_an_answer_ends_at_a_deadline_and_leaks_no_task(rig, kubelet, hurried):
+async def test_an_unanswered_register_ends_at_its_deadline_and_leaks_no_task(rig, kubelet, hurried):
     assert NODE.register > 10, "the kubelet itself may take ten seconds to dial back"
-    rig.hurry(register=1.0)
+    rig.hurry(register=0.3)
     kubelet.faults.inject(Point.REGISTER, hang, times=2)
     before = asyncio.all_tasks()
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
         condition = host.services[TOY].registration.condition
-        await rig.until(lambda: "has not answered Register within 1 s" in condition.error, WAIT)
+        await rig.until(lambda: "has not answered Register within 0.3 s" in condition.error, WAIT)
         await served(kubelet, toy=2)
         await rig.until(
             lambda: condition.error == "", WAIT
@@ -174,7 +172,7 @@ async def test_a_name_is_refused_by_the_config_exactly_when_the_kubelet_refuses_
         taken = True
     except ConfigError:
         taken = False
-    # A server that knows no method: a kubelet that gets as far as asking it for its options says so.
+    # A server without methods: a kubelet that accepts the name reports that it cannot get the options.
     empty = grpc.aio.server()
     empty.add_insecure_port(f"unix:{rig.kubelet_dir / 'empty.sock'}")
     await empty.start()
@@ -189,7 +187,7 @@ async def test_a_name_is_refused_by_the_config_exactly_when_the_kubelet_refuses_
 
 @pytest.mark.conformance(9)
 @pytest.mark.field_failure("F19")
-async def test_every_resource_has_a_server_a_socket_and_a_registration_of_its_own(rig, kubelet):
+async def test_every_resource_has_its_own_server_socket_and_registration(rig, kubelet):
     template = rig.scripts["toy"].devices[0]
     rig.scripts["toy"].devices = [
         replace(template, id=f"d{n}", attributes={"model": f"m{n % 5}", "index": n}) for n in range(15)
@@ -208,7 +206,7 @@ async def test_every_resource_has_a_server_a_socket_and_a_registration_of_its_ow
 
 
 @pytest.mark.conformance(10)
-async def test_the_longest_names_get_short_sockets_of_their_own(rig, kubelet):
+async def test_the_longest_resource_names_get_short_and_distinct_sockets(rig, kubelet):
     names = [f"{'d' * 60}.{'d' * 60}.{'d' * 60}.example.com/{'n' * 62}{last}" for last in "ab"]
     rig.write(f"name: {names[0]}, backend: toy, where: {{index: 0}}", f"name: {names[1]}, backend: toy")
     async with rig.running():
@@ -221,7 +219,7 @@ async def test_the_longest_names_get_short_sockets_of_their_own(rig, kubelet):
 
 @pytest.mark.conformance(11)
 @pytest.mark.field_failure("F9")
-async def test_a_stale_socket_of_ours_is_removed_and_every_other_is_left_alone(rig, kubelet):
+async def test_stale_devhost_sockets_are_removed_and_other_sockets_stay(rig, kubelet):
     def leave(name: str) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(rig.kubelet_dir / name))
@@ -251,7 +249,7 @@ async def test_failed_registrations_leave_no_sockets_behind(rig, kubelet, hurrie
 
 
 @pytest.mark.conformance(12)
-async def test_a_socket_belongs_to_us_and_is_closed_to_others(rig, kubelet):
+async def test_only_the_owner_can_connect_to_a_socket(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -260,7 +258,7 @@ async def test_a_socket_belongs_to_us_and_is_closed_to_others(rig, kubelet):
 
 
 class Wiretap:
-    """Stands between devhost and a kubelet's socket and keeps what devhost says on each connection."""
+    """A proxy in front of a kubelet's socket that keeps what devhost sends on each connection."""
 
     def __init__(self, kubelet) -> None:
         self.sent: list[bytearray] = []
@@ -282,7 +280,7 @@ class Wiretap:
         answers = asyncio.create_task(self._copy(up_reader, writer, bytearray()))
         await self._copy(reader, up_writer, said)
         await answers
-        if said:  # a mere connection asks whether somebody listens
+        if said:  # a connection without data only checks whether a process listens
             self.sent.append(said)
 
     async def _copy(
@@ -308,7 +306,7 @@ PING, ACK = 6, 1
 
 @pytest.mark.conformance(13, 14)
 @pytest.mark.field_failure("F18")
-async def test_register_names_localhost_never_pings_and_hangs_up(rig, kubelet):
+async def test_register_uses_localhost_never_pings_and_closes_its_channel(rig, kubelet):
     async with Wiretap(kubelet) as tap:
         rig.write(TOY_LINE)
         async with rig.running():

@@ -1,4 +1,4 @@
-"""ListAndWatch: what the kubelet is told of a resource's devices, and when."""
+"""ListAndWatch: which lists the kubelet gets, and when."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lists(kubelet, since: int = 0) -> list[ev.ListReceived]:
 
 @pytest.mark.conformance(15)
 @pytest.mark.field_failure("F15")
-async def test_the_first_list_is_complete_and_waits_for_the_first_look(rig, kubelet):
+async def test_the_first_list_is_complete_and_waits_for_the_first_scan(rig, kubelet):
     looking, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -39,7 +39,7 @@ async def test_the_first_list_is_complete_and_waits_for_the_first_look(rig, kube
 
 
 @pytest.mark.conformance(16, 17)
-async def test_a_burst_of_changes_is_one_list_and_no_change_is_none(rig, kubelet, devices):
+async def test_a_burst_of_changes_leads_to_one_list_and_no_change_to_none(rig, kubelet, devices):
     good = devices(6)
     rig.scripts["toy"].devices = good
     rig.write(TOY_LINE)
@@ -48,7 +48,7 @@ async def test_a_burst_of_changes_is_one_list_and_no_change_is_none(rig, kubelet
         before = kubelet.events.position
         rig.change("toy", [replace(device, health=unhealthy("too hot")) for device in good[:4]] + good[4:])
         await served(kubelet, toy=2)
-        for _ in range(3):  # nothing is different, however often somebody looks
+        for _ in range(3):  # repeated scans without a difference
             looks = rig.scripts["toy"].looks
             rig.change("toy", list(rig.scripts["toy"].devices))
             await rig.until(lambda looks=looks: rig.scripts["toy"].looks > looks)
@@ -61,7 +61,7 @@ async def test_a_burst_of_changes_is_one_list_and_no_change_is_none(rig, kubelet
 
 
 @pytest.mark.conformance(18)
-async def test_sickness_and_recovery_move_allocatable_and_never_capacity(rig, kubelet, devices):
+async def test_health_changes_allocatable_and_never_capacity(rig, kubelet, devices):
     (good,) = devices(1)
     rig.scripts["toy"].devices = [good]
     rig.write(TOY_LINE)
@@ -82,7 +82,7 @@ async def test_sickness_and_recovery_move_allocatable_and_never_capacity(rig, ku
 
 
 @pytest.mark.conformance(20)
-async def test_no_device_is_an_empty_list_on_an_open_stream(rig, kubelet, devices):
+async def test_without_devices_the_list_is_empty_and_the_stream_stays_open(rig, kubelet, devices):
     rig.scripts["toy"].devices = []
     rig.write(f"{TOY_LINE}, whenEmpty: register")
     async with rig.running():
@@ -95,7 +95,7 @@ async def test_no_device_is_an_empty_list_on_an_open_stream(rig, kubelet, device
 
 
 @pytest.mark.conformance(21)
-async def test_ids_are_unique_short_and_the_same_after_a_restart_in_another_order(rig, kubelet):
+async def test_ids_are_unique_short_and_stable_over_a_restart_in_another_order(rig, kubelet):
     rig.scripts["toy"].devices = [Device(id="x" * 62 + last) for last in "abc"]
     rig.write(f"{TOY_LINE}, share: {{replicas: 12}}")
     found = []
@@ -122,7 +122,7 @@ async def test_a_device_found_twice_is_listed_once(rig, kubelet, devices):
 
 @pytest.mark.conformance(23)
 @pytest.mark.field_failure("F11")
-async def test_very_many_devices_fit_and_what_passes_the_limit_is_refused_with_a_reason(rig, kubelet):
+async def test_very_many_devices_fit_and_those_beyond_the_limit_are_refused_with_a_reason(rig, kubelet):
     rig.scripts["toy"].devices = [
         Device(id=f"d{n}-{'x' * 30}", attributes={"model": "x100", "index": n}) for n in range(8)
     ]
@@ -131,7 +131,7 @@ async def test_very_many_devices_fit_and_what_passes_the_limit_is_refused_with_a
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 50_000}, 3 * WAIT)
         (held,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         assert held.startswith("d0-")
-        # One device now fills the list, and few of those that vanish have room beside it.
+        # One device now fills the list, with little space for vanished ones.
         rig.write(f"{TOY_LINE}, share: {{replicas: 58000}}, where: {{not: {{index: 0}}}}")
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 58_000}, 3 * WAIT)
         refusals = [refusal for refusal in host.plan.refusals if refusal.kind is RefusalKind.FULL]
@@ -188,7 +188,7 @@ async def test_two_streams_both_get_every_change(rig, kubelet, dial, devices):
 
 
 @pytest.mark.conformance(27)
-async def test_a_reader_that_does_not_read_holds_up_nobody_and_then_gets_only_the_newest(
+async def test_a_client_that_does_not_read_delays_no_other_and_gets_the_newest_list(
     rig, kubelet, dial, devices
 ):
     many = 3000  # 80 kB: more than one stream's window of 64 KiB, so the second list waits for a reader

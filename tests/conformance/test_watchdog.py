@@ -1,4 +1,4 @@
-"""The watchdog: it ends a process whose loop stalled, and no other."""
+"""The watchdog ends a process whose event loop has stalled, and no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def threads() -> list[str]:
 
 
 def block_until(condition, seconds=60.0) -> None:
-    """Holds the event loop up, as a blocking call in it does."""
+    """Blocks the event loop, as a blocking call would."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -28,27 +28,31 @@ def hold_up(seconds: float) -> None:
     block_until(lambda: False, seconds)
 
 
-async def test_a_blocked_loop_ends_the_process_once_and_says_what_it_was_doing(caplog):
+def stacks(caplog) -> dict[str, list[str]]:
+    """The logged stacks by the names of their threads."""
+    logged = [record.fields for record in caplog.records if "stack" in getattr(record, "fields", {})]
+    return {fields["thread"]: fields["stack"] for fields in logged}
+
+
+async def test_a_blocked_loop_ends_the_process_once_and_logs_its_stack(caplog):
     left: list[int] = []
     with Watchdog(stall=0.2, tick=0.02, leave=left.append):
         block_until(lambda: left)
     assert left == [EXIT_STALLED]
-    stacks = [record.fields for record in caplog.records if "stack" in getattr(record, "fields", {})]
-    (main,) = [fields["stack"] for fields in stacks if fields["thread"] == "MainThread"]
-    assert any("block_until" in call for call in main)
+    assert any("block_until" in call for call in stacks(caplog)["MainThread"])
 
 
-async def test_a_loop_that_answers_now_and_then_is_left_alone():
+async def test_a_slow_loop_that_still_answers_does_not_end_the_process():
     left: list[int] = []
     with Watchdog(stall=30.0, tick=0.01, leave=left.append):
         for _ in range(20):
-            hold_up(0.03)  # several ticks, far fewer than the patience
+            hold_up(0.03)  # several ticks, far fewer than the limit
             await asyncio.sleep(0)
             await asyncio.sleep(0)
     assert left == []
 
 
-async def test_it_ends_with_its_block_and_with_its_loop():
+async def test_the_watchdog_ends_with_its_block_and_with_its_loop():
     with Watchdog(tick=0.01):
         assert "watchdog" in threads()
     await asyncio.to_thread(block_until, lambda: "watchdog" not in threads())
@@ -62,7 +66,7 @@ async def test_it_ends_with_its_block_and_with_its_loop():
     assert "watchdog" not in threads()
 
 
-async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
+async def test_a_stalled_process_ends_even_if_its_stacks_cannot_be_logged():
     over = threading.Event()
 
     class Stuck(logging.Handler):
@@ -70,11 +74,10 @@ async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
             over.wait(120)
 
     handler = Stuck()
-    monkeypatch.setattr(watchdog, "TELL", 0.1)
     logging.getLogger("devhost.telemetry.watchdog").addHandler(handler)
     left: list[int] = []
     try:
-        with Watchdog(stall=0.1, tick=0.02, leave=left.append):
+        with Watchdog(stall=0.1, tick=0.02, leave=left.append, report=0.1):
             block_until(lambda: left)
         assert left == [EXIT_STALLED]
     finally:
@@ -82,18 +85,23 @@ async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
         logging.getLogger("devhost.telemetry.watchdog").removeHandler(handler)
 
 
-@pytest.mark.parametrize("deep", [1, 500])
-def test_a_stack_is_bounded_and_begins_with_the_innermost_call(deep):
-    import sys
+@pytest.mark.parametrize("depth", [1, 500])
+async def test_a_stack_is_bounded_and_begins_with_the_innermost_call(depth, caplog):
+    left: list[int] = []
 
-    def dive(left: int) -> list[str]:
-        return dive(left - 1) if left else watchdog._stack(sys._getframe())
+    def dive(below: int) -> None:
+        if below:
+            dive(below - 1)
+        while not left:
+            pass
 
-    stack = dive(deep)
+    with Watchdog(stall=0.2, tick=0.02, leave=left.append):
+        dive(depth)
+    stack = stacks(caplog)["MainThread"]
     assert "dive" in stack[0]
     assert len(stack) <= 40
 
 
-def test_the_patience_is_far_above_a_long_piece_of_work_and_below_a_users():
+def test_the_stall_limit_is_longer_than_any_work_and_shorter_than_a_users_patience():
     assert 10 <= watchdog.STALL <= 30
     assert watchdog.TICK * 5 <= watchdog.STALL

@@ -13,7 +13,9 @@ import pytest
 from devhost.backend import observe
 from devhost.backend.observe import News, ObserverHooks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "observers.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "observers.md").read_text(encoding="utf-8")
+REFERENCE = (DOCS / "reference" / "plugin-api.md").read_text(encoding="utf-8")
 HOOKS = {name: hook for name, hook in vars(ObserverHooks).items() if not name.startswith("_")}
 KINDS = {
     kind.__name__: kind
@@ -40,13 +42,13 @@ def test_each_kind_of_news_has_a_hook() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_field_of_news_is_described(name: str) -> None:
-    row = re.search(rf"(?m)^\| `{name}` \| (?!`)?(.*) \|$", TEXT.partition("| news | fields |")[2])
+    row = re.search(rf"(?m)^\| `{name}`[^|]*\| (.*) \|$", REFERENCE.partition("## News for observers")[2])
     assert row is not None
     inherited = {field.name for field in dataclasses.fields(observe.DeviceNews)}
     own = {field.name for field in dataclasses.fields(KINDS[name])} - inherited
-    assert sorted(field for field in own if f"`{field}`" not in row[1]) == []
+    assert sorted(field for field in own if f"`{field}: " not in row[1]) == []
 
 
 @pytest.mark.parametrize("word", observe.__all__)
 def test_every_public_name_is_described(word: str) -> None:
-    assert re.search(rf"`{word}\b", TEXT)
+    assert re.search(rf"`{word}\b", TEXT + REFERENCE)

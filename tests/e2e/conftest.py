@@ -1,4 +1,4 @@
-"""One cluster for the whole run; each test makes its own devhost, devices and pods."""
+"""One cluster for the whole run; each test starts its own devhost, devices and pods."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _why_not() -> str:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A node that is ready, with nothing on it."""
+    """A ready node without devhost or pods."""
     with binaries.alone(), Cluster(binaries.find(), binaries.cache() / "run") as cluster:
         yield cluster
 
 
 @pytest.fixture
 def devhost(cluster: Cluster) -> Iterator[Devhost]:
-    """A devhost with the usual configuration, and the node shows what it offers."""
+    """A devhost with the usual configuration, whose resources the node shows."""
     with Devhost(cluster, configuration()) as devhost:
         cluster.shows(FUSE, SHARES)
         yield devhost
@@ -71,7 +71,7 @@ def devhost(cluster: Cluster) -> Iterator[Devhost]:
 
 @pytest.fixture
 def pods(cluster: Cluster) -> Iterator[Pods]:
-    """Makes pods; they are gone after the test."""
+    """Creates pods; they are deleted after the test."""
     pods = Pods(cluster)
     yield pods
     pods.clear()
@@ -79,7 +79,7 @@ def pods(cluster: Cluster) -> Iterator[Pods]:
 
 @pytest.fixture(scope="session")
 def shipment(cluster: Cluster) -> Shipped:
-    """The image, known to the node's runtime, and the chart."""
+    """The chart, and the image in the node's runtime."""
     try:
         shipment = shipped.find()
     except shipped.Missing as error:
@@ -90,7 +90,7 @@ def shipment(cluster: Cluster) -> Shipped:
 
 @pytest.fixture
 def zram() -> Iterator[Zram]:
-    """Plugs real devices; they are gone after the test."""
+    """Plugs real devices; they are removed after the test."""
     if reason := zram_devices.why_not():
         pytest.skip(reason)
     with Zram() as zram:

@@ -24,7 +24,7 @@ def test_a_pod_gets_its_node_by_cdi_and_no_other(cluster, pods):
         assert not without.can("mknod /tmp/fuse c 10 229 && exec 3<>/tmp/fuse")
 
 
-def test_by_cdi_a_pod_gets_what_it_gets_directly(cluster, pods, zram, tmp_path):
+def test_a_pod_gets_the_same_by_cdi_and_directly(cluster, pods, zram, tmp_path):
     disk = zram.plug()
     library = tmp_path / "library"
     library.write_text("of the host\n")
@@ -47,7 +47,7 @@ def test_by_cdi_a_pod_gets_what_it_gets_directly(cluster, pods, zram, tmp_path):
 
 
 def held(devhost: Devhost) -> set[tuple[str, str, str]]:
-    """Resource, pod and container of what `devhost status` shows as held."""
+    """Resource, pod and container of each holder in `devhost status`."""
     status = devhost.status()
     everything = [(resource["name"], one) for resource in status["resources"] for one in resource["devices"]]
     everything += [(one["resource"], one) for one in status["held"]]
@@ -55,7 +55,7 @@ def held(devhost: Devhost) -> set[tuple[str, str, str]]:
     return {(name, f"{holder['namespace']}/{holder['pod']}", holder["container"]) for name, holder in holders}
 
 
-def test_the_status_names_pod_and_container_of_devices_given_by_cdi(cluster, pods, zram, tmp_path):
+def test_the_status_names_the_holder_of_devices_injected_by_cdi(cluster, pods, zram, tmp_path):
     disk = zram.plug()
     library = tmp_path / "library"
     library.write_text("of the host\n")
@@ -100,7 +100,7 @@ def test_a_container_whose_resource_left_the_file_restarts_with_its_device(clust
         until("the file is gone", lambda: not list(files.glob("devhost_*fuse.json")), seen=devhost.status)
 
 
-def test_a_container_that_restarts_while_devhost_is_away_gets_its_device_by_cdi_again(cluster, pods):
+def test_a_container_that_restarts_without_devhost_gets_its_device_by_cdi_again(cluster, pods):
     with Devhost(cluster, configuration(inject="cdi")) as devhost:
         cluster.shows(FUSE, SHARES)
         pod = pods.create("by-cdi", {FUSE: 1}).running()

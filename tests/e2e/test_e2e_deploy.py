@@ -1,4 +1,4 @@
-"""Image and chart with the profile minimal: what runs on the node, with which rights, and what it offers."""
+"""Image and chart with the profile minimal: the process on the node, its rights, and its resources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def release(cluster: Cluster, shipment: Shipped) -> Iterator[Release]:
         yield release
 
 
-def test_the_chart_brings_a_ready_pod_and_the_node_shows_its_resources(cluster, release):
+def test_the_chart_starts_a_ready_pod_and_the_node_shows_its_resources(cluster, release):
     assert release.container()["ready"]
     assert release.get("/readyz").status == 200
     assert release.get("/healthz").status == 200
@@ -56,12 +56,12 @@ def test_it_runs_as_root_without_any_capability(cluster, release):
     assert status["Seccomp"] == ["2"], "2 is a filter"
 
 
-def test_it_can_write_to_the_kubelets_plugin_directory_and_to_nothing_else_of_the_node(cluster, release):
+def test_it_can_write_only_to_the_kubelets_plugin_directory_of_the_node(cluster, release):
     assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost", "/var/lib/devhost"}
 
 
 def writable(cluster: Cluster, release: Release) -> set[str]:
-    """Where the container can write, but for what runtime and kubelet make for it alone."""
+    """Where the container can write, except what runtime and kubelet create for it alone."""
     mounts = cluster.namespaces.path(f"/proc/{release.process()}/mountinfo").read_text().splitlines()
     options = {fields[4]: fields[5].split(",") for fields in (line.split() for line in mounts)}
     own = ("/proc", "/dev", "/sys", "/etc/hosts")
@@ -79,13 +79,13 @@ def test_no_token_is_mounted(cluster, release):
     assert "secrets" not in mounts
 
 
-def test_it_sees_the_nodes_devices_and_cannot_open_them(release):
+def test_it_lists_the_nodes_devices_and_cannot_open_them(release):
     with pytest.raises(Refused, match="PermissionError"):
         release.execute("python3", "-c", OPEN_FUSE)
 
 
 def test_the_kubelets_own_probes_pass(cluster, release):
-    """A container whose liveness had failed would have been restarted."""
+    """A container whose liveness probe fails is restarted."""
     pod = release.pod()
     (container,) = pod["spec"]["containers"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
@@ -95,7 +95,7 @@ def test_the_kubelets_own_probes_pass(cluster, release):
     assert release.container()["ready"]
 
 
-def test_the_status_page_is_reached_from_the_node_on_the_pods_address(release):
+def test_the_node_reaches_the_status_page_at_the_pods_address(release):
     page = release.get("/")
     assert (page.status, page.kind) == (200, "text/html")
     assert "devhost" in page.text
@@ -109,14 +109,14 @@ def test_the_status_page_is_reached_from_the_node_on_the_pods_address(release):
     ]
 
 
-def test_it_is_in_a_network_of_its_own(cluster, release):
+def test_it_has_its_own_network_namespace(cluster, release):
     def network(process: int) -> Path:
         return cluster.namespaces.path(f"/proc/{process}/ns/net").readlink()
 
     assert network(release.process()) != network(1)
 
 
-def test_the_privileged_profile_may_open_devices_and_can_write_no_more(cluster, release):
+def test_the_privileged_profile_can_open_devices_and_write_nothing_else(cluster, release):
     release.apply(MINIMAL | {"securityProfile": "privileged"})
     try:
         release.execute("python3", "-c", OPEN_FUSE)

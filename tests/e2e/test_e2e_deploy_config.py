@@ -37,7 +37,7 @@ def installed(cluster: Cluster, shipment: Shipped) -> Iterator[Release]:
 
 @pytest.fixture
 def release(installed: Release) -> Iterator[Release]:
-    """With the first configuration, which is put back afterwards."""
+    """With the first configuration, which is restored afterwards."""
     before = installed.text()
     yield installed
     if installed.text() != before:
@@ -45,7 +45,7 @@ def release(installed: Release) -> Iterator[Release]:
 
 
 def test_an_edit_changes_the_resources_in_place(cluster, release, pods):
-    """The same container goes on; what stays in the file keeps its socket, its stream and its pods."""
+    """The same container continues; unchanged resources keep their sockets, streams and pods."""
     cluster.shows(KEPT, SHARES)
     cluster.shows(GONE, SHARES)
     holder = pods.create("holder", {KEPT: 1}).running()
@@ -64,7 +64,7 @@ def test_an_edit_changes_the_resources_in_place(cluster, release, pods):
     assert cluster.counts(KEPT) == (SHARES, SHARES)
 
 
-def test_more_shares_arrive_on_the_same_stream(cluster, release):
+def test_more_shares_are_sent_on_the_same_stream(cluster, release):
     before, kept = release.identity(), release.resource(KEPT)
     release.change(json.dumps(document(resource(KEPT, 7), resource(GONE, device="/dev/null"))))
     cluster.shows(KEPT, 7)
@@ -72,7 +72,7 @@ def test_more_shares_arrive_on_the_same_stream(cluster, release):
     assert release.resource(KEPT)["registrations"] == kept["registrations"]
 
 
-def test_a_bad_edit_changes_nothing_and_is_told_everywhere_in_the_same_words(cluster, release):
+def test_an_invalid_edit_changes_nothing_and_is_reported_everywhere_with_the_same_text(cluster, release):
     cluster.shows(KEPT, SHARES)
     before, kept = release.identity(), release.resource(KEPT)
     generation = release.status()["devhost"]["generation"]
@@ -96,7 +96,7 @@ def test_a_bad_edit_changes_nothing_and_is_told_everywhere_in_the_same_words(clu
     assert release.status()["devhost"]["generation"] == generation
 
 
-def test_the_mended_file_is_taken_and_the_complaint_is_over(release):
+def test_the_fixed_file_is_accepted_and_ends_the_complaint(release):
     first = release.text()
     release.edit("version: 1\nresources: nonsense\n")
     until("devhost refuses the edit", lambda: complaints(release), seen=release.status)
@@ -108,13 +108,13 @@ def test_the_mended_file_is_taken_and_the_complaint_is_over(release):
 
 
 def complaints(release: Release) -> list[str]:
-    """What ``devhost status`` in the container says is wrong with the file."""
+    """The problem of the file in ``devhost status`` in the container."""
     found: list[str] = release.status().get("devhost", {}).get("lastReload", {}).get("complaints", [])
     return found
 
 
 def config_problem(document: dict[str, Any]) -> str:
-    """Why the file is refused, as a status document has it among what is wrong now."""
+    """Why the file is refused, from the problems of a status document."""
     (reason,) = [problem["reason"] for problem in document["problems"] if problem["kind"] == "config"]
     return str(reason)
 

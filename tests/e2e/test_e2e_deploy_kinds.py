@@ -1,4 +1,4 @@
-"""Devices of every kind that the machine has, through the devhost in its container: directly and by CDI."""
+"""Devices of every kind on the machine, from devhost in its container: directly and by CDI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIBRARY = Path(__file__).resolve().parents[2] / "LICENSE"
 
 
 def values(inject: str, disk: int) -> dict[str, Any]:
-    """Shared devices of all kinds, exclusive ones, and one of a group with all that a group can give."""
+    """Shared and exclusive devices of all kinds, and a group with all options."""
     group = {
         "name": "disk",
         "members": [{"path": f"/dev/zram{disk}", "containerPath": "/dev/only", "permissions": "r"}],
@@ -52,8 +52,8 @@ def release(cluster: Cluster, shipment: Shipped, zram: Zram, request: Any) -> It
         yield release
 
 
-def test_pods_get_devices_of_every_kind_that_the_machine_has(cluster, release, zram, pods):
-    """A pod for each kind, all at the same time, and others with disks and with all that a group can give."""
+def test_pods_get_devices_of_every_kind_on_the_machine(cluster, release, zram, pods):
+    """A pod for each kind, all at the same time, and others with disks and with a group."""
     for _ in range(2):
         zram.plug()
     for name in kinds():
@@ -83,7 +83,7 @@ def test_pods_get_devices_of_every_kind_that_the_machine_has(cluster, release, z
 
 
 def assert_has(pod: Pod, node: str, usual: set[str]) -> None:
-    """That a pod has this device node besides the usual ones, as it is on the machine, and can use it."""
+    """Checks that a pod has this device node in addition to the usual ones, and can use it."""
     assert pod.nodes() - usual == {node}
     assert pod.opens(node)
     host = device_file(node)

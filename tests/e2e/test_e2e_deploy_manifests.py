@@ -1,4 +1,4 @@
-"""All manifests that the project ships, as a real API server takes them: validated and admitted."""
+"""All manifests of the project are validated and admitted by a real API server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEPLOY = REPOSITORY / "deploy"
 STRICTLY = ("--dry-run=server", "--validate=strict")
 """The API server does all but keep it, and refuses keys that it does not know."""
 
-# DaemonSets and pods are also looked at by what admits pods: priority, tolerations, volumes, probes
+# DaemonSets and pods are also checked by admission: priority, tolerations, volumes, probes
 OVERLAYS = [DEPLOY / "kustomize" / "base", *sorted((DEPLOY / "kustomize" / "overlays").iterdir())]
 PROFILES = [CHART / "values.yaml", *sorted((CHART / "profiles").glob("*.yaml"))]
 EXAMPLES = sorted((DEPLOY / "examples").glob("*/pod.yaml"))
@@ -27,28 +27,28 @@ def named(path: Path) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def namespace(cluster: Cluster) -> None:
-    """A dry run keeps nothing, and so finds no namespace that it was to make itself."""
+    """A dry run stores nothing, so it does not find a namespace of the same manifest."""
     cluster.kubectl.apply(NAMESPACE)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=named)
-def test_the_api_server_takes_an_overlay_from_kubectl(cluster, overlay):
+def test_the_api_server_accepts_an_overlay_from_kubectl(cluster, overlay):
     assert "daemonset.apps/devhost" in cluster.kubectl.run("apply", f"--kustomize={overlay}", *STRICTLY)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=named)
-def test_the_api_server_takes_the_chart_with_a_profile(cluster, shipment, profile):
+def test_the_api_server_accepts_the_chart_with_a_profile(cluster, shipment, profile):
     manifests = shipment.render(NAME, yaml.safe_load(profile.read_text()))
     assert "daemonset.apps/devhost" in cluster.kubectl.apply(manifests, f"--namespace={NAME}", *STRICTLY)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
-def test_the_api_server_takes_an_example(cluster, example):
+def test_the_api_server_accepts_an_example(cluster, example):
     assert cluster.kubectl.apply(example.read_text(), *STRICTLY)
 
 
-def test_the_api_server_refuses_what_is_misspelt(cluster):
-    """So the tests above say something."""
+def test_the_api_server_refuses_misspelt_fields(cluster):
+    """This shows that the tests above detect errors."""
     document = yaml.safe_load((DEPLOY / "kustomize" / "base" / "daemonset.yaml").read_text())
     document["spec"]["template"]["spec"]["hostNetworks"] = True
     with pytest.raises(Refused, match="hostNetworks"):

@@ -1,4 +1,4 @@
-"""Nothing is lost when the DaemonSet's pod is replaced or its container starts anew."""
+"""Nothing is lost when the DaemonSet's pod is replaced or its container is restarted."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def installed(cluster: Cluster, shipment: Shipped) -> Iterator[Release]:
 
 @pytest.fixture
 def release(cluster: Cluster, installed: Release) -> Release:
-    """As it was installed, whatever another test has done to it."""
+    """As installed, without the changes of other tests."""
     installed.apply(values())
     cluster.shows(FUSE, SHARES)
     return installed
 
 
 class Nothing:
-    """What a rollout must not lose: a pod with devices that runs throughout, and pods that come amid it.
+    """What a rollout must not lose: a pod with devices that runs throughout, and pods created during it.
 
-    The pod holds every disk that matches, also those that were on the machine before the test.
+    The pod holds every matching disk, including those from before the test.
     """
 
     def __init__(self, cluster: Cluster, release: Release, pods: Pods) -> None:
@@ -71,10 +71,10 @@ class Nothing:
         return {key: devices for key, devices in held.items() if key[0] == "holder"}
 
     def lost(self, name: str, shares: int = SHARES) -> None:
-        """To be called when the rollout has been asked for: sees it through, and that all is there.
+        """Waits for a rollout that has begun, and checks that nothing was lost.
 
         Args:
-            name: tells the pods that are asked for now from those of another rollout.
+            name: part of the names of the pods created now.
             shares: of FUSE, afterwards.
         """
         during = self._pods.replicate(name, {FUSE: 1}, DURING)
@@ -115,9 +115,7 @@ def test_a_rollout_restart_loses_nothing(cluster, release, zram, pods):
     nothing.lost("during")
 
 
-def test_an_upgrade_with_another_image_and_other_values_loses_nothing_nor_does_its_rollback(
-    cluster, release, zram, pods
-):
+def test_an_upgrade_with_another_image_and_its_rollback_lose_nothing(cluster, release, zram, pods):
     zram.plug()
     nothing = Nothing(cluster, release, pods)
     release.request(values(SHARES + 2, AFTER) | {"logLevel": "debug", "podMetrics": True})
@@ -129,10 +127,8 @@ def test_an_upgrade_with_another_image_and_other_values_loses_nothing_nor_does_i
     assert release.image().endswith(f":{BEFORE}")
 
 
-def test_a_plugin_directory_that_is_made_anew_is_found_by_a_container_that_starts_anew(
-    cluster, release, pods
-):
-    """A mount stays with the directory that was removed. Liveness fails for that, so the kubelet acts."""
+def test_a_restarted_container_finds_the_recreated_plugin_directory(cluster, release, pods):
+    """A mount keeps the removed directory, so liveness fails and the kubelet restarts the container."""
     pod, container, restarts = release.identity()
     cluster.stop("kubelet")
     shutil.rmtree(cluster.namespaces.path(PLUGIN_DIRECTORY))

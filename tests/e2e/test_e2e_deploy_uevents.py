@@ -1,4 +1,4 @@
-"""Which uevents reach a pod, in a network namespace of its own and in the node's: heard there."""
+"""The uevents that a pod receives in its own network namespace and in the node's."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def installed(cluster: Cluster, shipment: Shipped) -> Iterator[Release]:
 
 @pytest.fixture
 def release(installed: Release) -> Release:
-    """In a network namespace of its own, as the chart has it for devices that are no network's."""
+    """In a separate network namespace, the chart's default without network devices."""
     installed.apply(values())
     return installed
 
 
 @pytest.fixture
 def host_network(installed: Release, cluster: Cluster) -> Iterator[Release]:
-    """In the node's network namespace, on a node where udevd seems to run."""
+    """In the node's network namespace, on a node on which udevd seems to run."""
     control = cluster.namespaces.path(CONTROL)
     control.parent.mkdir(exist_ok=True)
     control.touch()
@@ -65,7 +65,7 @@ def host_network(installed: Release, cluster: Cluster) -> Iterator[Release]:
 
 
 def happens(cluster: Cluster, zram: Zram) -> dict[str, Heard]:
-    """A disk comes, a network interface comes to the node, udevd speaks there, and the disk goes."""
+    """A disk and a network interface appear on the node, udevd sends an event, and the disk disappears."""
     number = zram.plug()
     disk = f"/devices/virtual/block/zram{number}"
     one, other = INTERFACES
@@ -83,27 +83,25 @@ def happens(cluster: Cluster, zram: Zram) -> dict[str, Heard]:
 
 
 def heard(cluster: Cluster, zram: Zram, process: int) -> set[str]:
-    """Which of these a listener in a process's network namespace hears."""
+    """Which of these a listener in a process's network namespace receives."""
     with Listener(cluster.namespaces.in_network_of(process)) as listener:
         events = happens(cluster, zram)
         said = listener.until(events["end"])
     return {name for name, event in events.items() if event in said}
 
 
-def test_in_its_own_network_a_pod_hears_the_kernel_of_devices_but_not_of_interfaces_and_not_udevd(
-    cluster, release, zram
-):
+def test_in_its_own_network_a_pod_receives_kernel_events_of_devices_only(cluster, release, zram):
     assert network(cluster, release.process()) != network(cluster, NODE)
     assert heard(cluster, zram, release.process()) == {"disk", "end"}
 
 
-def test_in_the_nodes_network_a_pod_hears_all_of_them(cluster, host_network, zram):
+def test_in_the_nodes_network_a_pod_receives_all_events(cluster, host_network, zram):
     assert network(cluster, host_network.process()) == network(cluster, NODE)
     assert heard(cluster, zram, host_network.process()) == {"disk", "interface", "udevd", "end"}
 
 
-def test_with_users_of_its_own_a_pod_hears_nothing(cluster, zram, tmp_path):
-    """The kernel tells networks of the first user namespace only; ``hostUsers: false`` makes another."""
+def test_in_its_own_user_namespace_a_pod_receives_no_events(cluster, zram, tmp_path):
+    """The kernel sends events to networks of the first user namespace only, not with ``hostUsers: false``."""
     command = ("unshare", "--user", "--net", "sleep", "600")
     process = cluster.namespaces.spawn(*command, log=tmp_path / "log")
     try:
@@ -124,8 +122,8 @@ def test_with_users_of_its_own_a_pod_hears_nothing(cluster, zram, tmp_path):
         process.wait()
 
 
-def test_devhost_in_its_own_network_lists_a_plugged_device_because_of_its_event(cluster, release, zram):
-    """Lists that an event caused are counted. The look once a minute may be faster now and then."""
+def test_devhost_in_its_own_network_lists_a_plugged_device_after_its_event(cluster, release, zram):
+    """Lists that an event caused are counted. The scan once a minute may sometimes be faster."""
     cluster.shows(ZRAM, plugged())
     assert source(release) == "kernel"
     before = by_event(release)
@@ -137,8 +135,8 @@ def test_devhost_in_its_own_network_lists_a_plugged_device_because_of_its_event(
     assert by_event(release) > before
 
 
-def test_devhost_in_the_nodes_network_takes_udevds_word(host_network):
-    """With ``/run/udev`` at its own place, as the chart then mounts it, it knows that udevd runs."""
+def test_devhost_in_the_nodes_network_uses_udevds_events(host_network):
+    """With ``/run/udev`` mounted at its path, as in the chart, devhost knows that udevd runs."""
     assert source(host_network) == "udev"
 
 
@@ -151,7 +149,7 @@ def by_event(release: Release) -> float:
 
 
 def source(release: Release) -> str:
-    """Whose events devhost takes, as its log says."""
+    """The source of devhost's events, from its log."""
 
     def said() -> list[str]:
         lines = [json.loads(line) for line in release.log().splitlines() if line.startswith("{")]

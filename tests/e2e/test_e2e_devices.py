@@ -1,4 +1,4 @@
-"""What the node shows as devices fall ill, come and go."""
+"""What the node shows as devices become unhealthy, appear and disappear."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_unhealthy_device_lowers_allocatable_and_its_recovery_raises_it(clust
     cluster.shows(ZRAM, count)
 
 
-def test_a_hot_plugged_device_raises_capacity_and_serves_a_waiting_pod(cluster, devhost, pods, zram):
+def test_a_hot_plugged_device_raises_capacity_and_a_waiting_pod_gets_it(cluster, devhost, pods, zram):
     before = plugged()
     cluster.shows(ZRAM, before)
     waiting = pods.create("waiting", {ZRAM: before + 1})
@@ -32,8 +32,8 @@ def test_a_hot_plugged_device_raises_capacity_and_serves_a_waiting_pod(cluster, 
     assert waiting.running().opens(f"/dev/zram{number}")
 
 
-def test_an_unplugged_device_is_not_allocatable_and_the_same_one_serves_again(cluster, devhost, pods, zram):
-    """Its id stays in the list, Unhealthy, so that the kubelet's books on pods that held it stay right."""
+def test_an_unplugged_device_is_not_allocatable_until_it_is_plugged_in_again(cluster, devhost, pods, zram):
+    """Its id stays listed as Unhealthy, so that the kubelet's records of pods that held it stay correct."""
     before = plugged()
     number = zram.plug()
     cluster.shows(ZRAM, before + 1)

@@ -1,4 +1,4 @@
-"""A kubelet that lost its checkpoint gives no device to a second pod, and loses none of them."""
+"""A kubelet that lost its checkpoint gives no device to a second pod, and loses no device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resource(policy: Prefer) -> str:
 
 
 def device(pod: Pod) -> str:
-    """The one device node that a pod has been given."""
+    """The only device node that a pod got."""
     (found,) = (node for node in pod.nodes() if node.startswith("/dev/zram"))
     return found
 

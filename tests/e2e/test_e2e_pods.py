@@ -1,4 +1,4 @@
-"""What a pod gets from a real kubelet, scheduler and container runtime."""
+"""What a pod gets with a real kubelet, scheduler and container runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 4096
 
 
 def opens_itself(pod: Pod, path: str) -> bool:
-    """Whether a container can open a device of the machine for which it makes the node itself."""
+    """Whether a container can open a device of the machine after creating its node."""
     device, made = device_file(path), f"/tmp/{Path(path).name}"
     pod.shell(f"test -e {made} || mknod {made} {device.kind} {device.major} {device.minor}")
     return pod.opens(made)
@@ -37,7 +37,7 @@ def test_a_pod_has_its_device_node_and_no_other(devhost, pods):
     assert pod.shell("stat -c '%a %u:%g' /dev/fuse") == f"{host.mode:o} {host.owner}"
 
 
-def test_the_cgroup_refuses_devices_that_a_pod_was_not_given(cluster, devhost, pods, zram):
+def test_the_cgroup_denies_devices_that_a_pod_did_not_get(cluster, devhost, pods, zram):
     disk = f"/dev/zram{zram.plug()}"
     cluster.shows(ZRAM, plugged())
     without = pods.create("without").running()
@@ -50,7 +50,7 @@ def test_the_cgroup_refuses_devices_that_a_pod_was_not_given(cluster, devhost, p
         assert pod.cgroup_rules() - without.cgroup_rules() == {f"{fuse.kind} {fuse.major}:{fuse.minor} rw"}
 
 
-def test_each_of_two_pods_gets_a_block_device_of_its_own(cluster, devhost, pods, zram):
+def test_two_pods_get_different_block_devices(cluster, devhost, pods, zram):
     for _ in range(2):
         zram.plug()
     cluster.shows(ZRAM, plugged())

@@ -1,4 +1,4 @@
-"""How the programs of the cluster are found and made, where the machine or its network is of no help.
+"""How the programs of the cluster are found and built if the machine or its network cannot provide them.
 
 These need neither root nor network: Go and apt-get are small scripts here.
 """
@@ -30,7 +30,7 @@ BROKEN = (
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with an empty cache, on which nobody waits before trying again."""
+    """A machine with an empty cache, without delays between tries."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -43,7 +43,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(directory: Path, name: str, script: str) -> Path:
-    """A program that notes each call in a file, which is returned, and then does what ``script`` says."""
+    """A program that records each call in a file, which is returned, and then runs ``script``."""
     program, calls = directory / "bin" / name, directory / f"{name}.calls"
     program.write_text(f"#!/bin/sh\necho \"$@\" >> '{calls}'\n{script}\n")
     program.chmod(0o755)
@@ -55,7 +55,7 @@ def says(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", UNREACHABLE)
-def test_what_the_network_does_not_give_is_tried_three_times(tmp_path: Path, text: str) -> None:
+def test_a_failed_download_is_tried_three_times(tmp_path: Path, text: str) -> None:
     calls = install(tmp_path, "go", says(text))
     with pytest.raises(Unreachable, match=r"^go mod download: ") as caught:
         kubernetes.build(tmp_path)
@@ -64,7 +64,7 @@ def test_what_the_network_does_not_give_is_tried_three_times(tmp_path: Path, tex
 
 
 @pytest.mark.parametrize("text", TOO_LITTLE)
-def test_what_the_machine_has_too_little_of_is_not_the_projects_fault(tmp_path: Path, text: str) -> None:
+def test_too_small_a_machine_is_no_failure_of_the_project(tmp_path: Path, text: str) -> None:
     calls = install(tmp_path, "go", says(text))
     with pytest.raises(Unavailable) as caught:
         kubernetes.build(tmp_path)
@@ -80,7 +80,7 @@ def test_a_kubernetes_that_does_not_compile_is_an_error(tmp_path: Path, text: st
     assert text in str(caught.value)
 
 
-def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_a_build_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     module = tmp_path / "theirs.json"
     module.write_text('{"Go": "1.26", "Replace": []}')
     install(
@@ -97,7 +97,7 @@ def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         kubernetes.build(tmp_path, limit=0.0)
 
 
-def test_what_was_built_from_another_main_go_is_built_anew_once(tmp_path: Path) -> None:
+def test_a_program_of_another_main_go_is_rebuilt_once(tmp_path: Path) -> None:
     module = tmp_path / "theirs.json"
     module.write_text('{"Go": "1.26", "Replace": []}')
     calls = install(
@@ -133,7 +133,7 @@ def test_without_go_nothing_is_fetched(
     assert not fetched.exists()
 
 
-def test_a_mirror_that_cannot_be_reached_is_told_before_anything_is_built(
+def test_an_unreachable_mirror_is_reported_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(debian, "KEYRING", tmp_path)
@@ -151,7 +151,7 @@ def test_a_mirror_that_cannot_be_reached_is_told_before_anything_is_built(
     assert not built.exists()
 
 
-def test_a_machine_that_cannot_carry_a_node_is_asked_for_nothing(
+def test_nothing_is_fetched_on_a_machine_that_cannot_run_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(probe, "why_not", lambda: "there are no cgroups")
@@ -171,7 +171,7 @@ def test_a_variable_that_names_no_program_is_an_error(
         binaries.main()
 
 
-def test_a_release_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_release_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES", "newest")
     with pytest.raises(SystemExit, match="KUBERNETES=newest is not a release such as v1"):
         binaries.main()

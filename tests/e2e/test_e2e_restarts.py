@@ -1,4 +1,4 @@
-"""Pods keep their devices, and the node gets all of them back, whoever restarts and however."""
+"""After every kind of restart pods keep their devices, and the node has all devices again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pod(devhost: Devhost, pods: Pods) -> Pod:
 def assert_all_is_well(
     cluster: Cluster, pods: Pods, *before: tuple[Pod, tuple[str, int]], shares: int = SHARES
 ) -> None:
-    """The node shows everything, old pods run on and have their device, and a new one gets what is left."""
+    """The node shows all devices, running pods keep theirs, and a new one gets a free device."""
     cluster.refreshed()
     cluster.shows(FUSE, shares)
     for pod, identity in before:
@@ -44,7 +44,7 @@ def assert_all_is_well(
 
 
 @by_signal
-def test_a_kubelet_restart_leaves_pods_their_devices_and_the_node_all_of_them(
+def test_after_a_kubelet_restart_pods_keep_their_devices_and_the_node_has_all(
     cluster, devhost, pods, pod, kill
 ):
     identity = pod.identity()
@@ -54,7 +54,7 @@ def test_a_kubelet_restart_leaves_pods_their_devices_and_the_node_all_of_them(
 
 
 @by_signal
-def test_a_devhost_restart_leaves_pods_their_devices_and_the_node_all_of_them(
+def test_after_a_devhost_restart_pods_keep_their_devices_and_the_node_has_all(
     cluster, devhost, pods, pod, kill
 ):
     identity = pod.identity()
@@ -63,7 +63,7 @@ def test_a_devhost_restart_leaves_pods_their_devices_and_the_node_all_of_them(
     assert_all_is_well(cluster, pods, (pod, identity))
 
 
-def test_while_devhost_is_away_nothing_is_allocatable_and_pods_run_on(cluster, devhost, pods, pod):
+def test_without_devhost_nothing_is_allocatable_and_pods_keep_running(cluster, devhost, pods, pod):
     identity = pod.identity()
     devhost.stop()
     cluster.shows(FUSE, SHARES, 0)
@@ -77,7 +77,7 @@ def test_while_devhost_is_away_nothing_is_allocatable_and_pods_run_on(cluster, d
 
 @pytest.mark.parametrize("leaves", ["old", "new"])
 def test_a_rolling_update_with_two_instances_ends_with_all_devices(cluster, pods, leaves):
-    """Whether the update goes through or is rolled back: the one that stays serves everything."""
+    """After an update or its rollback, the remaining instance serves everything."""
     with Devhost(cluster, configuration(), "old") as old:
         cluster.shows(FUSE, SHARES)
         pod = pods.create("holder", {FUSE: 1}).running()
@@ -93,7 +93,7 @@ def test_a_rolling_update_with_two_instances_ends_with_all_devices(cluster, pods
 
 @pytest.mark.timeout(600 + 60 * RESTARTS)
 def test_many_kubelet_restarts_during_churn_leave_every_resource_right(cluster, pods, zram):
-    """Devices and pods come and go while the kubelet is killed or restarted, again and again."""
+    """Devices and pods come and go while the kubelet is repeatedly killed or restarted."""
     with Devhost(cluster, configuration(shares=MANY)) as devhost:
         cluster.shows(FUSE, MANY)
         pod = pods.create("holder", {FUSE: 1}).running()
@@ -116,11 +116,10 @@ def test_many_kubelet_restarts_during_churn_leave_every_resource_right(cluster, 
 
 
 def churn(turn: int, cluster: Cluster, devhost: Devhost, pods: Pods, zram: Zram) -> list[Pod]:
-    """Restarts the kubelet amid devices and pods that come and go; the pods, on their way out.
+    """Restarts the kubelet while devices and pods come and go; returns the pods.
 
-    The pod that is asked for just before may be rejected: by the kubelet that ends, which cuts off its
-    own calls, or by one that looks at its pods before devhost could register with it. The pod that is asked
-    for once devhost is served must run.
+    A pod created just before may be rejected: by the ending kubelet, which cancels its calls, or by the new
+    one before devhost has registered. A pod created after the registration must run.
     """
     chance = random.Random(turn)
     plugged_now = [zram.plug() for _ in range(chance.randrange(3))]

@@ -28,7 +28,7 @@ asyncio.run(main())
 
 @contextmanager
 def other_plugin(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
-    """A plugin that has two devices of the resource, as a process of the node."""
+    """A plugin with two devices of the resource, as a process of the node."""
     process = cluster.namespaces.spawn(
         sys.executable, "-c", PROGRAM, PLUGIN_DIRECTORY, FUSE, log=cluster.logs / "other-plugin.log"
     )
@@ -61,7 +61,7 @@ def test_a_resource_that_another_plugin_serves_waits_until_that_plugin_is_gone(c
             assert problem(devhost) == ""
 
 
-def test_a_plugin_that_takes_a_resource_over_is_reported_and_succeeded(cluster: Cluster) -> None:
+def test_a_plugin_that_takes_a_resource_over_is_reported_and_replaced_when_it_exits(cluster: Cluster) -> None:
     with Devhost(cluster, configuration()) as devhost:
         cluster.shows(FUSE, SHARES)
         with other_plugin(cluster):

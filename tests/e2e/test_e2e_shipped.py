@@ -1,4 +1,4 @@
-"""What becomes of the tests of image and chart where one of them cannot be had. None needs a cluster."""
+"""Tests of image and chart when one of them is not available. None needs a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onenode import image, shipped
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with an image of yesterday, whose tool for images is a script that a test writes."""
+    """A repository with an outdated image, whose tool for images is a script of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(shipped.VARIABLE, raising=False)
     monkeypatch.setattr(shipped, "REPOSITORY", tmp_path)
@@ -26,7 +26,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tools" / "image.py"
 
 
-def test_an_image_that_cannot_be_had_here_is_missed_with_the_reason(tool: Path) -> None:
+def test_an_unavailable_image_skips_the_tests_with_the_reason(tool: Path) -> None:
     tool.write_text("import sys; print('image: skipped, there is no mirror'); sys.exit(77)")
     shipped.main()
     with pytest.raises(shipped.Missing, match="skipped, there is no mirror"):
@@ -42,7 +42,7 @@ def test_an_image_that_is_wrong_is_an_error(tool: Path) -> None:
         shipped.main()
 
 
-def test_the_image_that_the_environment_names_is_taken_and_none_is_made(
+def test_an_image_named_in_the_environment_is_used_instead_of_building_one(
     tool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool.write_text("raise SystemExit(1)")

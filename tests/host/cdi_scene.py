@@ -1,9 +1,10 @@
-"""What the tests of `inject: cdi` share: the specifications of a rig, as a runtime would read them."""
+"""Shared by the tests of `inject: cdi`: the specifications of a rig, as a runtime reads them."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 from devhost.allocation.cdi import spec
 from devhost.allocation.cdi.files import SpecFiles
@@ -48,7 +49,7 @@ class Specs:
         return {one["name"]: one["containerEdits"] for one in self.document(resource)["devices"]}
 
     def resolve(self, response, resource=TOY):
-        """What a container has after its runtime applied the answer's names."""
+        """What a container has after its runtime has applied the names in the answer."""
         document = self.document(resource)
         parts = []
         for device in response.cdi_devices:
@@ -58,14 +59,18 @@ class Specs:
         return applied(parts)
 
 
-def before_each_list(monkeypatch, look):
-    """Calls ``look`` with the ids of each list just before it is sent."""
-    from devhost.kubelet import server
+def each_list(rig, look):
+    """The ``changed`` of a host that calls ``look`` with the ids of each list, before any of it is sent."""
+    seen = set()
 
-    device_list = server.device_list
+    def changed():
+        for service in rig.host.services.values():
+            if service not in seen:
+                seen.add(service)
+                service.inventory.subscribe(partial(published, service.inventory))
 
-    def looked(snapshot):
-        look(set(snapshot.entries), {n for n, e in snapshot.entries.items() if e.health.healthy})
-        return device_list(snapshot)
+    def published(inventory):
+        entries = inventory.snapshot.entries
+        look(set(entries), {name for name, entry in entries.items() if entry.health.healthy})
 
-    monkeypatch.setattr(server, "device_list", looked)
+    return changed

@@ -1,4 +1,4 @@
-"""A whole host in the test's own loop: real sockets, the kubelet simulator, and a backend on strings."""
+"""A whole host in the test's event loop, with real sockets, the kubelet simulator, and a scripted backend."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+import pluggy
 import pytest
 
 from devhost import config
-from devhost.allocation import allocations
+from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, NoOptions
+from devhost.backend.base import Hooks
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
-from devhost.discovery.catalog import Catalog, Installed
+from devhost.discovery.catalog import GROUP, Catalog, Installed, InstalledObserver
 from devhost.host.host import Host
 from devhost.host.timing import Timing
+from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.testing.kubelet import KubeletSimulator
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
@@ -28,7 +31,7 @@ sys.path.append(str(Path(__file__).parent))  # for what several test modules sha
 
 @dataclass
 class Script:
-    """What the scripted backend will do: tests write it, the backend reads it."""
+    """What the scripted backend does; tests change it."""
 
     devices: list[Device] = field(default_factory=list)
     on_discover: Callable[[], None] = lambda: None
@@ -73,6 +76,36 @@ def devices(count: int, model: str = "x100") -> list[Device]:
     ]
 
 
+def observer(plugin: object, name: str) -> InstalledObserver:
+    """An object with hooks, as the catalog has it after finding it in a package."""
+    registry = pluggy.PluginManager(GROUP)
+    registry.add_hookspecs(Hooks)
+    registry.register(plugin)
+    hooks = tuple(sorted(caller.name for caller in registry.get_hookcallers(plugin) or ()))
+    return InstalledObserver(name, "tests", "1", hooks, plugin, registry.hook)
+
+
+FAST = Timing(
+    allocation=AllocationTiming(
+        grace=0.5,
+        release_gap=0.1,
+        list_allocated=0.05,
+        list_held=0.75,
+        list_vanished=0.25,
+        list_forgotten=0.1,
+    ),
+    kubelet=KubeletTiming(
+        ask=0.1,
+        rivals_gap=0.05,
+        rivals_changed=0.1,
+        question_gap=0.05,
+        question_first=0.1,
+        list_interval=0.05,
+    ),
+)
+"""A node's timing, but the kubelet is asked more often, and believed sooner."""
+
+
 class Rig:
     """The parts of one test: the file, the scripts by backend name, the kubelet's directory, the host."""
 
@@ -84,7 +117,12 @@ class Rig:
         self.scripts: dict[str, Script] = {"toy": Script(devices(2)), "other": Script(devices(1))}
         self.classes = {name: scripted(name, script) for name, script in self.scripts.items()}
         self.host: Host
-        self.timing = Timing()
+        self.observers: tuple[InstalledObserver, ...] = ()
+        self.timing = FAST
+
+    def observe(self, *plugins: object) -> None:
+        """Makes these objects with hooks the observers of the host, from its next load on."""
+        self.observers = tuple(observer(plugin, f"observer{n}") for n, plugin in enumerate(plugins))
 
     def hurry(self, **durations: object) -> None:
         """Has the kubelet side of the next host wait for these durations instead."""
@@ -94,13 +132,17 @@ class Rig:
         """Has scans, probes and observers of the next host wait for these durations instead."""
         self.timing = replace(self.timing, discovery=replace(self.timing.discovery, **durations))
 
-    def load(self) -> Loaded:
+    def hurry_allocation(self, **durations: object) -> None:
+        """Has Allocate, and the conclusions from lists, of the next host wait for these durations instead."""
+        self.timing = replace(self.timing, allocation=replace(self.timing.allocation, **durations))
+
+    def load(self, **options: float) -> Loaded:
         installed = {
             name: Installed(kind, "tests", "0", ("devhost_backends",)) for name, kind in self.classes.items()
         }
-        catalog = Catalog(installed)
+        catalog = Catalog(installed, observers=self.observers)
         seen = fingerprint(self.config)
-        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog), catalog, seen)
+        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog, **options), catalog, seen)
 
     def write(self, *resources: str) -> None:
         """Makes the file hold these resources, each in YAML's flow style."""
@@ -108,12 +150,12 @@ class Rig:
         self.config.write_text(f"version: 1\nresources:\n{lines}" if lines else "version: 1\nresources: []\n")
 
     def change(self, backend: str, changed: list[Device]) -> None:
-        """Plugs and unplugs: the backend sees other devices, and an event says so."""
+        """Plugs and unplugs devices: the backend finds others, after an event."""
         self.scripts[backend].devices = changed
         self.host.scanners[backend].request_scan()
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """Waits for something inside the host, which no kubelet event tells of."""
+        """Waits for a condition inside the host."""
         async with asyncio.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.02)
@@ -147,19 +189,6 @@ async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[Kub
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
-    """Asks who holds what ten times as often as on a node, and believes a release ten times as soon."""
-    for module, name in (
-        (allocations, "APART"),
-        (allocations, "RELAXED"),
-        (allocations, "MISSED"),
-        (allocations, "WATCHED"),
-    ):
-        monkeypatch.setattr(module, name, getattr(module, name) / 10)
-    rig.hurry(question_gap=0.05, question_first=0.2)
-
-
-@pytest.fixture
 def specs(rig, tmp_path):
     """The CDI directory of the rig: paths and contents of its files."""
     from cdi_scene import Specs, alone
@@ -173,7 +202,7 @@ def specs(rig, tmp_path):
         rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {rig.cdi}}}\n")
 
     rig.write = with_directory
-    # env that does not depend on the company keeps the names of single devices in play
+    # variables that are the same for each device, so that the names of single devices are used
     together = rig.classes["toy"].allocate
     rig.classes["toy"].allocate = alone(together)
     return Specs(rig, together)

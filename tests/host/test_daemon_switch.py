@@ -1,14 +1,15 @@
-"""What ``devhost run`` sets for its whole process."""
+"""Settings of ``devhost run`` for its whole process."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
 
 from devhost.host import daemon
-from devhost.host.host import Host
 
 
 @pytest.fixture(autouse=True)
@@ -18,12 +19,13 @@ def interval() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-async def test_a_backend_that_computes_gives_up_the_lock_every_millisecond(rig, monkeypatch):
-    async def run(_host: Host) -> None:
-        assert sys.getswitchinterval() == pytest.approx(0.001)
-
+async def test_a_thread_that_computes_gives_up_the_interpreters_lock_every_millisecond(rig, until):
     rig.config.write_text("version: 1\nresources: []\n")
-    monkeypatch.setattr(Host, "run", run)
-    monkeypatch.setattr(daemon, "on_signals", lambda _host: None)
     socket = rig.config.with_name("status.sock")
-    await daemon.serve(daemon.Options(rig.config, rig.kubelet_dir, status_socket=socket))
+    serving = asyncio.create_task(
+        daemon.serve(daemon.Options(rig.config, rig.kubelet_dir, status_socket=socket))
+    )
+    await until(socket.exists)
+    assert sys.getswitchinterval() == pytest.approx(0.001)
+    signal.raise_signal(signal.SIGTERM)  # devhost handles it once its status socket exists
+    await serving

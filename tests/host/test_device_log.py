@@ -1,4 +1,4 @@
-"""The log has a line for each device and change of it, and few lines where very many change at once."""
+"""The log has a line for each change of a device, and few lines if very many change at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.inventory import GRACE, Changes, Inventory
+from devhost.allocation.inventory import Changes, Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.device_log import NAMED, REASONS, DeviceLog
@@ -18,10 +19,12 @@ from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
+GRACE = NODE.grace
+
 
 @dataclass
 class Rig:
-    """An inventory, its devices, and the lines that the log had of them since they were last read."""
+    """An inventory, its devices, and the log lines about them since the last read."""
 
     caplog: pytest.LogCaptureFixture
     now: float = 100.0
@@ -42,7 +45,7 @@ class Rig:
         return unhealthy(reason) if reason else HEALTHY
 
     def lines(self) -> list[str]:
-        """Level, message and fields, the resource left out; that each line has it is checked."""
+        """Level, message and fields without the resource, which is checked for each line."""
         lines = []
         for record in self.caplog.records:
             fields = dict(vars(record)["fields"])
@@ -58,7 +61,7 @@ def rig(caplog: pytest.LogCaptureFixture) -> Rig:
     return Rig(caplog)
 
 
-def test_a_device_that_falls_ill_and_recovers_is_a_warning_and_a_line(rig: Rig) -> None:
+def test_a_device_that_becomes_unhealthy_is_a_warning_and_its_recovery_a_line(rig: Rig) -> None:
     rig.show("ab")
     rig.sick["a"] = "port 1 is down"
     assert rig.show("ab") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
@@ -68,11 +71,11 @@ def test_a_device_that_falls_ill_and_recovers_is_a_warning_and_a_line(rig: Rig) 
     assert rig.show("ab") == []
 
 
-def test_the_first_list_is_told_by_its_registration_and_not_device_by_device(rig: Rig) -> None:
+def test_the_devices_of_the_first_list_are_not_logged_one_by_one(rig: Rig) -> None:
     assert rig.show("abc") == []
 
 
-def test_a_device_that_is_ill_from_the_beginning_is_told_with_its_reason(rig: Rig) -> None:
+def test_a_device_that_is_unhealthy_from_the_start_is_logged_with_its_reason(rig: Rig) -> None:
     rig.sick["a"] = "port 1 is down"
     assert rig.show("abc") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
     rig.sick.clear()
@@ -84,7 +87,7 @@ def test_devices_of_a_list_that_was_empty_at_first_appear(rig: Rig) -> None:
     assert rig.show("a") == ["INFO device appeared device=a"]
 
 
-def test_another_reason_for_the_same_sickness_is_a_line_of_its_own(rig: Rig) -> None:
+def test_a_new_reason_for_an_unhealthy_device_is_logged(rig: Rig) -> None:
     rig.show("a")
     rig.sick["a"] = "hot"
     rig.show("a")
@@ -95,7 +98,7 @@ def test_another_reason_for_the_same_sickness_is_a_line_of_its_own(rig: Rig) -> 
     assert rig.show("a") == ["INFO device is healthy again device=a"]
 
 
-def test_reasons_that_alternate_are_told_once_each_until_the_device_is_well(rig: Rig) -> None:
+def test_alternating_reasons_are_logged_once_each_until_the_device_is_healthy(rig: Rig) -> None:
     rig.show("a")
     for _ in range(2):
         rig.sick["a"] = "hot"
@@ -118,7 +121,7 @@ def test_a_reason_with_another_number_each_time_does_not_fill_the_log(rig: Rig) 
     assert len(lines) == REASONS
 
 
-def test_a_device_that_comes_back_ill_is_told_anew(rig: Rig) -> None:
+def test_a_device_that_comes_back_unhealthy_is_logged_again(rig: Rig) -> None:
     rig.show("ab")
     rig.sick["a"] = "hot"
     rig.show("ab")
@@ -133,7 +136,7 @@ def test_a_device_that_comes_back_ill_is_told_anew(rig: Rig) -> None:
     assert rig.show("ab") == ["WARNING device is unhealthy for another reason device=a reason=hot"]
 
 
-def test_a_device_that_vanishes_is_told_at_once_and_once(rig: Rig) -> None:
+def test_a_device_that_vanishes_is_logged_once_and_at_once(rig: Rig) -> None:
     rig.show("ab")
     assert rig.show("a") == ["INFO device left device=b reason=it was unplugged"]
     assert rig.show("a") == []
@@ -142,13 +145,13 @@ def test_a_device_that_vanishes_is_told_at_once_and_once(rig: Rig) -> None:
     assert rig.show("ab") == ["INFO device appeared device=b"]
 
 
-def test_a_device_that_is_back_while_still_listed_appears_and_is_not_healthy_again(rig: Rig) -> None:
+def test_a_device_that_returns_while_still_listed_is_logged_as_appeared(rig: Rig) -> None:
     rig.show("ab")
     rig.show("a")
     assert rig.show("ab") == ["INFO device appeared device=b"]
 
 
-def test_a_device_that_appears_ill_is_told_with_its_reason(rig: Rig) -> None:
+def test_a_device_that_appears_unhealthy_is_logged_with_its_reason(rig: Rig) -> None:
     rig.show("a")
     rig.sick["b"] = "port 1 is down"
     assert rig.show("ab") == [
@@ -169,7 +172,7 @@ def test_a_device_shared_a_hundred_times_is_one_line_for_each_change(rig: Rig, o
     assert rig.show("b", 100, of) == ["INFO device appeared device=b"]
 
 
-def test_handing_devices_out_in_another_way_is_no_change_of_theirs(rig: Rig) -> None:
+def test_another_way_of_sharing_is_no_change_of_devices(rig: Rig) -> None:
     rig.show("ab")
     for replicas, of in ((100, Of.EACH), (50, Of.EACH), (3, Of.ALL), (1, Of.EACH), (100, Of.EACH)):
         assert rig.show("ab", replicas, of) == []
@@ -178,7 +181,7 @@ def test_handing_devices_out_in_another_way_is_no_change_of_theirs(rig: Rig) -> 
 
 
 @pytest.mark.parametrize("of", Of)
-def test_ten_thousand_changes_at_once_are_a_handful_of_lines_and_a_count(rig: Rig, of: Of) -> None:
+def test_ten_thousand_changes_at_once_are_a_few_lines_and_a_count(rig: Rig, of: Of) -> None:
     many = [f"d{n}" for n in range(10_000)]
     rig.show(many, of=of)
     rig.sick = dict.fromkeys(many, "backend toy does not answer")
@@ -191,7 +194,7 @@ def test_ten_thousand_changes_at_once_are_a_handful_of_lines_and_a_count(rig: Ri
     assert rig.show(many, of=of)[NAMED:] == ["INFO more devices appeared devices=9980"]
 
 
-def test_as_many_changes_as_are_named_have_no_count(rig: Rig) -> None:
+def test_the_largest_number_of_logged_changes_has_no_count(rig: Rig) -> None:
     many = [f"d{n}" for n in range(NAMED)]
     rig.show([])
     assert len(rig.show(many)) == NAMED
@@ -219,8 +222,8 @@ states = st.tuples(
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(states, st.sampled_from((0.0, GRACE))), min_size=1))
-def test_what_was_told_adds_up_to_what_is_listed(history: list[tuple[State, float]]) -> None:
-    """Whoever knows the first list and follows the changes knows every later list."""
+def test_the_logged_changes_add_up_to_the_list(history: list[tuple[State, float]]) -> None:
+    """The first list and the logged changes give every later list."""
     now = 100.0
     told: dict[str, bool] = {}
 

@@ -1,4 +1,4 @@
-"""What comes nearest to an entry without devices, and what became of each entry of a file."""
+"""The nearest devices of an entry without devices, and the outcome of each entry."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ ADAPTERS = machine(
     ],
 )
 def test_the_nearest_miss_names_what_fails_with_both_values(where: list[Block], said: str) -> None:
-    """Peers say nothing of a selector that selects no device: its resource is missing, without a reason."""
+    """Other plugins omit the resource of a selector without devices, and give no reason."""
     assert nearest(tuple(where), ADAPTERS) == said
 
 
-def test_where_there_is_no_device_at_all_that_is_the_reason() -> None:
+def test_without_any_device_that_is_the_reason() -> None:
     assert nearest((Block((term("subsystem", "tty"),)),), []) == "the backend sees no devices"
 
 
@@ -114,7 +114,7 @@ def test_one_device_is_named_in_the_singular() -> None:
     assert nearest((Block((term("driver", "x"),)),), ADAPTERS[:1]) == "the only device has no driver"
 
 
-def test_groups_of_devices_that_fail_differently_are_told_apart() -> None:
+def test_groups_of_devices_that_fail_differently_are_listed_separately() -> None:
     devices = machine(
         {"subsystem": "tty", "idVendor": "0403"},
         {"subsystem": "tty", "idVendor": "067b"},
@@ -134,7 +134,7 @@ def test_of_many_values_the_most_similar_are_shown() -> None:
     assert said.endswith("and 48 others")
 
 
-def test_a_long_value_is_cut() -> None:
+def test_a_long_value_is_truncated() -> None:
     said = nearest(
         (Block((term("driver", "y"), term("name", "x"))),), machine({"name": "x", "driver": "z" * 4096})
     )
@@ -147,7 +147,7 @@ def test_an_inherited_attribute_counts_only_in_a_block_that_names_its_source() -
     assert nearest(where, [device]) == "1 matches all but driver (counts only in a block that names group)"
 
 
-def test_ten_thousand_devices_are_counted_all() -> None:
+def test_ten_thousand_devices_are_all_counted() -> None:
     devices = machine(*({"subsystem": "tty", "idVendor": f"{n:04x}"} for n in range(10_000)))
     said = nearest((Block((term("subsystem", "TTY"), term("idVendor", "*"))),), devices)
     assert said == '10000 match all but subsystem ("tty", not "TTY")'
@@ -163,13 +163,15 @@ class Listed:
         self.devices = {device.id: device for device in devices}
 
 
-def test_reasons_of_one_plan_look_at_a_bounded_number_of_devices() -> None:
-    """A node with very many devices and entries must not stand still for reasons that nobody may read."""
+def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:
+    """A node with very many devices and entries must not be blocked by working out reasons."""
     where = (Block((term("subsystem", "TTY"), term("idVendor", "*"))),)
     settings = Settings(tuple(ResourceSettings(n, f"a/{n}", "toy", where) for n in range(3)))
     backends: Any = {"toy": Listed(ADAPTERS)}
     plan = make_plan({"toy": ADAPTERS}, settings)
-    reasons = [one.reason for one in EntryOutcomes(settings, plan, backends, looks=2 * len(ADAPTERS)).all()]
+    reasons = [
+        one.reason for one in EntryOutcomes(settings, plan, backends, comparisons=2 * len(ADAPTERS)).all()
+    ]
     miss = '0 devices; 2 match all but subsystem ("tty", not "TTY")'
     assert reasons == [miss, miss, f"0 devices; {UNKNOWN}"]
     assert [one.reason for one in EntryOutcomes(settings, plan, backends).all()] == [miss] * 3
@@ -187,10 +189,10 @@ def test_reasons_of_one_plan_look_at_a_bounded_number_of_devices() -> None:
         ((Block((), (Block((term("product", "T4"),)),)),), True),
     ],
 )
-def test_hardware_without_its_driver_is_wanted_by_entries_it_does_not_contradict(
+def test_hardware_without_a_driver_matches_entries_that_it_does_not_contradict(
     where: tuple[Block, ...], *, is_wanted: bool
 ) -> None:
-    """What a driver would tell, such as the product, is not known without it, and so contradicts nothing."""
+    """What only a driver reports, such as the product, is unknown without it and contradicts nothing."""
     lacking = MissingDriver("0000:3b:00.0", "no driver is bound to it", {"vendor": "nvidia"})
     assert may_hold(where, lacking.attributes) is is_wanted
     assert wanted(lacking, [ResourceSettings(0, "example.com/gpu", "gpu", where)]) is is_wanted

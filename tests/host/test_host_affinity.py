@@ -1,4 +1,4 @@
-"""Two resources of one pod over real sockets: their devices land on one switch, whichever is asked first."""
+"""Two resources of one pod over real sockets: their devices are on one switch in either order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GPU, HCA = "example.com/gpu", "example.com/hca"
 
 
 def behind(switch: int, name: str) -> Device:
-    """A device below a switch of its root port; two switches at each of two sockets."""
+    """A device below a PCIe switch; there are two switches at each of two sockets."""
     path = (f"0000:{switch}0:01.0", f"0000:{switch}1:00.0", f"0000:{switch}2:{name[1:]}.0", name)
     return Device(name, {"index": int(name[1:])}, numa_nodes=(switch // 2,), pcie_path=path)
 
@@ -23,7 +23,7 @@ def switches(names) -> set[int]:
 
 
 async def over(machine, host, got) -> None:
-    """Waits until the kubelet has named who has these: then the next pod is certainly another one."""
+    """Waits until the kubelet has named the holders: the next pod is then certainly another one."""
     await machine.until(
         lambda: all(host.services[name].inventory.holder(token) for name in got for token in got[name])
     )
@@ -47,7 +47,7 @@ async def test_the_devices_of_a_pod_share_a_switch_in_either_order(machine, kube
             await over(machine, host, got)
 
 
-async def test_a_pod_takes_the_gpu_beside_which_an_adapter_is_free(machine, kubelet):
+async def test_a_pod_gets_the_gpu_with_a_free_adapter_nearby(machine, kubelet):
     machine.scripts["other"].devices = [behind(2, "h4"), behind(3, "h7")]
     async with machine.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 2})
@@ -58,7 +58,9 @@ async def test_a_pod_takes_the_gpu_beside_which_an_adapter_is_free(machine, kube
         assert switches([gpu, hca]) == {3}
 
 
-async def test_what_a_pod_had_that_has_just_ended_is_free_before_the_kubelets_list_says_so(machine, kubelet):
+async def test_devices_of_a_pod_that_has_just_ended_are_free_before_the_kubelets_list_shows_it(
+    machine, kubelet
+):
     async with machine.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         held = {HCA: (await kubelet.admit("adapters", "main", HCA, 6)).device_ids}
@@ -72,7 +74,7 @@ async def test_what_a_pod_had_that_has_just_ended_is_free_before_the_kubelets_li
         assert switches(gpus) == {switch}
 
 
-async def test_the_kubelets_word_tells_whether_a_guess_was_right(machine, kubelet):
+async def test_the_kubelets_list_shows_whether_a_guess_was_right(machine, kubelet):
     told = []
     metrics = Metrics()
     metrics.affinity_guessed = told.append
@@ -84,7 +86,7 @@ async def test_the_kubelets_word_tells_whether_a_guess_was_right(machine, kubele
     assert told == ["right"]
 
 
-async def test_links_that_a_backend_tells_of_decide_between_equal_switches(machine, kubelet):
+async def test_links_reported_by_a_backend_decide_between_equal_switches(machine, kubelet):
     def links(self, a, b):
         return 4 if a.attributes["index"] % 2 == b.attributes["index"] % 2 else 0
 
@@ -98,7 +100,7 @@ async def test_links_that_a_backend_tells_of_decide_between_equal_switches(machi
         assert all(a == b for a, b in combinations(indices, 2))
 
 
-async def test_links_that_fail_cost_no_device(machine, kubelet):
+async def test_a_failure_of_links_costs_no_device(machine, kubelet):
     def links(self, a, b):
         raise RuntimeError("no library")
 

@@ -1,4 +1,4 @@
-"""`inject: cdi` over real sockets: a specification is there before the list that names its devices."""
+"""`inject: cdi` over real sockets: a specification is written before the list with its devices is sent."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ import threading
 from dataclasses import replace
 
 import pytest
-from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, before_each_list
+from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, each_list
 
 from devhost.allocation.cdi import injector
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
 from devhost.backend.model import unhealthy
-from devhost.host.timing import Timing
 from devhost.testing import runtime
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 
 
 @pytest.mark.conformance(52)
-async def test_every_list_names_only_what_the_specification_has_already(rig, kubelet, specs, monkeypatch):
+async def test_every_list_has_only_devices_that_the_specification_contains(rig, kubelet, specs):
     lists = []
-    before_each_list(monkeypatch, lambda ids, healthy: lists.append((ids, healthy, set(specs.devices()))))
+
+    def look(ids, healthy):
+        lists.append((ids, healthy, set(specs.devices())))
+
     rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(changed=each_list(rig, look)):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         new = Device(id="d2", attributes={"model": "x100", "index": 2})
         rig.change("toy", [*rig.scripts["toy"].devices, new])
@@ -36,11 +38,11 @@ async def test_every_list_names_only_what_the_specification_has_already(rig, kub
         await rig.until(lambda: specs.devices().keys() == {"d1", "d2"})
     assert lists[0][0] == {"d0", "d1"}  # never an empty one first
     for ids, healthy, specified in lists:
-        if ids:  # the last one, on leaving, may come in between
+        if ids:  # the last list, when the host stops, may come in between
             assert healthy <= specified
 
 
-async def test_the_file_says_what_a_container_gets_and_can_be_read_by_all(rig, kubelet, specs):
+async def test_the_file_describes_what_a_container_gets_and_is_readable_by_all(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -62,7 +64,7 @@ async def test_the_file_says_what_a_container_gets_and_can_be_read_by_all(rig, k
         assert stat.S_IMODE(specs.path().stat().st_mode) == 0o644
 
 
-async def test_an_answer_has_names_and_annotations_and_nothing_by_the_other_route(rig, kubelet, specs):
+async def test_an_answer_has_names_and_annotations_and_nothing_directly(rig, kubelet, specs):
     allocate = rig.classes["toy"].allocate
     rig.classes["toy"].allocate = lambda self, request: replace(
         allocate(self, request),
@@ -81,8 +83,8 @@ async def test_an_answer_has_names_and_annotations_and_nothing_by_the_other_rout
 
 
 @pytest.mark.conformance(52)
-async def test_both_routes_give_a_container_the_same(rig, kubelet, specs):
-    """Also where several devices together get something else than each alone: a variable with all ids."""
+async def test_both_ways_of_injection_give_a_container_the_same(rig, kubelet, specs):
+    """This includes devices that together get something else than each alone: a variable with all ids."""
     rig.scripts["other"].devices = rig.scripts["toy"].devices
     rig.scripts["other"].nodes = rig.scripts["toy"].nodes
     for name in ("toy", "other"):
@@ -111,7 +113,7 @@ async def test_both_routes_give_a_container_the_same(rig, kubelet, specs):
         before = specs.devices()
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2})
-        assert specs.devices() == before  # the name of the set is still good after a restart
+        assert specs.devices() == before  # the name of the set is still valid after a restart
 
 
 async def test_replicas_of_a_device_share_its_name(rig, kubelet, specs):
@@ -126,8 +128,8 @@ async def test_replicas_of_a_device_share_its_name(rig, kubelet, specs):
         }
 
 
-async def test_another_writers_description_of_the_same_devices_stays_good_and_ours_too(rig, kubelet, specs):
-    """As the tools of a vendor write one, with the resource's own name for the kind and the same names."""
+async def test_specifications_of_two_writers_for_the_same_devices_both_work(rig, kubelet, specs):
+    """A vendor's tool may use the resource's name as the kind, and the same device names."""
     rig.cdi.mkdir()
     edits = {"deviceNodes": [{"path": "/dev/null"}]}
     theirs = rig.cdi / "vendor.json"
@@ -145,7 +147,7 @@ async def test_another_writers_description_of_the_same_devices_stays_good_and_ou
         assert theirs.read_text() == text
 
 
-async def test_a_device_whose_edits_fail_is_left_out_with_the_reason_until_they_come(rig, kubelet, specs):
+async def test_a_device_whose_edits_fail_is_unhealthy_with_the_reason_until_they_succeed(rig, kubelet, specs):
     def refuse(devices):
         if devices[0].id == "d1":
             raise AllocationError("the card is being reset")
@@ -176,22 +178,22 @@ async def test_a_missing_or_impossible_node_is_named(rig, kubelet, specs, tmp_pa
         assert specs.devices().keys() == {"d0"}
 
 
-async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, kubelet, specs, monkeypatch):
+async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, kubelet, specs):
     over = threading.Event()
-    monkeypatch.setattr(injector, "RENDER_DEADLINE", 1.0)
+    rig.hurry_allocation(render=0.5)
     rig.scripts["toy"].on_allocate = lambda devices: over.wait()
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
         assert host.services[TOY].inventory.snapshot.entries["d1"].health.reason == (
-            "backend toy did not answer within 1 s when serving a container"
+            "backend toy did not answer within 0.5 s when serving a container"
         )
         over.set()
         rig.scripts["toy"].on_allocate = lambda devices: None
         await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2)
 
 
-async def test_allocate_writes_what_changed_without_an_event(rig, kubelet, specs):
+async def test_allocate_writes_changes_that_caused_no_event(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -204,7 +206,7 @@ async def test_allocate_writes_what_changed_without_an_event(rig, kubelet, specs
         assert specs.devices().keys() == {"d0", "d1"}
 
 
-async def test_a_changed_device_is_rendered_anew(rig, kubelet, specs):
+async def test_a_changed_device_is_rendered_again(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -218,7 +220,7 @@ async def test_a_changed_device_is_rendered_anew(rig, kubelet, specs):
         await rig.until(lambda: specs.devices()["d0"]["deviceNodes"][0]["path"] == "/dev/random")
 
 
-async def test_the_file_goes_with_the_last_device_and_comes_back(rig, kubelet, specs):
+async def test_the_file_is_removed_with_the_last_device_and_written_again(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -231,7 +233,7 @@ async def test_the_file_goes_with_the_last_device_and_comes_back(rig, kubelet, s
         assert specs.devices().keys() == {"d0", "d1"}
 
 
-async def test_changing_the_route_registers_anew(rig, kubelet, specs):
+async def test_changing_the_way_of_injection_registers_again(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -242,7 +244,7 @@ async def test_changing_the_route_registers_anew(rig, kubelet, specs):
         assert response.devices and not response.cdi_devices
 
 
-async def test_another_directory_in_the_configuration_moves_the_file(rig, kubelet, specs, tmp_path):
+async def test_a_new_directory_in_the_configuration_moves_the_file(rig, kubelet, specs, tmp_path):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -252,8 +254,8 @@ async def test_another_directory_in_the_configuration_moves_the_file(rig, kubele
         assert len(kubelet.events.of(ev.Registered, TOY)) == 1
 
 
-async def test_a_directory_that_cannot_be_written_degrades_its_resource_alone(rig, kubelet, specs):
-    rig.cdi.touch()  # a file where the directory should be: not even root can write into it
+async def test_an_unwritable_directory_affects_only_its_resource(rig, kubelet, specs):
+    rig.cdi.touch()  # a file in place of the directory: even root cannot write into it
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
@@ -278,7 +280,7 @@ async def test_a_write_that_fails_at_allocate_fails_the_pod_with_the_reason(rig,
             await kubelet.admit("pod", "main", TOY, 1)
 
 
-async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet, specs, monkeypatch):
+async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet, specs):
     over, asked = threading.Event(), threading.Event()
 
     def hang(devices):
@@ -286,8 +288,8 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
         over.wait()
 
     # longer than the rig waits for the host's end
-    monkeypatch.setattr(injector, "RENDER_DEADLINE", 60.0)
-    rig.timing = Timing(leave=60.0)
+    rig.timing = replace(rig.timing, leave=60.0)
+    rig.hurry_allocation(render=60.0)
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE)
     async with rig.running():
@@ -295,7 +297,9 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
     over.set()
 
 
-async def test_a_new_backend_object_is_asked_anew_and_nothing_flickers_meanwhile(rig, kubelet, specs):
+async def test_a_new_backend_object_is_asked_again_and_no_device_becomes_unhealthy_meanwhile(
+    rig, kubelet, specs
+):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -309,27 +313,24 @@ async def test_a_new_backend_object_is_asked_anew_and_nothing_flickers_meanwhile
         assert kubelet.allocatable() == {TOY: 2}
 
 
-async def test_a_first_list_waits_for_a_backend_that_starts_anew(rig, kubelet, specs, monkeypatch):
+async def test_a_first_list_waits_for_a_backend_that_was_replaced(rig, kubelet, specs):
     rig.write("name: example.com/toy, backend: toy")
     go = threading.Event()
     lists = []
-    async with rig.running():
+    async with rig.running(changed=each_list(rig, lambda ids, healthy: lists.append(healthy))):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        before_each_list(
-            monkeypatch,
-            lambda ids, healthy: lists.append((len(kubelet.events.of(ev.Registered, TOY)), healthy)),
-        )
         rig.scripts["toy"].on_discover = go.wait
         rig.classes["toy"] = type("Edited", (rig.classes["toy"],), {})
         rig.write(TOY_LINE)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0})
         await rig.until(lambda: rig.host.scanners["toy"].runner.kind is rig.classes["toy"])
+        lists.clear()
         go.set()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        assert [healthy for registrations, healthy in lists if registrations == 2] == [{"d0", "d1"}]
+        assert [healthy for healthy in lists if healthy] == [{"d0", "d1"}]
 
 
-async def test_resources_from_a_template_have_a_file_each(rig, kubelet, specs):
+async def test_each_resource_of_a_template_has_a_file(rig, kubelet, specs):
     rig.write("name: 'example.com/toy-{model}', backend: toy, inject: cdi")
     both = {"example.com/toy-x100": 2, "example.com/toy-y.200": 1}
     rig.scripts["toy"].devices.append(Device(id="d2", attributes={"model": "y+200", "index": 2}))
@@ -339,8 +340,8 @@ async def test_resources_from_a_template_have_a_file_each(rig, kubelet, specs):
         assert specs.document("example.com/toy-y.200")["cdiVersion"] == "0.6.0"
 
 
-async def test_nothing_is_listed_while_other_devices_keep_the_file_from_being_written(rig, kubelet, specs):
-    """The first of two new devices is known in full, the second is still asked for, and a plan is made."""
+async def test_no_device_is_listed_until_the_file_with_all_of_them_is_written(rig, kubelet, specs):
+    """A plan is made while one of two new devices is rendered and the other one is not yet."""
     rig.write(TOY_LINE)
     asked, go_on = threading.Event(), threading.Event()
     answer = rig.scripts["toy"].on_allocate
@@ -377,7 +378,7 @@ async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_lis
         assert not reasons[-1] and injector.WRITING not in reasons
 
 
-async def test_a_sick_device_is_listed_with_its_reason_though_no_file_names_it(rig, kubelet, specs):
+async def test_an_unhealthy_device_is_listed_with_its_reason_without_being_in_the_file(rig, kubelet, specs):
     first, second = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [first, replace(second, health=unhealthy("too hot"))]
     rig.write(TOY_LINE)
@@ -386,7 +387,7 @@ async def test_a_sick_device_is_listed_with_its_reason_though_no_file_names_it(r
         assert specs.devices().keys() == {"d0"}
 
 
-async def test_what_lies_on_the_disk_is_handed_out_while_nothing_new_can_be_written(
+async def test_devices_in_the_file_are_allocated_while_nothing_new_can_be_written(
     rig, kubelet, specs, monkeypatch
 ):
     def full(descriptor):
@@ -400,5 +401,5 @@ async def test_what_lies_on_the_disk_is_handed_out_while_nothing_new_can_be_writ
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3})
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
         assert specs.resolve(response)
-    async with rig.running():  # nor does a start make a good file useless
+    async with rig.running():  # a start does not make a valid file useless either
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3} and kubelet.allocatable() == {TOY: 2})

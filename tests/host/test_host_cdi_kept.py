@@ -1,4 +1,4 @@
-"""`inject: cdi` over time: what pods were told stays good for as long as they live, and no longer."""
+"""`inject: cdi` over time: names that pods got stay valid as long as the pods run, and no longer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE
 
-from devhost.allocation.cdi import injector
 from devhost.backend import Device, unhealthy
 from devhost.host.status import status
 
@@ -38,10 +37,10 @@ async def test_a_stop_and_a_restart_keep_the_file_as_it_is(rig, kubelet, specs):
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
-        assert specs.path().stat().st_ino == identity  # a pod may still have the sick one
+        assert specs.path().stat().st_ino == identity  # a pod may still hold the unhealthy device
 
 
-async def test_the_file_goes_when_the_resource_leaves_the_configuration(rig, kubelet, specs):
+async def test_the_file_is_removed_when_the_resource_leaves_the_configuration(rig, kubelet, specs):
     rig.write(TOY_LINE, OTHER_LINE + ", inject: cdi")
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
@@ -55,8 +54,8 @@ RENAMED = "name: example.com/renamed, backend: toy, inject: cdi"
 
 
 @pytest.mark.parametrize("lines", [(), (RENAMED,), ("name: example.com/toy, backend: toy",)])
-async def test_what_a_pod_was_told_stays_good_whatever_becomes_of_the_resource(rig, kubelet, specs, lines):
-    """Removed, renamed, or given directly now: a container that restarts gets the names of old again."""
+async def test_names_that_a_pod_got_stay_valid_when_its_resource_changes(rig, kubelet, specs, lines):
+    """The resource is removed, renamed or injected directly; a restarted container gets the old names."""
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -69,7 +68,7 @@ async def test_what_a_pod_was_told_stays_good_whatever_becomes_of_the_resource(r
         assert specs.resolve(response) == before
     async with rig.running():
         await rig.until(lambda: rig.host.allocations.known)
-        assert specs.resolve(response) == before  # also where devhost has started anew meanwhile
+        assert specs.resolve(response) == before  # also after devhost was restarted
         kubelet.release("pod")
         await rig.until(lambda: not specs.path().exists())
 
@@ -88,7 +87,7 @@ async def test_a_name_survives_a_resource_that_leaves_and_comes_back_with_other_
         assert specs.resolve(response) == before
 
 
-async def test_a_name_survives_a_device_that_goes_while_devhost_is_away(rig, kubelet, specs):
+async def test_a_name_survives_a_device_that_vanishes_while_devhost_is_stopped(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -100,7 +99,7 @@ async def test_a_name_survives_a_device_that_goes_while_devhost_is_away(rig, kub
         assert specs.resolve(response) == before
 
 
-async def test_stale_files_are_swept_at_start_and_foreign_ones_never(rig, kubelet, specs):
+async def test_stale_files_are_removed_at_the_start_and_foreign_ones_never(rig, kubelet, specs):
     rig.cdi.mkdir()
     stale = specs.path("example.com/old")
     foreign = [rig.cdi / "nvidia.com_gpu.json", rig.cdi / "devhost_example.com_old.json", rig.cdi / "x.yaml"]
@@ -115,8 +114,8 @@ async def test_stale_files_are_swept_at_start_and_foreign_ones_never(rig, kubele
     assert all(path.read_text() == "{}" for path in foreign)
 
 
-async def test_while_it_is_not_known_who_holds_what_no_file_is_cleared_away(rig, specs):
-    """No kubelet is there to say that the pod has ended to which the names in it were told."""
+async def test_no_file_is_removed_while_holders_are_unknown(rig, specs):
+    """No kubelet can report that the pod with these names has ended."""
     rig.cdi.mkdir()
     stale = specs.path("example.com/old")
     stale.write_text("{}")
@@ -128,7 +127,7 @@ async def test_while_it_is_not_known_who_holds_what_no_file_is_cleared_away(rig,
     assert stale.exists()
 
 
-async def test_names_of_a_kind_that_earlier_versions_gave_stay_good_while_pods_have_them(rig, kubelet, specs):
+async def test_names_of_an_earlier_version_stay_valid_while_pods_have_them(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -148,7 +147,7 @@ async def test_names_of_a_kind_that_earlier_versions_gave_stay_good_while_pods_h
         assert specs.path().exists()
 
 
-async def test_an_earlier_file_that_cannot_be_read_is_never_written_over(rig, kubelet, specs, monkeypatch):
+async def test_an_unreadable_earlier_file_is_never_overwritten(rig, kubelet, specs, monkeypatch):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -172,31 +171,7 @@ async def test_an_earlier_file_that_cannot_be_read_is_never_written_over(rig, ku
         assert "d2" in specs.devices()
 
 
-async def test_a_set_that_a_container_was_told_of_outlives_any_number_of_others(
-    rig, kubelet, specs, monkeypatch
-):
-    monkeypatch.setattr(injector, "MAX_SETS", 1)
-    rig.classes["toy"].allocate = specs.together  # a variable that lists all of them makes sets
-    rig.scripts["toy"].devices = [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(6)]
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
-        told = (await kubelet.admit("pod", "main", TOY, 2)).response
-        before = specs.resolve(told)
-        for number in range(2):
-            await kubelet.admit(f"short-{number}", "main", TOY, 2)
-        assert specs.resolve(told) == before
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
-        supply = rig.host.services[TOY].allocator
-        for pair in (["d2", "d3"], ["d3", "d4"], ["d4", "d5"]):
-            await supply.allocate(pair)
-        assert specs.resolve(told) == before  # to whom an earlier run told its sets is not known
-
-
-async def test_what_is_left_in_a_directory_that_is_configured_no_more_goes_with_its_last_pod(
-    rig, kubelet, specs, tmp_path
-):
+async def test_files_in_a_former_directory_are_removed_with_their_last_pod(rig, kubelet, specs, tmp_path):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

@@ -1,12 +1,10 @@
-"""What a container holds is given to nobody else, whatever becomes of file, hardware and devhost."""
+"""What a container holds is given to no other, through changes of the file, of hardware, and restarts."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from dataclasses import replace
-
-import pytest
 
 from devhost.backend.model import Device, Holder
 from devhost.host.status import status
@@ -21,11 +19,9 @@ SHARED = ", exclusive: false"
 POD = Holder("default", "pod", "main")
 POD_STATUS = {"namespace": "default", "pod": "pod", "container": "main"}
 
-pytestmark = pytest.mark.usefixtures("impatient")
-
 
 async def held(rig, kubelet, resource: str = TOY, pod: str = "pod") -> str:
-    """A pod that has a device, and the kubelet has told of it."""
+    """A pod that holds a device, which the kubelet has reported."""
     await kubelet.wait_for(lambda: kubelet.healthy(resource))
     (token,) = (await kubelet.admit(pod, "main", resource, 1)).device_ids
     await rig.until(lambda: rig.host.allocations.of(resource).holder(token))
@@ -40,7 +36,7 @@ def named(host) -> dict[str, tuple[Holder, ...]]:
     return {refusal.device: refusal.held_by for refusal in host.plan.refusals if refusal.kind == "held"}
 
 
-async def test_a_reload_that_would_give_a_held_device_elsewhere_leaves_it_where_it_is(rig, kubelet):
+async def test_a_reload_never_moves_a_held_device_to_another_resource(rig, kubelet):
     rig.write(LINE)
     async with rig.running() as host:
         token = await held(rig, kubelet)
@@ -57,7 +53,7 @@ async def test_a_reload_that_would_give_a_held_device_elsewhere_leaves_it_where_
         await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
 
 
-async def test_what_is_held_through_a_resource_that_has_left_the_file_goes_to_nobody(rig, kubelet):
+async def test_devices_held_through_a_removed_resource_are_not_offered(rig, kubelet):
     rig.write(LINE)
     async with rig.running() as host:
         token = await held(rig, kubelet)
@@ -72,7 +68,7 @@ async def test_what_is_held_through_a_resource_that_has_left_the_file_goes_to_no
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
 
 
-async def test_devhost_that_restarts_with_another_file_never_offers_what_is_held(rig, kubelet):
+async def test_a_restart_with_another_file_never_offers_held_devices(rig, kubelet):
     rig.write(LINE)
     async with rig.running():
         token = await held(rig, kubelet)
@@ -87,7 +83,7 @@ async def test_devhost_that_restarts_with_another_file_never_offers_what_is_held
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
 
 
-async def test_a_device_without_exclusive_goes_through_both_also_while_it_is_held(rig, kubelet):
+async def test_a_shared_device_is_offered_by_both_resources_while_it_is_held(rig, kubelet):
     rig.write(LINE + SHARED)
     async with rig.running():
         token = await held(rig, kubelet)
@@ -98,7 +94,7 @@ async def test_a_device_without_exclusive_goes_through_both_also_while_it_is_hel
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
 
 
-async def test_a_whole_that_appears_while_a_part_is_held_is_refused_in_every_resource(rig, kubelet):
+async def test_a_device_that_appears_while_a_part_of_it_is_held_is_refused_in_every_resource(rig, kubelet):
     card = frozenset({"pci:0000:3b:00.0"})
     part = Device("vf", claims=frozenset({"pci:0000:3b:00.1"}), part_of=card)
     rig.scripts["toy"].devices = [part]
@@ -114,14 +110,14 @@ async def test_a_whole_that_appears_while_a_part_is_held_is_refused_in_every_res
             "example.com/toy; it is free when that pod ends"
         )
         assert named(host)["card"] == (POD,)
-        rig.change("toy", [Device("a-pf", claims=card)])  # the part vanishes; the pod still has it
+        rig.change("toy", [Device("a-pf", claims=card)])  # the part vanishes; the pod still holds it
         await rig.until(lambda: "vf" not in host.scanners["toy"].devices)
         assert refused(host).keys() == {"a-pf", "card"}
         kubelet.release("pod")
         await kubelet.wait_for(lambda: kubelet.healthy(OTHER) == {"card"})
 
 
-async def test_a_backend_that_leaves_the_file_and_comes_back_finds_its_pods_served(rig, kubelet):
+async def test_pods_keep_their_devices_while_their_backend_leaves_the_file_and_returns(rig, kubelet):
     rig.write(LINE)
     async with rig.running() as host:
         token = await held(rig, kubelet)
@@ -132,7 +128,7 @@ async def test_a_backend_that_leaves_the_file_and_comes_back_finds_its_pods_serv
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {token})
 
 
-async def test_backends_are_told_what_is_in_use_once_that_is_known(rig, kubelet):
+async def test_backends_learn_which_claims_are_in_use_once_that_is_known(rig, kubelet):
     rig.scripts["toy"].devices = [Device("d0", claims=frozenset({"pci:x"}), part_of=frozenset({"pci:y"}))]
     rig.write(LINE)
     async with rig.running() as host:
@@ -143,7 +139,7 @@ async def test_backends_are_told_what_is_in_use_once_that_is_known(rig, kubelet)
         await rig.until(lambda: held_now() == frozenset())
 
 
-async def test_an_allocate_under_way_keeps_its_device_through_a_reload(rig, kubelet):
+async def test_an_allocation_in_progress_keeps_its_device_during_a_reload(rig, kubelet):
     asked, go_on = threading.Event(), threading.Event()
 
     def slow(devices):
@@ -167,7 +163,7 @@ async def test_an_allocate_under_way_keeps_its_device_through_a_reload(rig, kube
 
 
 async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, kubelet):
-    """Both came to be in one IOMMU group after two pods had got them."""
+    """They became one IOMMU group after two pods had got them."""
     rig.write(LINE)
     async with rig.running() as host:
         first, second = await held(rig, kubelet), await held(rig, kubelet, pod="other")

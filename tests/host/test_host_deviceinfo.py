@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import pytest
 
-from devhost.allocation import allocations
 from devhost.backend import Device
 
 NET = "example.com/net"
@@ -18,16 +17,9 @@ def told(device):
     return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": device}}
 
 
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    """A kubelet that is asked more often shows sooner that a pod is gone."""
-    for name, seconds in (("APART", 0.2), ("RELAXED", 0.4), ("MISSED", 0.4)):
-        monkeypatch.setattr(allocations, name, seconds)
-
-
 @pytest.fixture
 def files(rig, tmp_path):
-    """What is in the directory, by name; hidden files aside."""
+    """The files in the directory by name, without hidden ones."""
     directory = tmp_path / "devinfo" / "dp"
     rig.classes["toy"].device_info = lambda self, device, request: told(device.id)
     write = rig.write
@@ -52,13 +44,13 @@ def files(rig, tmp_path):
 
 
 async def pod(rig, kubelet, name="pod"):
-    """Starts a pod, of which the kubelet then tells; gives the token it got."""
+    """Starts a pod, waits until the kubelet reports it, and returns its token."""
     (token,) = (await kubelet.admit(name, "main", NET, 1)).device_ids
     await rig.until(lambda: any(held.token == token and held.holder for held in rig.host.allocations.held()))
     return token
 
 
-async def test_a_file_is_there_when_the_pod_starts_and_gone_when_it_is(rig, kubelet, files):
+async def test_a_file_exists_while_its_pod_runs(rig, kubelet, files):
     rig.write(LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
@@ -69,14 +61,14 @@ async def test_a_file_is_there_when_the_pod_starts_and_gone_when_it_is(rig, kube
         await rig.until(lambda: files() == {})
 
 
-async def test_a_restart_keeps_the_files_of_pods_that_run_and_clears_away_the_others(rig, kubelet, files):
+async def test_a_restart_keeps_the_files_of_running_pods_and_removes_the_others(rig, kubelet, files):
     rig.write(LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
         stays = await pod(rig, kubelet, "stays")
         await pod(rig, kubelet, "ends")
         assert len(files()) == 2
-    assert len(files()) == 2  # the pods go on without devhost
+    assert len(files()) == 2  # the pods continue without devhost
     kubelet.release("ends")
     foreign = rig.infos / "other.com-net-x-device.json"
     foreign.write_text("{}")
@@ -87,7 +79,7 @@ async def test_a_restart_keeps_the_files_of_pods_that_run_and_clears_away_the_ot
         assert files().keys() == names
 
 
-async def test_the_file_outlives_its_resource_until_the_pod_is_gone(rig, kubelet, files):
+async def test_a_file_stays_after_its_resource_until_the_pod_ends(rig, kubelet, files):
     rig.write(LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
@@ -100,8 +92,8 @@ async def test_the_file_outlives_its_resource_until_the_pod_is_gone(rig, kubelet
         await rig.until(lambda: files() == {})
 
 
-async def test_a_pod_whose_resource_left_while_devhost_was_away_keeps_its_file(rig, kubelet, files):
-    """Nothing is known of its device any more; the kubelet's word is enough."""
+async def test_a_pod_whose_resource_was_removed_while_devhost_was_stopped_keeps_its_file(rig, kubelet, files):
+    """Its device is unknown by now; the kubelet's list is enough."""
     rig.write(LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
@@ -119,9 +111,7 @@ async def test_a_pod_whose_resource_left_while_devhost_was_away_keeps_its_file(r
         await rig.until(lambda: files() == {})
 
 
-async def test_a_directory_of_another_configuration_takes_effect_without_a_restart(
-    rig, kubelet, files, tmp_path
-):
+async def test_a_new_directory_takes_effect_without_a_restart(rig, kubelet, files, tmp_path):
     rig.write(LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
@@ -138,7 +128,7 @@ async def test_a_directory_of_another_configuration_takes_effect_without_a_resta
         assert len(elsewhere) == 1
 
 
-async def test_without_files_wanted_none_are_written_and_pods_start(rig, kubelet, files):
+async def test_with_write_false_no_file_is_written_and_pods_start(rig, kubelet, files):
     rig.write(LINE)
     rig.config.write_text(
         rig.config.read_text().replace("}\n", ", write: false}\n").replace("toy, write: false", "toy")

@@ -27,7 +27,7 @@ def wrong(host):
 
 @pytest.fixture
 def records(caplog):
-    """The lines of the log by their message: level and fields of each."""
+    """Level and fields of the log lines with a message."""
     caplog.set_level(logging.INFO, "devhost")
 
     class Records:
@@ -39,7 +39,7 @@ def records(caplog):
 
 
 async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig, kubelet, records):
-    """Other plugins say nothing of a selector that selects no device; here each place has the reason."""
+    """Other plugins report nothing about a selector without devices; devhost shows the reason everywhere."""
     rig.write(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}")
     async with rig.running() as host:
         await rig.until(lambda: wrong(host))
@@ -54,18 +54,18 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
             "reason": MISS,
         }
         assert wrong(host) == [("entry", TOY, MISS)]
-        assert verdict(status(host)) != "All is well"
+        assert verdict(status(host)) != "No problems"
         assert records.of("entry has no devices") == [
             ("WARNING", {"entry": "resources[0]", "resource": TOY, "backend": "toy", "reason": MISS})
         ]
 
 
-async def test_of_two_entries_with_one_template_each_is_logged(rig, kubelet, records):
+async def test_two_entries_with_one_template_are_both_logged(rig, kubelet, records):
     line = "name: 'example.com/toy-{model}', backend: toy, where: {model: nothing-%s}"
     rig.write(line % 1, line % 2)
     async with rig.running() as host:
         await rig.until(lambda: len(records.of("entry has no devices")) >= 2)
-        host.replan(None)  # what is known of one is not taken for the other
+        host.replan(None)  # the outcome of one is not used for the other
         logged = [fields["entry"] for _, fields in records.of("entry has no devices")]
         assert logged == ["resources[0]", "resources[1]"]
 
@@ -86,7 +86,7 @@ async def test_an_entry_without_devices_does_not_fail_readiness(rig, kubelet):
         assert host.ready() == (True, "")
 
 
-async def test_the_log_has_each_change_once(rig, kubelet, records):
+async def test_each_change_is_logged_once(rig, kubelet, records):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -108,7 +108,7 @@ async def test_the_log_has_each_change_once(rig, kubelet, records):
         ]
 
 
-async def test_the_log_has_the_new_reason_when_something_else_comes_nearest(rig, kubelet, records):
+async def test_a_new_reason_is_logged_when_another_device_is_nearest(rig, kubelet, records):
     rig.scripts["toy"].devices = []
     rig.write(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}")
     async with rig.running() as host:
@@ -123,8 +123,9 @@ async def test_the_log_has_the_new_reason_when_something_else_comes_nearest(rig,
         ]
 
 
-async def test_an_entry_waits_for_its_backend_and_nothing_is_well_meanwhile(rig, kubelet):
-    """A page must not say that all is well before the first look at the hardware."""
+async def test_an_entry_that_waits_for_its_backend_is_not_ready(rig, kubelet):
+    """A page must not report that all is healthy before the first scan."""
+    rig.timing = replace(rig.timing, first_plan=0.3)
     go = threading.Event()
     rig.scripts["toy"].on_discover = lambda: go.wait(60)
     rig.write(f"name: {TOY}, backend: toy")
@@ -150,7 +151,7 @@ async def test_a_reload_shows_the_entries_of_the_new_file(rig, kubelet):
         assert [subject for kind, subject, _ in wrong(host) if kind == "entry"] == [OTHER]
 
 
-async def test_an_entry_whose_devices_an_earlier_one_takes_names_that(rig, kubelet):
+async def test_an_entry_names_the_earlier_one_that_takes_its_devices(rig, kubelet):
     rig.write(
         f"name: {TOY}, backend: toy, where: {{index: 0-9}}",
         f"name: {OTHER}, backend: toy, where: {{model: x*}}",
@@ -161,8 +162,8 @@ async def test_an_entry_whose_devices_an_earlier_one_takes_names_that(rig, kubel
         assert wrong(host) == [("entry", OTHER, reason)]
 
 
-async def test_an_overlap_that_leaves_devices_for_both_is_no_problem(rig, kubelet, records):
-    """A specific entry before a catch-all is how configurations are written."""
+async def test_an_overlap_that_leaves_both_entries_devices_is_no_problem(rig, kubelet, records):
+    """Configurations have specific entries before a catch-all."""
     rig.write(f"name: {TOY}, backend: toy, where: {{index: 0}}", f"name: {OTHER}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
@@ -187,7 +188,7 @@ async def test_sharing_that_only_the_later_entry_allows_is_a_problem(rig, kubele
         ]
 
 
-async def test_a_template_without_its_attribute_is_a_problem_until_it_is_there(rig, kubelet, records):
+async def test_a_missing_attribute_of_a_template_is_a_problem_until_it_exists(rig, kubelet, records):
     complete, lacking = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [complete, replace(lacking, attributes={"index": 1})]
     rig.write("name: 'example.com/{model}', backend: toy")
@@ -202,7 +203,7 @@ async def test_a_template_without_its_attribute_is_a_problem_until_it_is_there(r
         assert len(records.of("device no longer refused by the plan")) == 1
 
 
-async def test_two_values_that_make_one_name_are_a_problem(rig, kubelet):
+async def test_two_values_that_result_in_one_name_are_a_problem(rig, kubelet):
     rig.scripts["toy"].devices = [Device("d0", {"model": "a b"}), Device("d1", {"model": "a/b"})]
     rig.write("name: 'example.com/{model}', backend: toy")
     async with rig.running() as host:
@@ -219,13 +220,13 @@ LACK = MissingDriver(
 
 @pytest.fixture
 def lacking(rig):
-    """What the toy backend says that it lacks; the test changes it."""
+    """What the toy backend reports as missing; the test changes it."""
     found = [LACK]
     rig.classes["toy"] = type("Lacking", (rig.classes["toy"],), {"missing_drivers": lambda self: found})
     return found
 
 
-async def test_hardware_without_its_driver_is_a_problem_until_the_driver_is_there(
+async def test_hardware_without_its_driver_is_a_problem_until_the_driver_is_loaded(
     rig, kubelet, records, lacking
 ):
     rig.write(f"name: {TOY}, backend: toy")
@@ -241,7 +242,7 @@ async def test_hardware_without_its_driver_is_a_problem_until_the_driver_is_ther
         assert len(records.of("hardware no longer lacks its driver")) == 1
 
 
-async def test_an_optional_entry_is_not_absent_where_its_hardware_lacks_a_driver(rig, kubelet, lacking):
+async def test_an_optional_entry_whose_hardware_lacks_a_driver_is_not_absent(rig, kubelet, lacking):
     rig.scripts["toy"].devices = []
     rig.write(f"name: {TOY}, backend: toy, optional: true, where: {{model: x100, index: 4}}")
     async with rig.running() as host:
@@ -251,7 +252,7 @@ async def test_an_optional_entry_is_not_absent_where_its_hardware_lacks_a_driver
         assert [kind for kind, *_ in wrong(host)] == ["driver"]
 
 
-async def test_a_device_withheld_for_want_of_a_driver_names_the_fix(rig, kubelet, lacking):
+async def test_a_device_withheld_without_a_driver_names_the_fix(rig, kubelet, lacking):
     rig.scripts["toy"].devices = [
         Device("0000:3b:00.0", {"model": "x100"}, withheld="no driver is bound to it")
     ]
@@ -262,7 +263,7 @@ async def test_a_device_withheld_for_want_of_a_driver_names_the_fix(rig, kubelet
         assert [kind for kind, *_ in wrong(host)] == ["driver", "entry"]
 
 
-async def test_hardware_that_no_entry_could_want_may_be_without_a_driver(rig, kubelet, lacking):
+async def test_hardware_that_no_entry_selects_may_lack_a_driver(rig, kubelet, lacking):
     lacking.append(replace(LACK, subject="x", attributes={"model": "y"}))
     rig.scripts["toy"].devices = [Device("d0", {"model": "y"})]
     rig.write(f"name: {TOY}, backend: toy, where: {{model: y}}")
@@ -271,7 +272,7 @@ async def test_hardware_that_no_entry_could_want_may_be_without_a_driver(rig, ku
         assert [subject for _, subject, _ in wrong(host)] == ["toy x"]
 
 
-async def test_what_is_no_missing_driver_degrades_the_backend(rig, kubelet, lacking):
+async def test_an_invalid_missing_driver_degrades_the_backend(rig, kubelet, lacking):
     lacking[:] = ["0000:3b:00.0"]
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:

@@ -1,4 +1,4 @@
-"""`topology`, `maxPerContainer` and `permissions` of an entry: what kubelet and container get of them."""
+"""`topology`, `maxPerContainer` and `permissions` of an entry: their effect on kubelet and container."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def configure(node: Node, *lines: str) -> None:
 
 
 def near(node: Node, resource: str = NIC) -> dict[str, tuple[int, ...]]:
-    """The NUMA nodes that the kubelet knows of each device."""
+    """The NUMA nodes of each device, as the kubelet knows them."""
     return {device.id: device.numa_nodes for device in node.kubelet.devices(resource)}
 
 
@@ -66,7 +66,7 @@ async def given(node: Node, count: int = 1) -> dict[str, str]:
 
 
 async def test_without_topology_the_kubelet_receives_no_numa_nodes(node: Node) -> None:
-    """As sriov-network-device-plugin with excludeTopology: a pod may take a NIC of another NUMA node."""
+    """As with excludeTopology of sriov-network-device-plugin, a pod may get a NIC of another NUMA node."""
     configure(node, f"name: {NIC}, topology: false, where: {{index: 0-1}}", f"name: {OTHER}")
     async with node.served():
         await node.offers({NIC: 2, OTHER: 2})
@@ -97,7 +97,7 @@ async def test_an_edit_of_topology_changes_the_list_on_the_open_stream(node: Nod
         assert node.kubelet.allocatable() == {NIC: 4} and len(node.kubelet.allocations()) == 1
 
 
-async def test_a_device_that_a_pod_holds_and_that_has_vanished_shows_no_numa_node_either(node: Node) -> None:
+async def test_a_vanished_device_that_a_pod_holds_has_no_numa_node_either(node: Node) -> None:
     """One device with a NUMA node would make the kubelet align every device of the resource."""
     configure(node, f"name: {NIC}")
     async with node.served():
@@ -115,8 +115,8 @@ async def test_a_device_that_a_pod_holds_and_that_has_vanished_shows_no_numa_nod
 
 
 @pytest.mark.parametrize("share", ["replicas: 4", "replicas: 16, of: all", "replicas: 1"])
-async def test_a_container_that_asks_for_more_than_its_share_is_refused(node: Node, share: str) -> None:
-    """As NVIDIA's plugin (failRequestsGreaterThanOne) and GKE's time-sharing refuse it."""
+async def test_a_container_that_requests_more_than_the_limit_is_refused(node: Node, share: str) -> None:
+    """NVIDIA's plugin (failRequestsGreaterThanOne) and GKE's time-sharing refuse this, too."""
     configure(node, f"name: {NIC}, share: {{{share}, maxPerContainer: 1}}")
     async with node.served():
         await node.kubelet.wait_for(lambda: node.kubelet.allocatable().get(NIC, 0) > 1)
@@ -129,7 +129,7 @@ async def test_a_container_that_asks_for_more_than_its_share_is_refused(node: No
         ) in str(refused.value)
 
 
-async def test_the_limit_counts_for_each_container_and_not_for_the_pod(node: Node) -> None:
+async def test_the_limit_applies_to_each_container_and_not_to_the_pod(node: Node) -> None:
     configure(node, f"name: {NIC}, share: {{maxPerContainer: 2}}")
     async with node.served():
         await node.offers({NIC: 4})
@@ -138,7 +138,7 @@ async def test_the_limit_counts_for_each_container_and_not_for_the_pod(node: Nod
         assert len(node.kubelet.in_use(NIC)) == 4
 
 
-async def test_an_edit_of_the_limit_takes_effect_at_once_and_leaves_running_pods_alone(node: Node) -> None:
+async def test_an_edit_of_the_limit_takes_effect_at_once_and_keeps_running_pods(node: Node) -> None:
     configure(node, f"name: {NIC}")
     async with node.served():
         await node.offers({NIC: 4})
@@ -160,17 +160,17 @@ async def test_an_edit_of_the_limit_takes_effect_at_once_and_leaves_running_pods
     ("permissions", "used", "log"),
     [("mrw", "mrw", "r"), ("rwm", "rwm", "r"), ("r", "r", "r"), ("rm", "rm", "r")],
 )
-async def test_permissions_are_those_of_all_nodes_but_never_more_than_a_node_is_given_with(
+async def test_permissions_apply_to_all_nodes_and_never_exceed_those_of_a_node(
     node: Node, permissions: str, used: str, log: str
 ) -> None:
-    """GKE's GPU plugin, k8s-rdma-shared-dev-plugin, Xilinx' plugin and KubeVirt give mknod as well."""
+    """GKE's GPU plugin, k8s-rdma-shared-dev-plugin, the Xilinx plugin and KubeVirt also grant mknod."""
     configure(node, f"name: {NIC}, permissions: {permissions}, where: {{index: 0}}")
     async with node.served():
         await node.offers({NIC: 1})
         assert await given(node) == {"/dev/d0": used, "/dev/d0-log": log}
 
 
-async def test_a_node_for_which_no_permission_is_left_is_refused(node: Node) -> None:
+async def test_a_node_without_any_remaining_permission_is_refused(node: Node) -> None:
     configure(node, f"name: {NIC}, permissions: w, where: {{index: 0}}")
     async with node.served():
         await node.offers({NIC: 1})
@@ -182,8 +182,8 @@ async def test_a_node_for_which_no_permission_is_left_is_refused(node: Node) -> 
 
 
 @pytest.mark.parametrize("inject", ["direct", "cdi"])
-async def test_an_edit_of_permissions_is_for_new_containers(node: Node, inject: str) -> None:
-    """Also one that starts again has what it was given; by CDI it is the file that says it."""
+async def test_an_edit_of_permissions_applies_to_new_containers(node: Node, inject: str) -> None:
+    """A restarted container keeps its permissions; with CDI they are in the file."""
     configure(node, f"name: {NIC}, inject: {inject}")
 
     async def started(pod: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What the node lacks costs nothing: which modules a running devhost imports, and which threads it keeps."""
+"""Missing hardware costs nothing: the modules that a running devhost imports, and its threads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Running:
 
     @property
     def imported(self) -> set[str]:
-        """What was imported so far, as ``-X importtime`` tells."""
+        """The modules imported so far, from ``-X importtime``."""
         return set(re.findall(r"^import time: .*\| +(\S+)$", self.log, re.MULTILINE))
 
     def get(self, path: str) -> bytes:
@@ -75,10 +75,10 @@ class Running:
             return body
 
     def has_looked(self, backends: tuple[str, ...]) -> bool:
-        """Whether each of these has looked for devices."""
+        """Whether each of these backends has scanned."""
         try:
             text = self.get("/metrics").decode()
-        except OSError:  # it starts, on a machine that may be very busy: asked again
+        except OSError:  # it is starting, perhaps on a very busy machine
             return False
         return all(
             re.search(rf'^devhost_discovery_seconds_count\{{backend="{name}"\}} [1-9]', text, re.MULTILINE)
@@ -109,7 +109,7 @@ def devhost(directory: Path, backends: tuple[str, ...]) -> Iterator[Running]:
 
 @pytest.mark.slow
 def test_all_five_backends_without_hardware_import_no_heavy_library(tmp_path: Path) -> None:
-    """Peers run one plugin for each kind of hardware; here one process has the code of all kinds."""
+    """Other projects run one plugin for each kind of hardware; one devhost has the code for all kinds."""
     with devhost(tmp_path, BACKENDS) as running:
         until(lambda: running.has_looked(BACKENDS), "not every backend has looked")
         imported = running.imported

@@ -1,4 +1,4 @@
-"""A kubelet that lost its checkpoint hands out what running containers hold; devhost does not let it."""
+"""A kubelet that lost its checkpoint allocates what running containers hold; devhost prevents it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from devhost.planning.tokens import stand_in
 from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY = "example.com/toy"
-pytestmark = pytest.mark.usefixtures("impatient")
 
 POLICIES = ["topology", "pack", "spread", "distinct"]
 
@@ -21,7 +20,7 @@ def devices(count: int) -> list[Device]:
 
 
 def listed(kubelet) -> dict[str, bool]:
-    """Id and health of each device that the kubelet was told of."""
+    """Id and health of each device in the kubelet's list."""
     return {device.id: device.health == "Healthy" for device in kubelet.devices(TOY)}
 
 
@@ -39,7 +38,7 @@ async def held_then_forgotten(rig, kubelet, host, pod: str = "train") -> str:
 
 
 @pytest.mark.parametrize("prefer", POLICIES)
-async def test_new_pods_get_the_free_devices_and_the_held_one_once_its_pod_has_ended(rig, kubelet, prefer):
+async def test_new_pods_get_the_held_device_only_after_its_pod_has_ended(rig, kubelet, prefer):
     rig.scripts["toy"].devices = devices(3)
     rig.write(f"name: {TOY}, backend: toy, prefer: {prefer}")
     async with rig.running() as host:
@@ -59,9 +58,7 @@ async def test_new_pods_get_the_free_devices_and_the_held_one_once_its_pod_has_e
         await kubelet.wait_for(lambda: listed(kubelet) == dict.fromkeys(["d0", "d1", "d2"], True))
 
 
-async def test_a_forgotten_allocation_is_in_status_problems_and_log_until_its_container_ends(
-    rig, kubelet, caplog
-):
+async def test_a_forgotten_allocation_is_reported_until_its_container_ends(rig, kubelet, caplog):
     caplog.set_level("INFO", logger="devhost")
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
@@ -80,7 +77,7 @@ async def test_a_forgotten_allocation_is_in_status_problems_and_log_until_its_co
         await rig.until(lambda: "a forgotten allocation is over" in caplog.text)
 
 
-async def test_a_share_that_is_forgotten_leaves_the_other_shares_of_its_device(rig, kubelet):
+async def test_a_forgotten_share_does_not_affect_other_shares_of_its_device(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 2}}")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
@@ -90,7 +87,7 @@ async def test_a_share_that_is_forgotten_leaves_the_other_shares_of_its_device(r
         assert sorted([*taken, token]) == ["d0::0", "d0::1", "d1::0", "d1::1"]
 
 
-async def test_a_stand_in_that_a_pod_has_is_that_device_also_after_devhost_restarts(rig, kubelet):
+async def test_a_replacement_token_keeps_its_device_after_devhost_restarts(rig, kubelet):
     rig.scripts["toy"].devices = devices(1)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
@@ -108,7 +105,7 @@ async def test_a_stand_in_that_a_pod_has_is_that_device_also_after_devhost_resta
         await kubelet.wait_for(lambda: listed(kubelet) == {token: True})
 
 
-async def test_a_kubelet_that_kept_its_checkpoint_is_offered_everything_as_before(rig, kubelet):
+async def test_a_kubelet_with_its_checkpoint_is_offered_everything_as_before(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -124,8 +121,8 @@ async def test_a_kubelet_that_kept_its_checkpoint_is_offered_everything_as_befor
             await kubelet.admit("both", "main", TOY, 2)
 
 
-async def test_preference_avoids_what_a_container_is_known_to_hold(rig, kubelet):
-    """Whatever the reason for which the kubelet offers it."""
+async def test_a_preference_avoids_devices_that_containers_hold(rig, kubelet):
+    """This does not depend on why the kubelet offers it."""
     rig.scripts["toy"].devices = devices(4)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
@@ -139,7 +136,7 @@ async def test_preference_avoids_what_a_container_is_known_to_hold(rig, kubelet)
         assert token in supply.prefer(every, [token], 1), "an init container's device is used again"
 
 
-async def test_allocate_asks_the_kubelet_though_no_preference_was_asked_for(rig, kubelet):
+async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet):
     """A kubelet that aligns devices to NUMA nodes may choose without a preference, and before any list."""
     rig.scripts["toy"].devices = devices(1)
     rig.write(f"name: {TOY}, backend: toy")

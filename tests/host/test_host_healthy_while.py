@@ -22,7 +22,7 @@ def toys(*models: str) -> list[Device]:
 
 
 def reasons(rig, resource: str = TOY) -> dict[str, str]:
-    """Why tokens are unhealthy, by their ids; empty for those that are healthy."""
+    """The reason of each unhealthy token by its id; empty for healthy ones."""
     (found,) = [one for one in status(rig.host)["resources"] if one["name"] == resource]
     assert all((device["health"] == "Healthy") == (not device["reason"]) for device in found["devices"])
     return {device["id"]: device["reason"] for device in found["devices"]}
@@ -79,7 +79,7 @@ async def test_one_device_may_be_healthy_in_one_resource_and_not_in_another(rig,
         assert reasons(rig, ALL) == {"d0": "", "d1": ""}
 
 
-async def test_devices_that_are_handed_out_together_are_given_without_those_that_fail(rig, kubelet):
+async def test_devices_that_fail_the_condition_are_not_allocated_together_with_others(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "dead", "x100")
     rig.write(f"{LINE}, share: {{of: all}}")
     async with rig.running():
@@ -91,7 +91,7 @@ async def test_devices_that_are_handed_out_together_are_given_without_those_that
         assert 'd0: model is "dead", healthyWhile wants x100' in reasons(rig)["all::0"]
 
 
-async def test_devices_of_a_template_and_replicas_are_judged_each(rig, kubelet):
+async def test_each_device_of_a_template_and_each_replica_is_checked(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "x200")
     rig.write('name: "example.com/{model}", backend: toy, share: {replicas: 3}, healthyWhile: {index: 0}')
     async with rig.running():
@@ -101,7 +101,7 @@ async def test_devices_of_a_template_and_replicas_are_judged_each(rig, kubelet):
         assert kubelet.capacity() == {"example.com/x100": 3, "example.com/x200": 3}
 
 
-async def test_an_edit_takes_effect_on_the_open_stream_and_leaves_running_pods_alone(rig, kubelet):
+async def test_an_edit_takes_effect_on_the_open_stream_and_keeps_running_pods(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "x200")
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running():
@@ -121,8 +121,8 @@ async def test_an_edit_takes_effect_on_the_open_stream_and_leaves_running_pods_a
         assert len(kubelet.allocations()) == 2
 
 
-async def test_an_attribute_that_flaps_keeps_the_device_unhealthy_for_a_while(rig, kubelet):
-    """As with the backend's own verdicts: from the third fall in a minute on, a recovery must last."""
+async def test_a_flapping_attribute_keeps_the_device_unhealthy_for_a_while(rig, kubelet):
+    """As with the backend's verdicts: from the third failure within a minute on, a recovery must last."""
     rig.write(LINE)
     rig.scripts["toy"].devices = toys("x100", "x100")
     async with rig.running():
@@ -143,7 +143,7 @@ async def test_an_attribute_that_flaps_keeps_the_device_unhealthy_for_a_while(ri
         await rig.until(lambda: rig.host.generation == 2 and reasons(rig) == {"d0": "", "d1": ""})
 
 
-async def test_a_device_by_cdi_is_judged_as_well(rig, kubelet, specs):
+async def test_a_device_injected_by_cdi_is_checked_as_well(rig, kubelet, specs):
     rig.scripts["toy"].devices = toys("x100", "dead")
     rig.write(f"{LINE}, inject: cdi")
     async with rig.running():
@@ -155,7 +155,7 @@ async def test_a_device_by_cdi_is_judged_as_well(rig, kubelet, specs):
 
 
 class Apex(Backend):
-    """A card whose state is in a file that is only read if the configuration looks at it."""
+    """A card with its state in a file that is only read if the configuration uses it."""
 
     name = "apex"
     attributes: ClassVar = {"sysattr.*": Attribute(str, "file of the device", "ALIVE")}
@@ -171,7 +171,7 @@ class Apex(Backend):
 
 
 async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path) -> None:
-    """The status file of a Coral Edge TPU says ALIVE or DEAD."""
+    """The status file of a Coral Edge TPU contains ALIVE or DEAD."""
     for number, state in enumerate(("ALIVE", "DEAD")):
         (tmp_path / f"root/apex/apex_{number}").mkdir(parents=True)
         (tmp_path / f"root/apex/apex_{number}/status").write_text(state)
@@ -185,8 +185,8 @@ async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path
             await node.offers({"a.b/apex": 2})
 
 
-async def test_a_new_condition_waits_until_the_backend_was_asked_for_its_attributes(rig, kubelet):
-    """What the backend has not read yet says nothing of a device: no list shows it Unhealthy meanwhile."""
+async def test_a_new_condition_waits_until_the_backend_has_read_its_attributes(rig, kubelet):
+    """An attribute that the backend has not read yet makes no device Unhealthy."""
     rig.scripts["toy"].devices = toys("", "")
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running():

@@ -1,4 +1,4 @@
-"""Who holds what, as an operator reads it: shares, all together, what vanished, what left the file."""
+"""Who holds what, as an operator reads it: shares, `of: all`, vanished devices, removed resources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAIN = {"namespace": "default", "pod": "pod", "container": "main"}
 
 
 def held(host):
-    """Holder by resource and token, of what the lists show."""
+    """The holders by resource and token, of listed tokens."""
     return {
         (resource["name"], device["id"]): device["holder"]
         for resource in status(host)["resources"]
@@ -35,7 +35,7 @@ async def test_each_share_of_a_device_names_its_holder(rig, kubelet):
         assert {str(holder) for _, _, holder in series} == {"default/pod/main", "default/other/side"}
 
 
-async def test_with_all_together_each_device_is_held_by_the_container(rig, kubelet):
+async def test_with_of_all_the_container_holds_each_device(rig, kubelet):
     rig.write(TOY_LINE + ", share: {replicas: 100, of: all}")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 100})
@@ -66,8 +66,8 @@ async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_i
         await rig.until(lambda: token not in shown())
 
 
-async def test_what_is_held_through_a_resource_that_left_the_file_is_told(rig, kubelet):
-    """Also after a restart, when only the kubelet remembers that there was such a resource."""
+async def test_allocations_of_a_removed_resource_are_shown(rig, kubelet):
+    """This holds after a restart, too, when only the kubelet knows the resource."""
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -90,7 +90,7 @@ async def test_what_is_held_through_a_resource_that_left_the_file_is_told(rig, k
         await rig.until(lambda: not status(host)["held"])
 
 
-async def test_what_is_held_from_before_it_was_shared_in_another_way_is_told(rig, kubelet):
+async def test_allocations_from_before_another_way_of_sharing_are_shown(rig, kubelet):
     rig.scripts["toy"].devices = [Device(id="d0", attributes={"model": "x100", "index": 0})]
     rig.write(TOY_LINE)
     async with rig.running() as host:

@@ -1,9 +1,10 @@
-"""What becomes of the kubelet's directory under a running host, and what a kubelet says to Register."""
+"""Changes of the kubelet's directory while a host runs, and the kubelet's answers to Register."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -42,7 +43,7 @@ async def served(kubelet, count=2):
     await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == count)
 
 
-async def test_a_socket_that_cannot_be_removed_is_no_bug_and_goes_when_it_can(
+async def test_a_socket_that_cannot_be_removed_is_removed_later_without_a_traceback(
     rig, kubelet, hurried, monkeypatch, caplog
 ):
     def refuse(self, missing_ok=False):
@@ -56,20 +57,20 @@ async def test_a_socket_that_cannot_be_removed_is_no_bug_and_goes_when_it_can(
             patched.setattr(Path, "unlink", refuse)
             kubelet.kill_stream(TOY)
             await rig.until(lambda: standing(host).registrations == 2)
-            behind.touch()  # as it had stayed: gRPC removes it, too, where it can
+            behind.touch()  # as if it had stayed: gRPC removes it, too, if it can
             await served(kubelet)
 
         def cleared():
             kubelet.kill_stream(TOY)  # each time: there may be no stream at the moment
             return not behind.exists()
 
-        await rig.until(cleared)  # a registration removes what is left of earlier ones
+        await rig.until(cleared)  # a registration removes the sockets of earlier ones
         await rig.until(lambda: len(own_sockets(rig.kubelet_dir)) == 1)
         await served(kubelet)
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_file_in_place_of_the_directory_is_said_to_be_one_and_the_host_recovers(rig, hurried, caplog):
+async def test_a_file_in_place_of_the_directory_is_reported_and_the_host_recovers(rig, hurried, caplog):
     kubelet = KubeletSimulator(rig.kubelet_dir, pod_resources=rig.pod_resources)
     await kubelet.start()
     rig.write(LINE)
@@ -91,36 +92,38 @@ async def test_a_file_in_place_of_the_directory_is_said_to_be_one_and_the_host_r
 @pytest.mark.parametrize(
     ("place", "cause"), [("file", "Not a directory"), ("none", "No such file or directory")]
 )
-async def test_why_there_can_be_no_socket_is_told_with_the_mend(rig, kubelet, tmp_path, place, cause):
+async def test_a_socket_that_cannot_be_made_is_reported_with_cause_and_fix(
+    rig, kubelet, tmp_path, place, cause
+):
     (tmp_path / "file").touch()
     rig.write(LINE)
     async with rig.running() as host:
         await served(kubelet)
         server = PluginServer(host.services[TOY].allocator, tmp_path / place, Metrics(), lambda: None)
-        with pytest.raises(Exception, match=f"^cannot make a socket in .*/{place}: {cause} \\(devhost must"):
+        with pytest.raises(
+            Exception, match=f"^cannot make a socket in .*/{place}: {cause} \\(run devhost as root"
+        ):
             await server.start()
         await server.stop()
 
 
-async def test_a_directory_that_lets_nobody_make_a_socket_is_told_until_it_does(
+async def test_a_directory_without_write_access_is_reported_until_it_is_writable(
     rig, kubelet, hurried, monkeypatch
 ):
     def closed(self, address):
         raise RuntimeError("Failed to bind to address")
+
+    def read_only(self, address):
+        raise OSError(errno.EROFS, "Read-only file system")
 
     rig.write(LINE)
     async with rig.running() as host:
         await served(kubelet)
         with monkeypatch.context() as patched:
             patched.setattr(type(grpc.aio.server()), "add_insecure_port", closed)
-            patched.setattr(
-                "devhost.kubelet.server._obstacle",
-                lambda path: OSError(errno.EROFS, "Read-only file system"),
-            )
+            patched.setattr(socket.socket, "bind", read_only)
             kubelet.kill_stream(TOY)
-            said = (
-                f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (devhost must be able to"
-            )
+            said = f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (run devhost as root"
             await rig.until(lambda: said in standing(host).error)
             await rig.until(lambda: said in host.ready()[1])
             assert [said in problem.reason for problem in problems(host).shown] == [True]
@@ -128,7 +131,7 @@ async def test_a_directory_that_lets_nobody_make_a_socket_is_told_until_it_does(
         await rig.until(lambda: standing(host).error == "")
 
 
-async def test_a_kubelet_that_is_slow_to_answer_is_named_as_the_reason_at_once(rig, kubelet, hurried, caplog):
+async def test_a_kubelet_that_is_slow_to_answer_is_the_reason_at_once(rig, kubelet, hurried, caplog):
     rig.hurry(unanswered=0.2)
     rig.write(LINE)
     async with rig.running() as host:
@@ -150,7 +153,7 @@ async def test_a_kubelet_that_is_slow_to_answer_is_named_as_the_reason_at_once(r
 
 @asynccontextmanager
 async def answering(directory, code, details):
-    """A kubelet that answers Register so; without a code, one that does not have it."""
+    """A kubelet with this answer to Register; without a code, it does not serve it."""
 
     async def register(_request, context):
         await context.abort(code, details)
@@ -171,7 +174,7 @@ async def answering(directory, code, details):
         await server.stop(None)
 
 
-async def test_a_kubelet_that_hangs_up_during_register_is_said_to_have_gone(rig, hurried):
+async def test_a_kubelet_that_disconnects_during_register_is_the_reason(rig, hurried):
     rig.write(LINE)
 
     async def hang_up(_reader, writer):
@@ -181,14 +184,14 @@ async def test_a_kubelet_that_hangs_up_during_register_is_said_to_have_gone(rig,
     async with server, rig.running() as host:
         await rig.until(lambda: TOY in host.services)
         await rig.until(lambda: standing(host).error)
-        begins = ("the kubelet went away during Register:", "no process answers on the kubelet's socket:")
+        begins = ("the kubelet disconnected during Register:", "no process answers on the kubelet's socket:")
         assert standing(host).error.startswith(begins)
 
 
 @pytest.mark.parametrize(
     ("code", "details", "said"),
     [
-        (None, "", "the kubelet does not know Register of v1beta1: Method not found!"),
+        (None, "", "the kubelet does not serve Register of v1beta1: Method not found!"),
         (grpc.StatusCode.UNKNOWN, "disk\nis  full", "the kubelet did not register it: disk is full"),
         (grpc.StatusCode.INVALID_ARGUMENT, "bad name", "the kubelet did not register it: bad name"),
         (grpc.StatusCode.INTERNAL, "", "the kubelet did not register it: it gave no reason (INTERNAL)"),
@@ -199,9 +202,7 @@ async def test_a_kubelet_that_hangs_up_during_register_is_said_to_have_gone(rig,
         ),
     ],
 )
-async def test_a_refusal_of_register_is_told_plainly_in_the_kubelets_own_words(
-    rig, hurried, code, details, said
-):
+async def test_a_refusal_of_register_is_shown_with_the_kubelets_message(rig, hurried, code, details, said):
     rig.write(LINE)
     async with answering(rig.kubelet_dir, code, details), rig.running() as host:
         await rig.until(lambda: TOY in host.services)

@@ -1,4 +1,4 @@
-"""Node labels in a whole host: made of devices and plan, kept through failures, removed when unwanted."""
+"""Node labels in a whole host: made from devices and plan, kept during failures, removed when unwanted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from scraped_series import value
 
 from devhost.backend import Device, incident
 from devhost.discovery.reconciler import Retry
-from devhost.host import node_labels
 from devhost.host.status import status
 from devhost.telemetry.metrics import Metrics
 
@@ -21,7 +21,7 @@ LINE = "name: example.com/x, backend: toy"
 
 
 def labels(self, devices, offered):
-    """Of the scripted backend: how many there are, and how often each resource gives them."""
+    """Labels of the scripted backend: the number of devices, and of replicas in each resource."""
     found = {"example.com/toy.count": len(devices)}
     for resources in offered.values():
         for name, replicas in resources.items():
@@ -30,14 +30,13 @@ def labels(self, devices, offered):
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    for name, seconds in (("SETTLE", 0.02), ("PENDING", 0.1)):
-        monkeypatch.setattr(node_labels, name, seconds)
+def hurried(rig):
+    rig.timing = replace(rig.timing, labels_settle=0.02, labels_pending=0.1)
 
 
 @pytest.fixture
 def features(rig, tmp_path):
-    """Turns labels on; gives the lines of the file of one backend, without comments."""
+    """Enables labels; returns the lines of a backend's file, without comments."""
     directory = tmp_path / "features.d"
     rig.classes["toy"].labels = labels
     rig.features = directory
@@ -51,10 +50,10 @@ def features(rig, tmp_path):
     rig.write = with_labels
 
     def lines(backend="toy"):
-        file = next(directory.glob(f"devhost*_{backend}"), None)
-        if file is None:
-            return None
-        return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        for file in directory.glob(f"devhost*_{backend}"):
+            with suppress(FileNotFoundError):  # it has just been removed
+                return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        return None
 
     return lines
 
@@ -85,12 +84,12 @@ async def test_nothing_is_written_unless_it_is_wanted(rig, features):
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: rig.host.services)
-        assert await rig.host.node_labels.refresh() == node_labels.RESYNC
+        assert await rig.host.node_labels.refresh() == rig.timing.labels_resync
         assert not rig.features.exists()
         assert standing(rig) is None
 
 
-async def test_switching_labels_off_or_elsewhere_removes_them_without_a_restart(rig, features, tmp_path):
+async def test_disabling_or_moving_labels_removes_files_without_a_restart(rig, features, tmp_path):
     rig.write(LINE)
     async with rig.running() as host:
         await rig.until(features)
@@ -107,7 +106,7 @@ async def test_switching_labels_off_or_elsewhere_removes_them_without_a_restart(
         assert [path.name for path in rig.features.iterdir()] == ["gfd"]
 
 
-async def test_files_of_an_earlier_run_that_are_not_wanted_any_more_are_removed(rig, features):
+async def test_unwanted_files_of_an_earlier_run_are_removed(rig, features):
     rig.write(LINE)
     async with rig.running():
         await rig.until(features)
@@ -128,7 +127,7 @@ async def test_a_backend_that_leaves_the_configuration_takes_its_labels_with_it(
         assert features()
 
 
-async def test_a_backend_that_cannot_look_after_a_restart_keeps_its_labels(rig, features):
+async def test_a_backend_that_cannot_scan_after_a_restart_keeps_its_labels(rig, features):
     rig.write(LINE)
     async with rig.running():
         await rig.until(features)
@@ -140,11 +139,11 @@ async def test_a_backend_that_cannot_look_after_a_restart_keeps_its_labels(rig, 
     rig.scripts["toy"].on_discover = fail
     async with rig.running():
         await rig.until(lambda: rig.scripts["toy"].looks > 2)
-        assert await rig.host.node_labels.refresh() == node_labels.PENDING
+        assert await rig.host.node_labels.refresh() == rig.timing.labels_pending
         assert features() == before
 
 
-async def test_a_failing_backend_keeps_its_file_and_disturbs_no_other(rig, features):
+async def test_a_failing_backend_keeps_its_file_and_affects_no_other(rig, features):
     rig.classes["other"].labels = lambda self, devices, offered: {"example.com/other": "yes"}
     rig.write(LINE, "name: example.com/y, backend: other")
     async with rig.running():
@@ -158,14 +157,14 @@ async def test_a_failing_backend_keeps_its_file_and_disturbs_no_other(rig, featu
         rig.change("toy", [Device("d0")])
         await rig.until(lambda: "no labels today" in standing(rig)["reason"])
         assert features() == before
-        assert rig.host.scanners["toy"].condition.reason == ""  # its devices are well
+        assert rig.host.scanners["toy"].condition.reason == ""  # its devices are healthy
         rig.classes["toy"].labels = labels
         rig.host.node_labels.wake()
         await rig.until(lambda: features()[0] == "example.com/toy.count=1")
         await rig.until(lambda: standing(rig)["reason"] == "")
 
 
-async def test_a_bad_label_is_left_out_and_named(rig, features, caplog):
+async def test_an_invalid_label_is_omitted_and_reported(rig, features, caplog):
     rig.classes["toy"].labels = lambda self, devices, offered: {"a b": 1, "example.com/fine": "x y"}
     rig.write(LINE)
     async with rig.running():
@@ -174,7 +173,9 @@ async def test_a_bad_label_is_left_out_and_named(rig, features, caplog):
     assert [record.message for record in caplog.records].count("labels are missing") == 1
 
 
-async def test_a_directory_that_is_none_is_said_once_and_harms_nothing(rig, features, kubelet, caplog):
+async def test_a_path_that_is_no_directory_is_logged_once_and_affects_nothing_else(
+    rig, features, kubelet, caplog
+):
     rig.features.write_text("a file is in the way")
     rig.write(LINE)
     async with rig.running():
@@ -185,9 +186,7 @@ async def test_a_directory_that_is_none_is_said_once_and_harms_nothing(rig, feat
     assert [record.message for record in caplog.records].count("labels are missing") == 1
 
 
-async def test_a_file_that_cannot_be_written_is_named_with_the_cause_and_the_mend_and_told_once(
-    rig, features, monkeypatch, caplog
-):
+async def test_a_write_failure_is_logged_once_with_cause_and_fix(rig, features, monkeypatch, caplog):
     full = True
 
     def refuse(descriptor):
@@ -214,7 +213,7 @@ async def test_a_file_that_cannot_be_written_is_named_with_the_cause_and_the_men
     assert [record.message for record in caplog.records].count("labels written") == 1
 
 
-async def test_ever_new_reasons_for_missing_labels_do_not_fill_the_log(rig, features, caplog):
+async def test_changing_reasons_for_missing_labels_do_not_fill_the_log(rig, features, caplog):
     asked = []
 
     def fail(self, devices, offered):
@@ -231,9 +230,7 @@ async def test_ever_new_reasons_for_missing_labels_do_not_fill_the_log(rig, feat
     assert [record.message for record in caplog.records].count("labels are missing") == incident.MOST
 
 
-async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_when_they_can(
-    rig, features, monkeypatch, caplog
-):
+async def test_a_removal_failure_is_logged_once_and_retried(rig, features, monkeypatch, caplog):
     rig.write(LINE)
     async with rig.running() as host:
         await rig.until(features)
@@ -257,8 +254,8 @@ async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_
     assert len(told) == 1
 
 
-async def test_a_file_that_somebody_removed_comes_back(rig, features, monkeypatch):
-    monkeypatch.setattr(node_labels, "RESYNC", 0.2)
+async def test_a_removed_file_is_written_again(rig, features):
+    rig.timing = replace(rig.timing, labels_resync=0.2)
     rig.write(LINE)
     async with rig.running():
         await rig.until(features)
@@ -266,7 +263,7 @@ async def test_a_file_that_somebody_removed_comes_back(rig, features, monkeypatc
         await rig.until(features)
 
 
-async def test_the_same_devices_are_not_asked_about_again(rig, features):
+async def test_unchanged_devices_are_not_labelled_again(rig, features):
     asked = []
 
     def counting(self, devices, offered):

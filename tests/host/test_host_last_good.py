@@ -1,4 +1,4 @@
-"""A host and the copy of what it accepted: when it is written, and who hears that the file was refused."""
+"""The copy of the accepted configuration: when it is written, and who learns that the file was refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from devhost.backend.observe import ConfigurationRead, hookimpl
 from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Copied
-from devhost.discovery import catalog
 from devhost.host.problems import problems
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -26,7 +25,7 @@ def kept(rig, tmp_path) -> LastGood:
     return LastGood(rig.config, tmp_path / "state")
 
 
-async def test_what_is_offered_has_its_copy(rig, kubelet, kept, caplog):
+async def test_devices_are_offered_after_the_copy_is_written(rig, kubelet, kept, caplog):
     def copied() -> bool:
         found = kept.read()
         slow = "the configuration is not copied" in caplog.text  # the disk took longer than devhost waits
@@ -86,7 +85,7 @@ async def test_a_copy_of_an_earlier_configuration_is_a_problem_until_it_is_repla
         assert kept.read().data == rig.config.read_bytes()
 
 
-async def test_observers_hear_at_the_start_that_the_file_was_refused(rig, kubelet):
+async def test_observers_are_notified_at_the_start_that_the_file_was_refused(rig, kubelet):
     class Ear:
         def __init__(self) -> None:
             self.news: list[ConfigurationRead] = []
@@ -95,12 +94,10 @@ async def test_observers_hear_at_the_start_that_the_file_was_refused(rig, kubele
         def devhost_configuration_read(self, news: tuple[ConfigurationRead, ...]) -> None:
             self.news += news
 
-    ear, load, builder = Ear(), rig.load, catalog._Builder()
-    builder._register(ear, "tests", "1", "ear")
+    ear, load = Ear(), rig.load
+    rig.observe(ear)
     copied = Copied(Path("/var/lib/devhost/config-0.yaml"), "2026-11-20T12:00:00Z", ("it is wrong",))
-    rig.load = lambda: replace(
-        load(), catalog=replace(load().catalog, observers=tuple(builder.observers.values())), copied=copied
-    )
+    rig.load = lambda: replace(load(), copied=copied)
     rig.write(TOY_LINE)
     async with rig.running():
         await rig.until(lambda: ear.news)

@@ -1,4 +1,4 @@
-"""What the log of a whole host says of devices: quiet at the start, then a line for each change."""
+"""The log of a whole host about devices: no lines at the start, then one for each change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from devhost.backend.model import HEALTHY, unhealthy
 TOY = "example.com/toy"
 
 
-async def test_a_device_that_turns_unhealthy_and_back_is_in_the_log_once_each(rig, kubelet, caplog):
+async def test_each_change_of_health_is_logged_once(rig, kubelet, caplog):
     caplog.set_level(logging.INFO, "devhost")
     rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 100}}")
 

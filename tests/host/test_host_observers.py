@@ -1,4 +1,4 @@
-"""What observers hear of a whole host, and that it goes its way whatever they do."""
+"""The events that observers get from a whole host, which does not depend on them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,6 @@ LINE = f"name: {TOY}, backend: toy"
 PAGE = Path(__file__).parents[2] / "docs" / "observers.md"
 
 
-pytestmark = pytest.mark.usefixtures("impatient")
-
-
 @dataclass
 class Ear:
     """An observer with every hook."""
@@ -59,35 +56,18 @@ class Ear:
         return [one for one in self.news if isinstance(one, kind)]
 
     def told(self) -> list[tuple[str, str]]:
-        """Kind and device of the news of devices, in order."""
+        """Kind and device of the events about devices, in order."""
         return [(type(one).__name__, one.device.id) for one in self.news if hasattr(one, "device")]
-
-
-def observing(rig, *plugins: object) -> None:
-    """Makes these plugins, drop-in modules or objects, the observers of the host from its next load on."""
-    builder = catalog._Builder()
-    for number, plugin in enumerate(plugins):
-        builder._register(plugin, "tests", "1", f"observer{number}")
-    assert builder.refused == []
-    rig.observers = tuple(builder.observers.values())
-
-    def load():
-        loaded = type(rig).load(rig)
-        return replace(loaded, catalog=replace(loaded.catalog, observers=rig.observers))
-
-    rig.load = load
 
 
 @pytest.fixture
 def ear(rig) -> Ear:
     ear = Ear()
-    observing(rig, ear)
+    rig.observe(ear)
     return ear
 
 
-async def test_devices_appear_fall_ill_get_well_and_leave_once_each_however_often_they_are_shared(
-    rig, kubelet, ear
-):
+async def test_each_change_of_a_shared_device_is_one_event(rig, kubelet, ear):
     rig.write(f"{LINE}, share: {{replicas: 100}}")
     async with rig.running():
         await rig.until(lambda: len(ear.news) == 2)
@@ -110,7 +90,7 @@ async def test_devices_appear_fall_ill_get_well_and_leave_once_each_however_ofte
     assert (left.device.id, left.reason) == ("d1", "the device is gone")
 
 
-async def test_a_device_that_appears_ill_is_one_piece_of_news(rig, kubelet, ear):
+async def test_a_device_that_appears_unhealthy_is_one_event(rig, kubelet, ear):
     rig.scripts["toy"].devices = [Device("d0", health=unhealthy("cold"))]
     rig.write(LINE)
     async with rig.running():
@@ -119,7 +99,7 @@ async def test_a_device_that_appears_ill_is_one_piece_of_news(rig, kubelet, ear)
     assert ear.of(HealthChanged) == []
 
 
-async def test_a_device_is_handed_out_held_by_a_pod_and_released(rig, kubelet, ear):
+async def test_allocation_holder_and_release_are_events(rig, kubelet, ear):
     rig.write(f"{LINE}, share: {{replicas: 3}}")
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
@@ -139,7 +119,7 @@ async def test_a_device_is_handed_out_held_by_a_pod_and_released(rig, kubelet, e
     assert held.holder.pod == released.holder.pod == "pod"
 
 
-async def test_who_begins_to_listen_on_a_reload_is_told_what_there_is_and_the_old_one_no_more(
+async def test_an_observer_added_by_a_reload_gets_the_present_state_and_a_removed_one_nothing(
     rig, kubelet, ear
 ):
     rig.write(LINE)
@@ -148,7 +128,7 @@ async def test_who_begins_to_listen_on_a_reload_is_told_what_there_is_and_the_ol
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: ear.of(Held))
         new = Ear()
-        observing(rig, new)
+        rig.observe(new)
         host.reload()
         await rig.until(lambda: new.of(ConfigurationRead))
         old = len(ear.news)
@@ -159,7 +139,7 @@ async def test_who_begins_to_listen_on_a_reload_is_told_what_there_is_and_the_ol
     assert new.told()[2:3] == [("Held", ear.of(Held)[0].device.id)]
 
 
-async def test_configurations_and_the_devices_they_give_and_take_are_news(rig, kubelet, ear):
+async def test_configurations_and_the_devices_they_add_and_remove_are_events(rig, kubelet, ear):
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: len(ear.of(Appeared)) == 2)
@@ -174,7 +154,7 @@ async def test_configurations_and_the_devices_they_give_and_take_are_news(rig, k
     assert {one.reason for one in ear.of(Left)} == {"the resource has left the configuration"}
 
 
-async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, ear):
+async def test_a_backend_failure_and_its_end_are_one_event_each(rig, kubelet, ear):
     rig.write(LINE)
 
     def fail() -> None:
@@ -192,10 +172,10 @@ async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, 
     assert "the driver is busy" in degraded.reason
 
 
-async def test_a_hung_observer_holds_up_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear):
+async def test_a_hung_observer_delays_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear):
     ear.hang = threading.Event()
     other = Ear()
-    observing(rig, ear, other)
+    rig.observe(ear, other)
     rig.write(LINE)
     rig.hurry_discovery(observer=1.0)
     async with rig.running() as host:
@@ -213,7 +193,7 @@ async def test_a_hung_observer_holds_up_neither_lists_nor_pods_nor_the_exit(rig,
     ear.hang.set()
 
 
-async def test_without_observers_none_of_it_runs(rig, kubelet):
+async def test_without_observers_no_event_is_made(rig, kubelet):
     rig.write(LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -227,11 +207,11 @@ def _programs() -> list[str]:
     return re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
 
 
-async def test_the_drop_in_of_the_documentation_writes_who_held_what(rig, kubelet, tmp_path):
+async def test_the_drop_in_of_the_documentation_records_holders(rig, kubelet, tmp_path):
     file = tmp_path / "holding.py"
     file.write_text(_programs()[0], encoding="utf-8")
     (module,) = (one.plugin for one in catalog.load([tmp_path]).observers if one.origin == str(file))
-    observing(rig, module)
+    rig.observe(module)
     written = tmp_path / "holding.jsonl"
     rig.write(LINE)
     async with rig.running():
@@ -248,7 +228,7 @@ async def test_the_drop_in_of_the_documentation_writes_who_held_what(rig, kubele
 async def test_the_object_of_the_documentation_knows_every_device(rig, kubelet):
     package = ModuleType("example_inventory")
     exec(_programs()[1], vars(package))
-    observing(rig, package.exporter)
+    rig.observe(package.exporter)
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: len(package.exporter.devices) == 2)

@@ -1,4 +1,4 @@
-"""The liveness probe calls devhost's own sockets, and harms none of them."""
+"""The liveness probe calls devhost's own sockets and does not affect them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 from devhost.kubelet.self_check import MOST, SelfCheck
 from devhost.kubelet.server import CONNECTIONS
@@ -22,7 +23,7 @@ TOY, OTHER = "example.com/toy", "example.com/other"
 
 @contextmanager
 def put_in_place(path: Path, *, listening: bool):
-    """Another socket in the place of one, from one moment to the next: it takes connections and is silent."""
+    """Replaces a socket with one that accepts connections and never answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
         aside = path.with_name("aside")
         mute.bind(str(aside))
@@ -30,6 +31,42 @@ def put_in_place(path: Path, *, listening: bool):
             mute.listen()
         aside.rename(path)
         yield
+
+
+async def until(condition):
+    """Waits for what happens inside the process."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def checking(*args, **options):
+    """A running self-check; its clock does not move unless another one is given."""
+    check = SelfCheck(*args, **{"clock": FakeClock(), **options})
+    running = asyncio.create_task(check.run())
+    try:
+        yield check
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+class Sockets:
+    """Many sockets, of which those named in ``mute`` do not answer; keeps which ones are asked."""
+
+    def __init__(self, count):
+        self.paths = {f"a.b/{n:03}": Path(f"/{n:03}") for n in range(count)}
+        self.asked, self.mute, self.gate = [], set(), asyncio.Event()
+        self.gate.set()
+
+    async def ask(self, path, deadline):
+        self.asked.append(path.name)
+        await self.gate.wait()
+        return "silent" if path.name in self.mute else ""
+
+    def checking(self, **options):
+        return checking(lambda: self.paths, ask=self.ask, **options)
 
 
 @pytest.fixture
@@ -47,11 +84,11 @@ def standing(host):
     }
 
 
-async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
+async def test_working_sockets_answer_and_are_not_affected(host):
     before, files = standing(host), host.services.sockets()
-    sockets = SelfCheck(host.services.sockets, clock=iter(range(0, 1000, 10)).__next__)
-    for _ in range(20):
-        assert await sockets.answer() == (True, "")
+    async with checking(host.services.sockets, timing=Timing(verdict_holds=0.0)) as sockets:
+        for _ in range(20):
+            assert await sockets.answer() == (True, "")
     assert (standing(host), host.services.sockets()) == (before, files)
     assert files.keys() == {TOY, OTHER}
 
@@ -59,129 +96,114 @@ async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
 @pytest.mark.parametrize(
     ("listening", "reason"), [(True, "no answer within 0.2 s"), (False, "no process listens on it")]
 )
-async def test_a_socket_that_is_not_ours_any_more_is_named_and_fails_the_probe(host, listening, reason):
+async def test_a_socket_that_was_replaced_is_named_and_fails_the_probe(host, listening, reason):
     with put_in_place(host.services.sockets()[TOY], listening=listening):
-        sockets = SelfCheck(lambda: {TOY: host.services.sockets()[TOY]}, timing=Timing(self_check=0.2))
-        answer = await probe(sockets.answer)()
-        said = f"own socket does not answer: {TOY} ({reason})\n"
-        assert (answer.status, answer.body.decode()) == (503, said)
-        assert await SelfCheck(lambda: {OTHER: host.services.sockets()[OTHER]}).answer() == (True, "")
+        async with checking(
+            lambda: {TOY: host.services.sockets()[TOY]}, timing=Timing(self_check=0.2)
+        ) as sockets:
+            answer = await probe(sockets.answer)()
+        failure = f"own socket does not answer: {TOY} ({reason})\n"
+        assert (answer.status, answer.body.decode()) == (503, failure)
+        async with checking(lambda: {OTHER: host.services.sockets()[OTHER]}) as others:
+            assert await others.answer() == (True, "")
         assert standing(host)[TOY][0] == 1
 
 
-async def test_a_socket_that_was_exchanged_while_it_was_asked_is_no_failure(host, tmp_path):
+async def test_a_registration_that_was_replaced_during_the_check_is_no_failure(host, tmp_path):
     answers = iter([{TOY: tmp_path / "old"}, {TOY: host.services.sockets()[TOY]}])
-    assert await SelfCheck(lambda: next(answers)).answer() == (True, "")
+    async with checking(lambda: next(answers)) as sockets:
+        assert await sockets.answer() == (True, "")
 
 
-async def test_what_is_not_registered_is_not_asked(rig):
+async def test_a_resource_that_is_not_registered_is_not_asked(rig):
     rig.write("name: example.com/none, backend: toy, where: {model: none}", f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services)
         assert host.services.sockets() == {}
-        assert await SelfCheck(host.services.sockets).answer() == (True, "")
+        assert await host.self_check.answer() == (True, "")
 
 
-class Counted(SelfCheck):
-    """Keeps which sockets are asked; those whose name is in ``mute`` do not answer."""
-
-    def __init__(self, count, clock=lambda: 0.0):
-        self.paths = {f"a.b/{n:03}": Path(f"/{n:03}") for n in range(count)}
-        super().__init__(lambda: self.paths, clock=clock)
-        self.asked, self.mute, self.gate = [], set(), asyncio.Event()
-        self.gate.set()
-
-    async def _call(self, path):
-        self.asked.append(path.name)
-        await self.gate.wait()
-        return "silent" if path.name in self.mute else ""
-
-
-async def test_of_many_sockets_each_has_its_turn_and_a_silent_one_is_asked_every_time():
-    clock = iter(range(0, 10000, 10))
-    sockets = Counted(100, lambda: next(clock))
+async def test_of_many_sockets_each_is_asked_in_turn_and_a_silent_one_every_time():
+    sockets, rounds = Sockets(100), []
     sockets.mute = {"007"}
-    rounds = []
-    for _ in range(8):
-        sockets.asked.clear()
-        ok, _reason = await sockets.answer()
-        rounds.append((ok, list(sockets.asked)))
+    async with sockets.checking(timing=Timing(verdict_holds=0.0)) as check:
+        for _ in range(8):
+            sockets.asked.clear()
+            ok, _reason = await check.answer()
+            rounds.append((ok, list(sockets.asked)))
     assert max(len(asked) for _, asked in rounds) <= MOST
     assert {name for _, asked in rounds for name in asked} == {path.name for path in sockets.paths.values()}
     assert [ok for ok, _ in rounds] == [False] * 8
 
 
-async def test_those_who_ask_at_one_time_or_soon_after_share_a_verdict():
-    now = [0.0]
-    sockets = Counted(3, lambda: now[0])
+async def test_callers_at_one_time_or_soon_after_each_other_share_a_verdict():
+    clock, sockets = FakeClock(), Sockets(3)
     sockets.gate.clear()
-    asking = [asyncio.ensure_future(sockets.answer()) for _ in range(50)]
-    await asyncio.sleep(0)
-    asking[0].cancel()  # its client has left: the others still get their answer
-    sockets.gate.set()
-    assert await asyncio.gather(*asking[1:]) == [(True, "")] * 49
-    await sockets.answer()
-    assert len(sockets.asked) == 3
-    now[0] += 1.0
-    await sockets.answer()
-    assert len(sockets.asked) == 6
+    async with sockets.checking(clock=clock) as check:
+        asking = [asyncio.ensure_future(check.answer()) for _ in range(50)]
+        await until(lambda: sockets.asked)
+        asking[0].cancel()  # its client has left: the others still get their answer
+        sockets.gate.set()
+        assert await asyncio.gather(*asking[1:]) == [(True, "")] * 49
+        await check.answer()
+        assert len(sockets.asked) == 3
+        await clock.advance(1.0)
+        await check.answer()
+        assert len(sockets.asked) == 6
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host):
-    clock = iter(range(0, 100000, 10))
-    sockets = SelfCheck(host.services.sockets, clock=lambda: next(clock))
-
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    for _ in range(100):
-        await sockets.answer()
-    memory, descriptors = resident(), len(os.listdir("/proc/self/fd"))
-    for _ in range(300):
-        await sockets.answer()
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 8
-    assert resident() - memory < 8 << 20
+    async with checking(host.services.sockets, timing=Timing(verdict_holds=0.0)) as sockets:
+        for _ in range(100):
+            await sockets.answer()
+        memory, descriptors = resident(), len(os.listdir("/proc/self/fd"))
+        for _ in range(300):
+            await sockets.answer()
+        assert len(os.listdir("/proc/self/fd")) <= descriptors + 8
+        assert resident() - memory < 8 << 20
 
 
-async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask():
-    asked = []
-    said = []
-
-    class Mended(SelfCheck):
-        async def _call(self, path: Path) -> str:
-            asked.append(path)
-            return "no process listens on it" if len(asked) <= 20 else ""
-
-    again = Timing(verdict_holds=0.0, self_check_again=0.2)
-    own = Mended(lambda: {TOY: Path("a.sock")}, lambda: said.append(own.failure), timing=again)
-    for _ in range(10):
-        assert not (await own.answer())[0]
-    assert len(asked) == 10
-    await own.answer()
-    async with asyncio.timeout(60):
-        while own.failure:
-            await asyncio.sleep(0.01)
-    assert len(asked) == 21
-    await asyncio.sleep(0.2)
-    assert len(asked) == 21
-    assert said == [f"own socket does not answer: {TOY} (no process listens on it)", ""]
+async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_callers_there_are():
+    clock, sockets, failures = FakeClock(), Sockets(1), []
+    sockets.mute = {"000"}
+    again = Timing(verdict_holds=0.0, self_check_again=10.0)
+    async with sockets.checking(
+        changed=lambda: failures.append(check.failure), timing=again, clock=clock
+    ) as check:
+        for _ in range(10):
+            assert not (await check.answer())[0]
+        assert len(sockets.asked) == 10
+        await clock.advance(9.9)
+        assert len(sockets.asked) == 10
+        await clock.advance(0.1)
+        assert len(sockets.asked) == 11
+        sockets.mute.clear()
+        await clock.advance(10.0)
+        assert len(sockets.asked) == 12
+        await clock.advance(100.0)
+        assert len(sockets.asked) == 12
+    assert failures == ["own socket does not answer: a.b/000 (silent)", ""]
 
 
 async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
-    """gRPC closes the seventeenth connection at once, which looks as if nobody listened."""
+    """gRPC closes the seventeenth connection at once, as if no process listened."""
     path = host.services.sockets()[TOY]
     before = standing(host)
     with ExitStack() as open_:
         for _ in range(2 * CONNECTIONS):
             peer = open_.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             await asyncio.to_thread(peer.connect, str(path))
-        answer = await probe(SelfCheck(lambda: {TOY: path}).answer)()
+        async with checking(lambda: {TOY: path}) as sockets:
+            answer = await probe(sockets.answer)()
         assert (answer.status, answer.body) == (200, b"ok\n")
     assert standing(host) == before
 
 
-async def test_a_socket_of_another_process_that_takes_nobody_in_fails_the_probe(host):
+async def test_a_socket_of_another_process_fails_the_probe(host):
     code = (
         "import socket, sys\n"
         "own = socket.socket(socket.AF_UNIX); own.bind(sys.argv[1]); own.listen()\n"
@@ -195,7 +217,8 @@ async def test_a_socket_of_another_process_that_takes_nobody_in_fails_the_probe(
     try:
         assert await other.stdout.readline() == b"listens\n"
         aside.rename(path)
-        ok, reason = await SelfCheck(lambda: {TOY: path}).answer()
+        async with checking(lambda: {TOY: path}) as sockets:
+            ok, reason = await sockets.answer()
     finally:
         other.kill()
         await other.wait()

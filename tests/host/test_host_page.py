@@ -1,4 +1,4 @@
-"""The status page of a host that runs: what happens to its devices is there without asking again."""
+"""The status page of a running host shows changes of devices without a reload."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from devhost.telemetry.page.serving import StatusPage
 WAIT = 60.0
 
 
-async def test_an_open_page_hears_of_a_device_that_becomes_unhealthy_and_of_the_end(rig, kubelet):
+async def test_an_open_page_receives_changes_of_health_and_the_end(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
     page = StatusPage(lambda: status(rig.host), node="n1")
     server = HttpServer(Listen("127.0.0.1", 0), page.routes())

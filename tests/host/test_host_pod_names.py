@@ -1,4 +1,4 @@
-"""No sentence names a pod: its name is a field beside it, which the page has only with ``--show-pods``."""
+"""No reason names a pod: the name is in a separate field, which the page has only with ``--show-pods``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ NEW_LINE = f"name: {NEW}, backend: toy"
 POD = "train-x7"
 HOLDER = {"namespace": "default", "pod": POD, "container": "main"}
 
-pytestmark = pytest.mark.usefixtures("impatient")
-
 
 async def forgotten(rig, kubelet, token: str) -> None:
     await kubelet.restart(forget=True)
@@ -47,7 +45,7 @@ async def shared_otherwise(rig, kubelet, token: str) -> None:
 
 
 async def under_a_former_id(rig, kubelet, token: str) -> None:
-    """The next devhost has other ids, as after an upgrade."""
+    """The next devhost uses other ids, as after an upgrade."""
     found = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [Device(f"new-{one.id}", former_ids=(one.id,)) for one in found]
 
@@ -66,7 +64,7 @@ async def through_a_claim(rig, kubelet, token: str) -> None:
 
 
 class Case(NamedTuple):
-    """What happens to a pod's device, and the sentence that means the pod."""
+    """What happens to a pod's device, and the reason that refers to the pod."""
 
     happens: Callable[[Any, Any, str], Awaitable[None]]
     says: str
@@ -90,7 +88,7 @@ def rows(document: StatusDocument, place: str) -> list[Any]:
 
 
 def meant(document: StatusDocument, case: Case, place: str) -> list[Any]:
-    """The rows of a place whose reason is the sentence of a case, and means the pod."""
+    """The rows of a place with the reason of a case."""
     return [
         row for row in rows(document, place) if case.says in row["reason"] and row.get("heldBy") == [HOLDER]
     ]
@@ -106,7 +104,7 @@ async def answers(page: StatusPage) -> tuple[str, str]:
 
 
 def counted(host: Any, metrics: Metrics) -> None:
-    """Has metrics report what is wrong and what left, as ``devhost run`` has it."""
+    """Makes metrics report problems and removed devices, as in ``devhost run``."""
     metrics.name_problems(
         lambda: (problems(host).counts, [(p.kind, p.subject, p.reason) for p in problems(host).shown]),
         lambda: [
@@ -118,7 +116,7 @@ def counted(host: Any, metrics: Metrics) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.happens.__name__)
-async def test_a_sentence_about_a_pod_never_names_it_and_the_field_beside_it_is_for_who_may_see_it(
+async def test_reasons_never_name_a_pod_and_a_separate_field_does(
     rig, kubelet, case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()

@@ -1,4 +1,4 @@
-"""A backend that changes hardware: asked at the start and for other options, and shown in the status."""
+"""A backend that provisions hardware is called at the start and for new options, and shown in the status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Options:
 
 
 def make_provide(rig, calls):
-    """The toy backend brings its hardware to a count: one is well, two waits, three fails."""
+    """The toy backend provisions a number of devices: one succeeds, two waits, three fails."""
 
     def provision(self):
         calls.append(self.options.count)
@@ -44,7 +44,7 @@ def shown(host):
     return found and (found["state"], found["reason"])
 
 
-async def test_it_follows_the_options_and_no_device_suffers(rig, kubelet):
+async def test_provisioning_follows_the_options_and_affects_no_device(rig, kubelet):
     calls = []
     make_provide(rig, calls)
     write(rig, 1)
@@ -64,14 +64,14 @@ async def test_it_follows_the_options_and_no_device_suffers(rig, kubelet):
         await rig.until(lambda: shown(host) == ("ok", ""))
 
 
-async def test_a_backend_that_changes_nothing_has_no_provisioning(rig, kubelet):
+async def test_a_backend_without_provision_has_no_provisioning(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert shown(host) is None
 
 
-async def test_a_backend_that_is_not_needed_any_more_is_not_asked(rig, kubelet):
+async def test_a_backend_that_is_no_longer_configured_is_not_provisioned(rig, kubelet):
     calls = []
     make_provide(rig, calls)
     write(rig, 2)
@@ -85,7 +85,7 @@ async def test_a_backend_that_is_not_needed_any_more_is_not_asked(rig, kubelet):
         assert len(calls) == before
 
 
-async def test_hardware_is_provided_although_no_resource_has_devices_of_that_backend(rig, kubelet):
+async def test_hardware_is_provisioned_without_any_resource_of_its_backend(rig, kubelet):
     calls = []
     make_provide(rig, calls)
     rig.config.write_text(
@@ -97,27 +97,32 @@ async def test_hardware_is_provided_although_no_resource_has_devices_of_that_bac
         assert shown(host) is not None
 
 
-async def test_what_waits_for_a_pod_goes_on_as_soon_as_the_pod_is_gone(rig, kubelet, monkeypatch):
-    calls = []
-    make_provide(rig, calls)
+async def test_provisioning_that_waits_for_a_pod_is_tried_again_when_the_pod_ends(rig, kubelet):
     woken = []
-    monkeypatch.setattr("devhost.discovery.provisioning.Provisioning.wake", lambda self: woken.append(self))
+    make_provide(rig, [])
     write(rig, 2)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await rig.until(lambda: shown(host) == ("waiting", "a pod has it"))
-        for subscriber in tuple(host.allocations._released):
-            subscriber(TOY, ("d0",))
-        assert woken == [host.provisioning["toy"]]
+        host.provisioning["toy"].wake = lambda: woken.append("toy")
+        await starts_and_ends(rig, kubelet)
+        assert woken == ["toy"]
         write(rig, 1)
         await rig.until(lambda: shown(host) == ("ok", ""))
-        woken.clear()
-        for subscriber in tuple(host.allocations._released):
-            subscriber(TOY, ("d0",))
-        assert woken == []
+        await starts_and_ends(rig, kubelet)
+        assert woken == ["toy"]
 
 
-async def test_metrics_say_in_which_state_it_is(rig, kubelet):
+async def starts_and_ends(rig, kubelet):
+    """A pod gets a device, and releases it."""
+    allocations = rig.host.allocations.of(TOY)
+    (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+    await rig.until(lambda: allocations.holder(token))
+    kubelet.release("pod")
+    await rig.until(lambda: not allocations.tokens())
+
+
+async def test_metrics_show_the_state_of_provisioning(rig, kubelet):
     metrics = Metrics()
     make_provide(rig, [])
 

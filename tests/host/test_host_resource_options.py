@@ -1,4 +1,4 @@
-"""What an entry says to its backend, all the way: from the file to Allocate, PreStartContainer and CDI."""
+"""The options of an entry for its backend: from the file to Allocate, PreStartContainer and CDI."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def configure(node: Node, *entries: str) -> None:
 
 
 def registrations(node: Node, name: str) -> list[bool]:
-    """Of each registration, whether container starts are to be announced."""
+    """Whether PreStartContainer is required, for each registration."""
     return [one.pre_start_required for one in node.kubelet.events.of(events.OptionsRead, name)]
 
 
@@ -76,7 +76,7 @@ async def started_again(node: Node, pod: str) -> dict[str, str]:
     return dict((await node.kubelet.start_container(pod, "main")).envs)
 
 
-async def test_each_resource_is_served_with_what_its_own_entry_says(node: Node) -> None:
+async def test_each_resource_is_served_with_the_options_of_its_entry(node: Node) -> None:
     configure(node, entry(A, "0-1", ", mode: fast, program: x"), entry(B, "2-3"))
     async with node.served():
         await node.offers({A: 2, B: 2})
@@ -86,7 +86,7 @@ async def test_each_resource_is_served_with_what_its_own_entry_says(node: Node) 
         assert (await node.container({B: 1})).envs["MODE"] == "plain"
 
 
-async def test_a_container_start_is_announced_only_where_the_options_want_it(node: Node) -> None:
+async def test_prestart_is_required_only_if_the_options_need_it(node: Node) -> None:
     configure(node, entry(A, "0-1", ", program: x"), entry(B, "2-3"))
     async with node.served():
         await node.offers({A: 2, B: 2})
@@ -110,7 +110,7 @@ async def test_an_edited_value_changes_the_resource_in_place(node: Node) -> None
         assert node.kubelet.allocatable() == {A: 2, B: 2}
 
 
-async def test_a_container_that_starts_again_is_prepared_as_it_was_given_its_devices(node: Node) -> None:
+async def test_a_restarted_container_is_prepared_with_the_options_of_its_allocation(node: Node) -> None:
     configure(node, entry(A, "0-1", ", mode: one, program: x"))
     async with node.served():
         await node.offers({A: 2})
@@ -122,7 +122,7 @@ async def test_a_container_that_starts_again_is_prepared_as_it_was_given_its_dev
         assert Region.prepared == [before, before]
 
 
-async def test_a_resource_that_wants_to_prepare_from_now_on_registers_anew_and_leaves_running_pods_alone(
+async def test_a_resource_that_now_needs_prestart_registers_again_and_keeps_running_pods(
     node: Node,
 ) -> None:
     configure(node, entry(A, "0-1", ", mode: one"))
@@ -139,7 +139,7 @@ async def test_a_resource_that_wants_to_prepare_from_now_on_registers_anew_and_l
         assert [program for _, program in Region.prepared] == ["y"]
 
 
-async def test_a_wrong_value_changes_nothing_and_is_told(node: Node) -> None:
+async def test_an_invalid_value_changes_nothing_and_is_reported(node: Node) -> None:
     configure(node, entry(A, "0-1", ", mode: one"))
     async with node.served():
         await node.offers({A: 2})
@@ -149,7 +149,7 @@ async def test_a_wrong_value_changes_nothing_and_is_told(node: Node) -> None:
         assert (await node.container({A: 1})).envs["MODE"] == "one"
 
 
-async def test_by_cdi_each_specification_says_what_its_own_entry_says(node: Node) -> None:
+async def test_each_cdi_specification_has_the_options_of_its_entry(node: Node) -> None:
     configure(node, entry(A, "0-1", ", inject: cdi, mode: fast"), entry(B, "2-3", ", inject: cdi"))
     async with node.served():
         await node.offers({A: 2, B: 2})
@@ -159,7 +159,7 @@ async def test_by_cdi_each_specification_says_what_its_own_entry_says(node: Node
             assert f"MODE={mode}" in edits["env"]
 
 
-async def test_by_cdi_a_container_that_starts_again_finds_what_it_was_given(node: Node) -> None:
+async def test_a_restarted_container_finds_its_cdi_specification(node: Node) -> None:
     configure(node, entry(A, "0-1", ", inject: cdi, mode: one"))
     async with node.served():
         await node.offers({A: 2})
@@ -196,9 +196,7 @@ def devhost_backends(): return [Card]
 """
 
 
-async def test_a_drop_in_that_was_edited_is_told_what_its_new_class_understands(
-    node: Node, tmp_path: Path
-) -> None:
+async def test_an_edited_drop_in_gets_the_options_of_its_new_class(node: Node, tmp_path: Path) -> None:
     directory = tmp_path / "backends"
     directory.mkdir()
     text = f"backendPaths: [{directory}]\nresources: [{{name: {A}, backend: card, FIELD: y}}]"
@@ -211,7 +209,7 @@ async def test_a_drop_in_that_was_edited_is_told_what_its_new_class_understands(
         node.configure(text.replace("FIELD", "new"))
         assert not await node.reload()
         said = ["old y"]
-        async with asyncio.timeout(PATIENCE):  # until its first look, the object of before serves
+        async with asyncio.timeout(PATIENCE):  # until its first scan, the previous object serves
             while said[-1] != "new y":
                 said.append((await node.container({A: 1})).envs["SAID"])
         assert set(said) == {"old y", "new y"}

@@ -1,4 +1,4 @@
-"""Two plugins under one resource name: who has it, who waits, and what is reported."""
+"""Two plugins for one resource: which one has it, which one waits, and what is reported."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ async def allocatable(kubelet, **expected: int) -> None:
 
 @asynccontextmanager
 async def another(rig, *resources):
-    """A second devhost on the same kubelet, with a file of its own."""
+    """A second devhost on the same kubelet, with a separate file."""
     second = copy.copy(rig)
     second.config = rig.config.with_name("second.yaml")
     second.write(*resources)
-    host = Host(second.config, second.load(), second.load, rig.kubelet_dir)
+    host = Host(second.config, second.load(), second.load, rig.kubelet_dir, timing=rig.timing)
     task = asyncio.create_task(host.run())
     try:
         yield host
@@ -62,7 +62,7 @@ async def another(rig, *resources):
         await asyncio.wait_for(task, 60)
 
 
-async def test_a_resource_that_another_plugin_serves_is_not_taken_over_and_registers_when_it_is_gone(
+async def test_a_resource_of_another_plugin_is_registered_only_after_that_plugin_has_exited(
     rig, kubelet, caplog
 ):
     rig.write(TOY_LINE, OTHER_LINE)
@@ -98,7 +98,7 @@ async def test_an_unrelated_plugin_beside_devhost_delays_nothing(rig, kubelet):
         assert reported(host) == []
 
 
-async def test_take_over_registers_at_once_and_says_so(rig, kubelet, caplog):
+async def test_take_over_registers_at_once_and_is_logged(rig, kubelet, caplog):
     rig.write(f"{TOY_LINE}, takeOver: true")
     async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]):
         await allocatable(kubelet, toy=3)
@@ -167,14 +167,12 @@ async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_r
     assert len(registrations(kubelet, OTHER)) == 1
 
 
-async def test_a_plugin_that_ends_takes_no_registration_along_even_if_it_listed_the_same_devices(
-    rig, kubelet
-):
-    """Up to 1.36 a kubelet then drops devhost as well, and leaves its list stream open."""
+async def test_the_end_of_another_plugin_with_the_same_devices_costs_no_registration(rig, kubelet):
+    """Up to 1.36 a kubelet then also drops devhost, and leaves its list stream open."""
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await allocatable(kubelet, toy=2)
-        # the kubelet must have been seen with our list before it can be seen without
+        # devhost must have seen its list at the kubelet before it can miss it
         asked = []
         kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
         await rig.until(lambda: asked)
@@ -189,7 +187,7 @@ async def _note(asked: list[int]) -> None:
     asked.append(1)
 
 
-async def test_of_two_devhosts_the_one_that_lost_a_name_reports_it_and_each_serves_its_own(
+async def test_the_older_of_two_devhosts_reports_the_conflict_and_each_serves_its_own_resources(
     rig, kubelet, caplog
 ):
     rig.write(TOY_LINE, OTHER_LINE)
@@ -208,7 +206,7 @@ async def test_of_two_devhosts_the_one_that_lost_a_name_reports_it_and_each_serv
                 assert shown(second)["state"] == "registered"
                 assert (reported(first, OTHER), reported(second, "example.com/own")) == ([], [])
                 assert first.ready() == second.ready() == (True, "")
-                # the list of the one that lost does not replace the other's
+                # the list of the older one does not replace the other's
                 first_only = rig.scripts["toy"].devices[:1]
                 lists = len(kubelet.events.of(ev.ListReceived, TOY))
                 rig.change("toy", first_only)
@@ -223,8 +221,8 @@ async def test_of_two_devhosts_the_one_that_lost_a_name_reports_it_and_each_serv
     assert [one.fields["reason"] for one in told] == [reason]
 
 
-async def test_the_devhost_that_lost_a_name_does_not_take_it_back_when_its_registration_ends(rig, kubelet):
-    """Kubelets before 1.25 close the stream of the older plugin: two plugins could fight for ever."""
+async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_registration_ends(rig, kubelet):
+    """Kubelets before 1.25 close the stream of the older plugin, so two plugins could alternate forever."""
     rig.write(TOY_LINE)
     async with rig.running() as first:
         await allocatable(kubelet, toy=2)
@@ -258,6 +256,7 @@ async def test_the_devhost_that_lost_a_name_does_not_take_it_back_when_its_regis
 
 
 async def test_after_a_kubelet_restart_the_plugin_that_had_the_resource_may_register_first(rig, kubelet):
+    rig.hurry(kubelet_start=1.5)
     rig.write(TOY_LINE, OTHER_LINE)
     async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
         await rig.until(lambda: reported(host))
@@ -273,9 +272,7 @@ async def test_after_a_kubelet_restart_the_plugin_that_had_the_resource_may_regi
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
 
 
-async def test_after_a_kubelet_restart_devhost_registers_what_it_had_though_another_plugin_was_first(
-    rig, kubelet
-):
+async def test_after_a_kubelet_restart_devhost_registers_its_resources_again(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await allocatable(kubelet, toy=2)
@@ -296,7 +293,7 @@ async def test_after_a_kubelet_restart_devhost_registers_what_it_had_though_anot
     ],
     ids=["unknown", "disabled"],
 )
-async def test_a_kubelet_that_does_not_say_what_it_lists_delays_nothing(rig, kubelet, fault):
+async def test_a_kubelet_without_allocatable_resources_delays_nothing(rig, kubelet, fault):
     kubelet.faults.inject(Point.ALLOCATABLE, fault, times=None)
     rig.write(TOY_LINE)
     async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]), rig.running() as host:
@@ -304,7 +301,7 @@ async def test_a_kubelet_that_does_not_say_what_it_lists_delays_nothing(rig, kub
         await rig.until(lambda: shown(host)["state"] == "registered")
 
 
-async def test_a_waiting_resource_goes_on_waiting_while_the_kubelet_says_nothing(rig, kubelet):
+async def test_a_waiting_resource_keeps_waiting_while_the_kubelet_does_not_answer(rig, kubelet):
     rig.write(TOY_LINE)
     async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
         await rig.until(lambda: reported(host))
@@ -322,7 +319,7 @@ async def test_a_waiting_resource_goes_on_waiting_while_the_kubelet_says_nothing
         await allocatable(kubelet, toy=2)
 
 
-async def test_many_resources_share_one_question(rig, kubelet, devices):
+async def test_many_resources_share_one_call(rig, kubelet, devices):
     asked: list[int] = []
     kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
     rig.scripts["toy"].devices = devices(40)

@@ -1,4 +1,4 @@
-"""What a backend is told of how much a container asks for, of the entries of the file, and of their names."""
+"""What a backend learns about requested shares, the entries of the file, and their names."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def entry(name: str, where: str, more: str = "") -> str:
     return f'- {{name: "{name}", backend: card, where: {{{where}}}{more}}}\n'
 
 
-async def test_a_backend_is_told_how_much_of_each_device_a_container_asks_for(node: Node) -> None:
+async def test_a_backend_learns_how_much_of_each_device_a_container_requests(node: Node) -> None:
     shared = entry(A, "index: 0", ", share: {replicas: 4}")
     node.configure("resources:\n" + shared + entry(B, "index: 1"))
     async with node.served():
@@ -67,7 +67,7 @@ async def test_a_backend_is_told_how_much_of_each_device_a_container_asks_for(no
         assert (await node.container({B: 1})).envs["SHARES"] == "c1=1"
 
 
-async def test_overrides_of_replicas_count_for_their_own_devices(node: Node) -> None:
+async def test_overrides_of_replicas_apply_to_their_devices(node: Node) -> None:
     share = ", share: {replicas: 2, overrides: [{where: {index: 1}, replicas: 8}]}"
     node.configure("resources:\n" + entry(A, "index: 0-1", share))
     async with node.served():
@@ -78,7 +78,7 @@ async def test_overrides_of_replicas_count_for_their_own_devices(node: Node) -> 
         assert all(part in {"c0=1/2", "c0=1", "c1=1/8", "c1=1/4", "c1=3/8"} for part in two.split(","))
 
 
-async def test_by_cdi_containers_with_more_and_with_less_of_a_device_have_names_of_their_own(
+async def test_containers_with_different_shares_of_a_device_get_different_cdi_names(
     node: Node,
 ) -> None:
     node.configure("resources:\n" + entry(A, "index: 0", ", inject: cdi, share: {replicas: 4}"))
@@ -93,7 +93,7 @@ async def test_by_cdi_containers_with_more_and_with_less_of_a_device_have_names_
         assert "SHARES=c0=1/2" in env[1]
 
 
-async def test_a_new_file_brings_its_entries_to_a_backend_that_goes_on(node: Node) -> None:
+async def test_a_running_backend_learns_the_entries_of_a_new_file(node: Node) -> None:
     node.configure("resources:\n" + entry(A, "index: 0, asked: one", ", mode: one"))
     async with node.served():
         await node.offers({A: 1})
@@ -106,7 +106,7 @@ async def test_a_new_file_brings_its_entries_to_a_backend_that_goes_on(node: Nod
         await node.offers({A: 1, B: 1})
 
 
-async def test_an_entry_s_options_know_its_name(node: Node) -> None:
+async def test_the_options_of_an_entry_have_its_name(node: Node) -> None:
     node.configure("resources:\n" + entry(A, "index: 0"))
     async with node.served():
         await node.offers({A: 1})

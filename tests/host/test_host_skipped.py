@@ -1,4 +1,4 @@
-"""Optional entries whose backend is not installed: the others are served, status and log name the backend."""
+"""Optional entries without an installed backend: others are served, and status and log name the backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def not_installed(host):
     return {one["name"]: one["reason"] for one in found if one["state"] == "not installed"}
 
 
-async def test_what_is_installed_is_served_and_what_is_not_is_named(rig, kubelet, caplog):
+async def test_installed_backends_are_served_and_others_are_named(rig, kubelet, caplog):
     caplog.set_level("INFO", logger="devhost")
     rig.write(GPU, f"name: {TOY}, backend: toy")
     async with rig.running() as host:
@@ -24,7 +24,7 @@ async def test_what_is_installed_is_served_and_what_is_not_is_named(rig, kubelet
         assert caplog.text.count("backend is not installed") == 1
 
 
-async def test_an_edit_brings_and_takes_skipped_entries(rig, kubelet):
+async def test_an_edit_adds_and_removes_skipped_entries(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

@@ -1,4 +1,4 @@
-"""What a container has that no list shows is told with the true reason; gone is said of what is gone only."""
+"""Allocations that no list shows are reported with the right reason; only vanished devices count as gone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ill(host) -> list[tuple[str, str]]:
 
 
 async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -> None:
-    """Has a pod get so much of a resource before devhost restarts."""
+    """Allocates so much of a resource to a pod before devhost restarts."""
     rig.write(line)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable().get(resource) == count)
@@ -31,12 +31,12 @@ async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -
 
 
 async def settled(rig, host, condition) -> None:
-    """Waits for a condition, and until every backend has looked."""
+    """Waits for a condition, and until every backend has scanned."""
     await rig.until(lambda: host.planned and host.allocations.known and condition())
     await rig.until(lambda: all(one.listed for one in host.scanners.values()))
 
 
-async def test_a_device_that_went_while_devhost_was_away_is_a_problem_until_it_is_back(rig, kubelet):
+async def test_a_device_that_vanished_while_devhost_was_stopped_is_a_problem_until_it_returns(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
     both = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = both[:1]
@@ -47,7 +47,7 @@ async def test_a_device_that_went_while_devhost_was_away_is_a_problem_until_it_i
         await rig.until(lambda: not ill(host) and not reasons(host))
 
 
-async def test_also_where_no_device_of_the_resource_is_left(rig, kubelet):
+async def test_a_vanished_device_is_a_problem_even_if_its_resource_has_no_devices(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
     rig.scripts["toy"].devices = []
     async with rig.running() as host:
@@ -55,7 +55,7 @@ async def test_also_where_no_device_of_the_resource_is_left(rig, kubelet):
         assert problems(host).counts["device"] == 2
 
 
-async def test_a_resource_that_only_begins_as_a_template_does_may_be_another_plugins(rig, kubelet):
+async def test_a_resource_that_matches_a_template_may_belong_to_another_plugin(rig, kubelet):
     rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "special", "index": 0})]
     await handed_out(rig, kubelet, "name: example.com/special, backend: other", 1, "example.com/special")
     rig.write("name: 'example.com/{model}', backend: toy")
@@ -65,7 +65,7 @@ async def test_a_resource_that_only_begins_as_a_template_does_may_be_another_plu
         assert ill(host) == []
 
 
-async def test_a_resource_that_has_another_backend_now_has_lost_nothing(rig, kubelet):
+async def test_a_resource_that_changed_its_backend_has_lost_no_device(rig, kubelet):
     rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "x100", "index": 0})]
     rig.write(LINE)
     async with rig.running() as host:
@@ -78,7 +78,7 @@ async def test_a_resource_that_has_another_backend_now_has_lost_nothing(rig, kub
         assert ill(host) == []
 
 
-async def test_of_devices_that_were_handed_out_together_only_the_one_that_went_is_gone(rig, kubelet):
+async def test_only_the_vanished_one_of_devices_allocated_together_is_gone(rig, kubelet):
     await handed_out(rig, kubelet, LINE + ", share: {replicas: 4, of: all}", 4)
     rig.write(LINE)
     async with rig.running() as host:
@@ -90,7 +90,7 @@ async def test_of_devices_that_were_handed_out_together_only_the_one_that_went_i
         assert GONE not in reasons(host).values()
 
 
-async def test_a_device_whose_replicas_are_listed_in_part_is_one_problem(rig, kubelet):
+async def test_a_device_with_some_replicas_listed_is_one_problem(rig, kubelet):
     await handed_out(rig, kubelet, LINE + ", share: {replicas: 4}", 8)
     rig.write(LINE + ", share: {replicas: 2}")
     async with rig.running() as host:
@@ -101,7 +101,7 @@ async def test_a_device_whose_replicas_are_listed_in_part_is_one_problem(rig, ku
         assert problems(host).counts["device"] == 1
 
 
-async def test_a_device_that_is_reported_unusably_is_not_gone(rig, kubelet):
+async def test_a_device_that_is_refused_as_unusable_is_not_gone(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
     one, two = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [one, replace(two, attributes={"model": 7, "index": 1})]
@@ -112,7 +112,7 @@ async def test_a_device_that_is_reported_unusably_is_not_gone(rig, kubelet):
         assert problems(host).counts["refused"] == 1
 
 
-async def test_of_a_backend_that_has_not_answered_since_the_start_nothing_is_said_to_be_gone(rig, kubelet):
+async def test_no_device_of_a_backend_that_has_not_answered_is_gone(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""`share: {of: all}` over real sockets: the list stays, what a pod gets follows the devices."""
+"""`share: {of: all}` over real sockets: the list stays, and pods get the present devices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_plugging_changes_what_a_pod_gets_and_not_the_list(rig, kubelet):
         assert {device["device"] for device in resource["devices"]} == {"all"}
 
 
-async def test_a_device_that_cannot_be_had_is_left_out_and_told(rig, kubelet, caplog):
+async def test_a_device_that_cannot_be_allocated_is_omitted_and_logged(rig, kubelet, caplog):
     def refuse(devices):
         if any(device.id == "d1" for device in devices):
             raise AllocationError("the card is being reset")
@@ -71,14 +71,14 @@ async def test_a_device_that_cannot_be_had_is_left_out_and_told(rig, kubelet, ca
     assert len(said) == 1
 
 
-async def test_sharing_together_or_one_by_one_can_be_changed_while_pods_run(rig, kubelet):
+async def test_sharing_can_be_changed_between_each_and_all_while_pods_run(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         held = (await kubelet.admit("old", "main", TOY, 1)).device_ids[0]
         rig.write(LINE)
         await kubelet.wait_for(lambda: {d.id for d in kubelet.devices(TOY)} == TOKENS | {held})
-        assert kubelet.healthy(TOY) == set()  # the pod has a device for itself, that each of them would give
+        assert kubelet.healthy(TOY) == set()  # each token includes the device that the pod holds exclusively
         kubelet.release("old")
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == TOKENS)
         assert await given(kubelet, "new") == "d0,d1"
@@ -92,8 +92,8 @@ async def test_sharing_together_or_one_by_one_can_be_changed_while_pods_run(rig,
 
 
 @pytest.mark.parametrize("alike", [True, False])
-async def test_by_cdi_a_pod_gets_the_same(rig, kubelet, tmp_path, alike):
-    """Named one by one where that is the same, by a name of the set where it is not."""
+async def test_a_pod_gets_the_same_devices_by_cdi(rig, kubelet, tmp_path, alike):
+    """Devices are named one by one if that gives the same, otherwise by the name of a set."""
     rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
     if alike:
         allocate = rig.classes["toy"].allocate
@@ -111,7 +111,7 @@ async def test_by_cdi_a_pod_gets_the_same(rig, kubelet, tmp_path, alike):
         (file,) = (tmp_path / "cdi").iterdir()
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await rig.until(lambda: host.services[TOY].inventory.snapshot.devices() == {"d0": True})
-        # another pod makes it write again: what the first one was told must still be there
+        # another pod causes a new file: the names of the first pod must still be in it
         await kubelet.admit("late", "main", TOY, 1)
         text = file.read_text()
         assert all(f'"{name}"' in text for name in names)

@@ -1,4 +1,4 @@
-"""A device may be unusable for one use: Unhealthy in the resources that hand that out, Healthy in others."""
+"""A device that is unusable for one use is Unhealthy only in resources with that use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Use:
 
 @pytest.fixture
 def one_use(rig: Any) -> Any:
-    """Two devices that two resources share, of which ``d0`` is unusable for a use."""
+    """Two devices that two resources share; ``d0`` is unusable for a use."""
     script = rig.scripts["toy"]
     plain = rig.classes["toy"]
 
@@ -48,7 +48,7 @@ def one_use(rig: Any) -> Any:
     return rig
 
 
-async def test_only_resources_that_hand_the_use_out_show_the_device_unhealthy(
+async def test_only_resources_with_the_use_show_the_device_unhealthy(
     one_use: Any, kubelet: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -65,7 +65,7 @@ async def test_only_resources_that_hand_the_use_out_show_the_device_unhealthy(
         assert vars(line)["fields"] == {"resource": FAST, "device": "d0", "reason": WHY}
 
 
-async def test_allocate_refuses_the_device_only_through_such_a_resource(one_use: Any, kubelet: Any) -> None:
+async def test_only_resources_with_the_use_refuse_to_allocate_the_device(one_use: Any, kubelet: Any) -> None:
     async with one_use.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2, FAST: 1})
         with pytest.raises(UnhealthyDevice, match=f"d0 is unhealthy: {WHY}"):
@@ -73,7 +73,7 @@ async def test_allocate_refuses_the_device_only_through_such_a_resource(one_use:
         await host.services[PLAIN].allocator.allocate(["d0"])
 
 
-async def test_the_use_comes_and_goes_while_devhost_runs(one_use: Any, kubelet: Any) -> None:
+async def test_a_use_can_appear_and_disappear_while_devhost_runs(one_use: Any, kubelet: Any) -> None:
     async with one_use.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2, FAST: 1})
         lame, other = one_use.scripts["toy"].devices
@@ -83,7 +83,7 @@ async def test_the_use_comes_and_goes_while_devhost_runs(one_use: Any, kubelet: 
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2, FAST: 1})
 
 
-async def test_an_edited_entry_asks_for_the_use_from_then_on(one_use: Any, kubelet: Any) -> None:
+async def test_an_edited_entry_needs_the_use_from_then_on(one_use: Any, kubelet: Any) -> None:
     one_use.write(f"name: {PLAIN}, backend: toy")
     async with one_use.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2})
@@ -93,9 +93,7 @@ async def test_an_edited_entry_asks_for_the_use_from_then_on(one_use: Any, kubel
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2})
 
 
-async def test_of_devices_handed_out_together_a_container_gets_those_that_have_the_use(
-    one_use: Any, kubelet: Any
-) -> None:
+async def test_a_container_with_all_devices_gets_those_that_have_the_use(one_use: Any, kubelet: Any) -> None:
     one_use.write(f"name: {FAST}, backend: toy, fast: true, share: {{of: all, replicas: 2}}")
     async with one_use.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {FAST: 2})
@@ -104,7 +102,7 @@ async def test_of_devices_handed_out_together_a_container_gets_those_that_have_t
         assert started.envs["DEVICES"] == "d1"
 
 
-async def test_a_reason_is_never_empty_and_never_endless(one_use: Any, kubelet: Any) -> None:
+async def test_a_reason_is_never_empty_and_has_a_bounded_length(one_use: Any, kubelet: Any) -> None:
     first, second = one_use.scripts["toy"].devices
     one_use.scripts["toy"].devices = [
         replace(first, unusable_for={"fast": "x" * 5000}),

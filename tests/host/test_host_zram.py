@@ -83,11 +83,11 @@ async def test_a_device_unplugged_while_a_pod_has_it_comes_back_healthy(config, 
             zram.unplug(number)
             await kubelet.wait_for(lambda: kubelet.allocatable()[ZRAM] == count - 1)
             assert kubelet.capacity()[ZRAM] == count
-            assert zram.plug() == number  # the kernel gives the lowest free number
+            assert zram.plug() == number  # the kernel assigns the lowest free number
             await kubelet.wait_for(lambda: healthy(kubelet, number))
 
 
-async def test_a_node_removed_by_hand_is_unhealthy_until_it_is_back(config, tmp_path, zram):
+async def test_a_removed_device_node_is_unhealthy_until_it_is_back(config, tmp_path, zram):
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         host = Host(config, load(config), lambda: load(config), kubelet.directory)
         async with host_running(host):

@@ -1,4 +1,4 @@
-"""Feature files: what may stand in one, and that only our own are ever touched."""
+"""Feature files: their content, and that devhost changes only its own."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ LEGAL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
         ("x" * 62 + "-y", "x" * 62),
     ],
 )
-def test_values_are_made_legal_as_gpu_feature_discovery_does_it(text: str, label: str) -> None:
+def test_values_are_made_valid_as_in_gpu_feature_discovery(text: str, label: str) -> None:
     assert legal(text) == label
 
 
 @given(st.text())
-def test_any_text_becomes_a_legal_value(text: str) -> None:
+def test_any_text_becomes_a_valid_value(text: str) -> None:
     value = legal(text)
     assert len(value) <= 63
     assert LEGAL.fullmatch(value)
@@ -55,7 +55,7 @@ def test_any_text_becomes_a_legal_value(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["nvidia.com/gpu.count", "plain", "a/b", "x.feature.node.kubernetes.io/y", "a/" + "b" * 63]
 )
-def test_names_that_kubernetes_takes_are_taken(name: str) -> None:
+def test_names_that_kubernetes_accepts_are_accepted(name: str) -> None:
     assert problem(name) == ""
 
 
@@ -78,22 +78,22 @@ def test_names_that_kubernetes_takes_are_taken(name: str) -> None:
         ("node.kubernetes.io/x", "itself"),
     ],
 )
-def test_names_that_would_be_refused_later_are_refused_here_with_the_reason(name: str, words: str) -> None:
+def test_names_that_kubernetes_refuses_are_refused_with_the_reason(name: str, words: str) -> None:
     assert words in problem(name)
 
 
-def test_one_bad_label_costs_no_other_one() -> None:
+def test_one_invalid_label_affects_no_other() -> None:
     good, wrong = sorted_out({"a/n": 3, "a/t": True, "a/b c": "x", "a/v": "x y", 7: "x", "a/f": 1.5}.items())
     assert good == {"a/n": "3", "a/t": "true", "a/v": "x-y"}
     assert len(wrong) == 3
 
 
-def test_the_file_reads_as_comments_and_names_with_values() -> None:
+def test_a_file_consists_of_comments_and_names_with_values() -> None:
     assert render({"a/b": "c", "a/d": ""}).decode() == f"{HEADER}a/b=c\na/d=\n"
     assert HEADER.startswith("# ") and not HEADER.startswith("# +")
 
 
-def test_a_file_is_written_once_and_readable_for_everybody(tmp_path: Path) -> None:
+def test_a_file_is_written_once_and_readable_by_all(tmp_path: Path) -> None:
     place = FeatureDirectory(tmp_path / "features.d")
     place.write("toy", {"a/b": "c"})
     file = place.path("toy")
@@ -116,7 +116,7 @@ def test_without_labels_there_is_no_file_and_no_directory(tmp_path: Path) -> Non
     assert list(place.directory.iterdir()) == []
 
 
-def test_only_own_files_are_swept(tmp_path: Path) -> None:
+def test_only_own_files_are_removed(tmp_path: Path) -> None:
     place, other = FeatureDirectory(tmp_path), FeatureDirectory(tmp_path, "/another/kubelet")
     for name in ("gfd", "devhost", "devhost-notes", ".devhost"):
         (tmp_path / name).touch()
@@ -130,7 +130,7 @@ def test_only_own_files_are_swept(tmp_path: Path) -> None:
     assert names == {"gfd", "devhost", "devhost-notes", ".devhost", "devhost_toy", other.path("toy").name}
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("x")
     place = FeatureDirectory(tmp_path / "features.d")
@@ -141,7 +141,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     assert not place.path("toy").is_symlink()
 
 
-def test_more_than_is_read_is_not_written(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_not_written(tmp_path: Path) -> None:
     place = FeatureDirectory(tmp_path)
     with pytest.raises(ValueError, match=f"{MAX_FILE} that are read"):
         place.write("toy", {f"a/{n}": "x" * 63 for n in range(2000)})

@@ -1,4 +1,4 @@
-"""What counts as wrong, in whatever numbers: each physical device once, some by name and the rest counted."""
+"""Problems in any number: each physical device once, some by name and the others counted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import asyncinotify
 
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.problems import KINDS, MOST, NAMED, Problem, problems
 from devhost.host.status import status
@@ -24,7 +25,7 @@ def counted(host) -> dict[str, int]:
     return {kind: count for kind, count in problems(host).counts.items() if count}
 
 
-async def test_where_all_is_well_there_is_none_and_every_kind_counts_zero(rig, kubelet):
+async def test_without_problems_every_kind_counts_zero(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: host.ready()[0] and not host.pod_resources.condition.reason)
@@ -45,7 +46,7 @@ async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
             assert replace(problem, since=None) == Problem("device", f"{TOY} d1", "port 1 is down")
 
 
-async def test_ten_thousand_sick_devices_are_named_in_part_and_counted(rig, kubelet):
+async def test_some_of_ten_thousand_unhealthy_devices_are_named_and_the_rest_counted(rig, kubelet):
     rig.scripts["toy"].devices = ill(10_000)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
@@ -57,7 +58,7 @@ async def test_ten_thousand_sick_devices_are_named_in_part_and_counted(rig, kube
         assert [problem["count"] for problem in status(host)["problems"]] == [1] * NAMED + [9980]
 
 
-async def test_devices_of_many_resources_leave_room_for_what_else_is_wrong(rig, kubelet):
+async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet):
     rig.scripts["toy"].devices = [
         replace(one, attributes={"model": f"m{n % 10}"}) for n, one in enumerate(ill(1000))
     ]
@@ -77,9 +78,9 @@ async def test_devices_of_many_resources_leave_room_for_what_else_is_wrong(rig, 
         assert sum(p.count for p in found.shown if p.kind == "device") == 1000 and named > NAMED
 
 
-async def test_what_is_left_out_of_very_many_problems_of_any_kind_is_counted(rig, kubelet):
+async def test_problems_beyond_the_limit_are_counted(rig, kubelet):
     class Six:
-        """The host, as it were with six backends like the one it has."""
+        """The host as if it had six backends like its own."""
 
         def __getattr__(self, name):
             return getattr(host, name)
@@ -99,7 +100,7 @@ async def test_what_is_left_out_of_very_many_problems_of_any_kind_is_counted(rig
         assert sum(one.count for one in found.shown) == sum(found.counts.values()) == 7000
 
 
-async def test_a_container_that_must_not_share_its_device_is_no_problem(rig, kubelet):
+async def test_a_device_that_a_container_must_not_share_is_no_problem(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -114,13 +115,13 @@ async def test_a_container_that_must_not_share_its_device_is_no_problem(rig, kub
         await rig.until(lambda: [p for p in problems(host).shown if kept in p.reason] == [])
 
 
-async def test_without_inotify_what_is_polled_is_a_problem_until_inotify_works_again(
-    rig, kubelet, monkeypatch
-):
+async def test_without_inotify_polled_paths_are_problems_until_inotify_works_again(rig, kubelet, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncinotify, "Inotify", refuse)
+    rig.hurry(poll=0.2)
+    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.2))
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: counted(host) == {"events": 2})

@@ -1,4 +1,4 @@
-"""What happens becomes news once, and in an order that adds up."""
+"""Each change is published once, in a consistent order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
 
 
 class Books:
-    """Stands for the ledger: what is held is what a test says."""
+    """Replaces the allocations: a test sets what is held."""
 
     def __init__(self) -> None:
         self.hands: tuple[Held, ...] = ()
@@ -36,7 +36,7 @@ class Books:
 
 
 class Listeners:
-    """Stands for the observers: takes down what they would be told."""
+    """Replaces the observers and keeps the events."""
 
     def __init__(self) -> None:
         self.there = True
@@ -61,7 +61,7 @@ class Rig:
         yield "x/y", "toy", self.devices
 
     def told(self, batches: Iterable[Batch] | None = None) -> list[str]:
-        """All news since the last call, each as kind, device, tokens and pod."""
+        """All events since the last call, each as kind, device, tokens and pod."""
         if batches is None:
             batches, self.listeners.batches = self.listeners.batches, []
         return [_short(one) for batch in batches for one in batch.news()]
@@ -84,7 +84,7 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_handed_out_named_and_released(rig: Rig) -> None:
+def test_allocated_held_and_released_are_events_in_order(rig: Rig) -> None:
     rig.news.allocated("x/y", "toy", {"a::0": (A,)})
     rig.books.hold(("a::0", A, None))
     rig.news.held()
@@ -98,20 +98,20 @@ def test_handed_out_named_and_released(rig: Rig) -> None:
     assert rig.told() == ["Released a a::0 one"]
 
 
-def test_several_tokens_of_one_device_are_one_piece_of_news_and_one_token_of_several_is_several(
+def test_events_are_per_device_and_not_per_token(
     rig: Rig,
 ) -> None:
     rig.news.allocated("x/y", "toy", {"a::0": (A,), "a::1": (A,), "all::0": (A, B)})
     assert rig.told() == ["Allocated a a::0 a::1 all::0", "Allocated b all::0"]
 
 
-def test_a_token_handed_out_again_was_released_whoever_noticed(rig: Rig) -> None:
+def test_a_token_that_is_allocated_again_was_released_before(rig: Rig) -> None:
     rig.news.allocated("x/y", "toy", {"a": (A,)})
     rig.news.allocated("x/y", "toy", {"a": (A,)})
     assert rig.told() == ["Allocated a a", "Released a a", "Allocated a a"]
 
 
-def test_another_holder_of_a_token_means_that_the_first_has_released_it(rig: Rig) -> None:
+def test_a_new_holder_of_a_token_means_that_the_first_has_released_it(rig: Rig) -> None:
     rig.books.hold(("a", A, ONE))
     rig.news.held()
     rig.books.hold(("a", A, TWO))
@@ -119,7 +119,7 @@ def test_another_holder_of_a_token_means_that_the_first_has_released_it(rig: Rig
     assert rig.told() == ["Held a a one", "Released a a one", "Held a a two"]
 
 
-def test_what_turns_out_to_be_behind_a_token_later_is_told_alone(rig: Rig) -> None:
+def test_a_device_of_a_token_that_is_found_later_is_a_separate_event(rig: Rig) -> None:
     rig.books.hold(("all::0", A, ONE))
     rig.news.held()
     rig.books.hold(("all::0", A, ONE), ("all::0", B, ONE))
@@ -127,7 +127,7 @@ def test_what_turns_out_to_be_behind_a_token_later_is_told_alone(rig: Rig) -> No
     assert rig.told() == ["Held a all::0 one", "Held b all::0 one"]
 
 
-def test_what_a_container_is_only_about_to_get_is_no_news(rig: Rig) -> None:
+def test_a_reserved_token_is_no_event(rig: Rig) -> None:
     rig.books.reserved.add("a")
     rig.books.hold(("a", A, None))
     rig.news.held()
@@ -136,7 +136,7 @@ def test_what_a_container_is_only_about_to_get_is_no_news(rig: Rig) -> None:
     assert rig.told() == []
 
 
-def test_who_begins_to_listen_hears_what_there_is_and_then_only_changes(rig: Rig) -> None:
+def test_a_new_observer_gets_the_present_state_and_then_only_changes(rig: Rig) -> None:
     rig.listeners.there = False
     rig.news.allocated("x/y", "toy", {"a": (A,)})
     rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
@@ -154,7 +154,7 @@ def test_who_begins_to_listen_hears_what_there_is_and_then_only_changes(rig: Rig
     assert rig.told() == ["Released a a"]
 
 
-def test_a_backend_that_leaves_while_degraded_is_not_back(rig: Rig) -> None:
+def test_a_degraded_backend_that_is_removed_has_not_recovered(rig: Rig) -> None:
     rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
     rig.news.backends({"toy": Condition(State.DEGRADED, "busier")}.items())
     assert rig.told() == ["BackendChanged toy busy"]

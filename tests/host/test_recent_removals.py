@@ -14,7 +14,7 @@ class Clock:
         return self.now
 
 
-def test_a_device_has_departed_once_it_is_in_the_list_no_more() -> None:
+def test_a_device_has_departed_once_it_is_no_longer_listed() -> None:
     departures = RecentRemovals(clock := Clock())
     departures.left({"a": GONE, "b": Reason("entry 1 (x/y) already took it")})
     departures.settle(lambda: {"a", "b", "c"})
@@ -22,11 +22,11 @@ def test_a_device_has_departed_once_it_is_in_the_list_no_more() -> None:
     clock.now += 2
     departures.settle(lambda: {"a", "c"})
     clock.now += 7200
-    departures.settle(lambda: {"c"})  # a container had it for two hours
+    departures.settle(lambda: {"c"})  # a container held it for two hours
     assert departures.recent() == [Departed("a", GONE, clock.now)]
 
 
-def test_the_newest_is_first_and_what_comes_back_or_is_old_is_forgotten() -> None:
+def test_the_newest_is_first_and_old_or_returned_devices_are_forgotten() -> None:
     departures = RecentRemovals(clock := Clock())
     for device in ("a", "b", "c"):
         clock.now += 1
@@ -42,7 +42,7 @@ def test_the_newest_is_first_and_what_comes_back_or_is_old_is_forgotten() -> Non
     assert departures.recent() == []
 
 
-def test_what_comes_back_before_the_list_is_without_it_never_left() -> None:
+def test_a_device_that_returns_before_it_leaves_the_list_never_left() -> None:
     departures = RecentRemovals(Clock())
     departures.left({"a": GONE})
     departures.came(["a"])
@@ -50,14 +50,14 @@ def test_what_comes_back_before_the_list_is_without_it_never_left() -> None:
     assert departures.recent() == []
 
 
-def test_ten_thousand_devices_that_leave_are_no_more_than_the_log_names() -> None:
+def test_as_many_departed_devices_are_kept_as_the_log_names() -> None:
     departures = RecentRemovals(Clock())
     departures.left({f"d{n}": GONE for n in range(10_000)})
     departures.settle(tuple)
     assert {one.device for one in departures.recent()} == {f"d{n}" for n in range(MOST)}
 
 
-def test_a_list_is_looked_at_only_while_some_device_leaves() -> None:
+def test_a_list_is_read_only_while_a_device_leaves() -> None:
     departures = RecentRemovals(Clock())
     departures.came(["a"])
     departures.settle(lambda: 1 / 0)  # type: ignore[arg-type, return-value]

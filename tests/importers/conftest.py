@@ -1,4 +1,4 @@
-"""What several test modules of the importers share can be imported by its name."""
+"""Makes the shared modules of these tests importable by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the importers share: running `devhost import`, and reading its result."""
+"""Shared by the tests of the importers: running `devhost import` and reading its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(peer: str, text: str | bytes, *arguments: str) -> Result:
 
 
 def loaded(text: str) -> Loaded:
-    """The configuration that a result is: it must be accepted as it is."""
+    """The result as a configuration, which must be valid."""
     found = catalog.load()
     return Loaded(loads(text, "converted.yaml", lambda paths, wanted: found), found)
 
@@ -36,7 +36,7 @@ def converted(peer: str, text: str, *arguments: str) -> Mapping[str, ResourceSet
 
 
 def refusal(peer: str, text: str | bytes, *arguments: str) -> str:
-    """The one line with which a configuration is refused."""
+    """The one line of the refusal."""
     done = run(peer, text, *arguments)
     assert done.exit_code != 0 and not done.stdout
     message = str(done.exception)
@@ -54,14 +54,14 @@ def wheres(entry: ResourceSettings) -> list[str]:
 
 
 def called(device: Device) -> str:
-    """What a person would call it: its nodes if that is what the plugin offers, else its id."""
+    """The nodes of a device if the plugin offers nodes, else its id."""
     members = device.attributes.get("members")
     node = device.attributes.get("devNode")
     return " ".join(members) if isinstance(members, tuple) else str(node or device.id)
 
 
 def offered(text: str, root: Path) -> dict[str, dict[str, int]]:
-    """What `devhost discover` shows with this configuration, without what the machine does not have."""
+    """What `devhost discover` shows with this configuration, without devices that the machine lacks."""
     plan = asyncio.run(scan_once(loaded(text), root)).plan
     every = {
         name: {

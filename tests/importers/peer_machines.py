@@ -1,4 +1,4 @@
-"""Modelled machines with the hardware that the peers' shipped examples name."""
+"""Models of machines with the hardware in the shipped examples of other plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions sriov-network-device-plugin would offer, told from sysfs and its JSON alone.
+"""The functions that sriov-network-device-plugin would offer, concluded from sysfs and its JSON.
 
 Written from what that plugin does, not from what devhost does: one function here for each of its steps.
 """

@@ -45,13 +45,13 @@ RULES = [
 
 
 @pytest.mark.parametrize(("rule", "nodes"), RULES)
-def test_a_rule_finds_the_nodes_that_it_finds_there(tmp_path: Path, rule: str, nodes: list[str]) -> None:
+def test_a_rule_finds_the_same_nodes_as_in_akri(tmp_path: Path, rule: str, nodes: list[str]) -> None:
     machines.board(tmp_path)
     found = offered(run(PEER, configuration(rule)).stdout, tmp_path).get("akri.sh/found", {})
     assert sorted(found) == sorted(nodes)
 
 
-def test_any_of_several_rules_is_enough_and_the_capacity_is_how_often(tmp_path: Path) -> None:
+def test_a_device_needs_to_match_only_one_rule_and_the_capacity_becomes_replicas(tmp_path: Path) -> None:
     machines.board(tmp_path)
     text = configuration('KERNEL=="video0"', 'KERNEL=="fuse"', more="  capacity: 3\n")
     assert offered(run(PEER, text).stdout, tmp_path) == {
@@ -80,7 +80,7 @@ def test_the_permissions_of_the_details_are_kept() -> None:
     assert "permissions: r}" in run(PEER, text).stdout
 
 
-def test_the_form_of_old_releases_is_read() -> None:
+def test_the_format_of_previous_releases_is_supported() -> None:
     text = (
         "kind: Configuration\nmetadata: {name: found}\nspec:\n  protocol:\n    udev:\n"
         "      udevRules: ['KERNEL==\"video0\"']\n  capacity: 2\n"
@@ -91,52 +91,55 @@ def test_the_form_of_old_releases_is_read() -> None:
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
-        ('TAG=="uaccess"', "tags of udev, such as uaccess, are no attributes here"),
-        ('ENV{SEAT}=="seat0"', "the property SEAT is no attribute here"),
-        ('KERNELS=="1-1"', "of KERNELS only a PCI address has an equal"),
-        ('SUBSYSTEMS=="scsi"', "of SUBSYSTEMS only usb and pci have an equal"),
-        ('KERNEL=="video0", ENV{ID_PATH}!="a[0-9]*b"', "of != it has no equal"),
+        ('TAG=="uaccess"', "udev tags, such as uaccess, are not attributes of devhost"),
+        ('ENV{SEAT}=="seat0"', "the property SEAT is not an attribute of devhost"),
+        ('KERNELS=="1-1"', "of KERNELS only a PCI address can be expressed"),
+        ('SUBSYSTEMS=="scsi"', "of SUBSYSTEMS only usb and pci can be expressed"),
+        ('KERNEL=="video0", ENV{ID_PATH}!="a[0-9]*b"', "!= cannot be expressed for it"),
         ('ENV{MAJOR}!=""', "it selects every device"),
     ],
 )
-def test_a_rule_without_equal_is_left_out_with_the_reason(rule: str, reason: str) -> None:
+def test_a_rule_without_equivalent_is_omitted_with_the_reason(rule: str, reason: str) -> None:
     """The other rules of the Configuration stay."""
     done = run(PEER, configuration(rule, 'KERNEL=="fuse"'))
-    assert f"Rule {rule} is left out: {reason}." in said(done.stdout)
+    assert f"Rule {rule} is omitted: {reason}." in said(done.stdout)
     assert list(converted(PEER, configuration(rule, 'KERNEL=="fuse"'))) == ["akri.sh/found"]
     alone = run(PEER, configuration(rule))
-    assert "akri.sh/found has no rule that is left: left out." in said(alone.stdout)
+    assert "akri.sh/found has no rule that can be converted: omitted." in said(alone.stdout)
     assert "resources: []" in alone.stdout
 
 
-def test_what_reads_otherwise_than_it_seems_is_said() -> None:
+def test_a_remark_explains_rules_with_an_unexpected_meaning() -> None:
     """libudev takes a device with any of the properties."""
     remarks = said(run(PEER, configuration('ENV{ID_A}=="1", ENV{ID_B}=="2", ATTRS{name}=="x"')).stdout)
-    assert "there any of its ENV terms is enough for libudev; here all must hold." in remarks
-    assert "ATTRS{name}: here it counts at the device itself only." in remarks
+    assert "for libudev one matching ENV term is enough; devhost requires all." in remarks
+    assert "ATTRS{name}: devhost compares it only for the device itself." in remarks
 
 
-def test_other_handlers_are_left_out_beside_udev() -> None:
+def test_configurations_for_other_handlers_are_omitted() -> None:
     text = configuration('KERNEL=="fuse"') + "---\n" + configuration(handler="onvif").replace("found", "net")
-    assert "# net: the handler onvif finds no devices of a node: left out." in run(PEER, text).stdout
+    assert "# net: the handler onvif does not find devices of a node: omitted." in run(PEER, text).stdout
     assert list(converted(PEER, text)) == ["akri.sh/found"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: Instance", 'a "Instance" holds no configuration (give it a Configuration of akri.sh'),
+        ("kind: Instance", 'a "Instance" contains no configuration (give a Configuration of akri.sh'),
         (configuration(handler="onvif"), "its discovery handler is not udev"),
-        (configuration('KERNEL="x"'), "= sets something, and only == and != select (Akri refuses it too)"),
-        (configuration('ACTION=="add"'), "ACTION selects no device (Akri refuses it too)"),
-        (configuration("KERNEL==x"), "is no term (Akri refuses it too)"),
-        (configuration('ATTR=="x"'), "ATTR needs key in braces (Akri refuses it too)"),
+        (
+            configuration('KERNEL="x"'),
+            "= assigns a value; only == and != select devices (Akri refuses it as well)",
+        ),
+        (configuration('ACTION=="add"'), "ACTION does not select devices (Akri refuses it as well)"),
+        (configuration("KERNEL==x"), "is not a term (Akri refuses it as well)"),
+        (configuration('ATTR=="x"'), "ATTR needs key in braces (Akri refuses it as well)"),
         (configuration('DRIVERS=="("'), '"(" is not a regular expression'),
         (configuration('KERNEL=="x"', more="  capacity: 0\n"), "spec.capacity: must be a number from 1 to "),
-        (configuration('KERNEL=="x"', details="      permissions: x\n"), '"x" is not made of r, w and m'),
+        (configuration('KERNEL=="x"', details="      permissions: x\n"), '"x" must consist of r, w and m'),
         (configuration().replace("udevRules:", "rules: []"), "the key udevRules is required"),
         (configuration('KERNEL=="x"').replace("{name: found}", "{name: ''}"), '"akri.sh/" '),
     ],
 )
-def test_what_akri_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_configuration_that_akri_refuses_is_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(PEER, text)

@@ -35,7 +35,7 @@ def gke(*words: str, env: str = "") -> str:
     return daemonset("gcr.io/nvidia-gpu-device-plugin", *words, env=env)
 
 
-def test_partitions_have_one_name_by_default_and_their_own_with_mixed(tmp_path: Path) -> None:
+def test_partitions_share_a_name_by_default_and_have_separate_names_with_mixed(tmp_path: Path) -> None:
     machines.partitioned(tmp_path)
     single = offered(run(AMD, amd("-pulse=2")).stdout, tmp_path)
     assert {name: len(devices) for name, devices in single.items()} == {"amd.com/gpu": 64}
@@ -43,7 +43,7 @@ def test_partitions_have_one_name_by_default_and_their_own_with_mixed(tmp_path: 
     assert {name: len(devices) for name, devices in mixed.items()} == {"amd.com/cpx_nps4": 64}
 
 
-def test_cards_without_partitions_keep_their_name_with_mixed(tmp_path: Path) -> None:
+def test_gpus_without_partitions_keep_their_name_with_mixed(tmp_path: Path) -> None:
     machines.instinct(tmp_path)
     found = offered(run(AMD, amd("--resource_naming_strategy", "mixed")).stdout, tmp_path)
     assert {name: len(devices) for name, devices in found.items()} == {"amd.com/gpu": 4}
@@ -74,27 +74,29 @@ def test_the_arguments_of_a_deviceconfig_are_flags() -> None:
     assert list(converted(AMD, with_driver)) == ["amd.com/gpu_vf"]
 
 
-def test_a_line_for_a_shell_is_read_as_the_operator_writes_it() -> None:
+def test_a_shell_command_line_of_the_operator_is_read() -> None:
     line = "./k8s-device-plugin -logtostderr=true -v=5 -pulse=30 -resource_naming_strategy=mixed"
     assert "amd.com/{profile}" in converted(AMD, amd("-c", line))
 
 
-def test_the_node_labeller_beside_the_plugin_is_answered_by_labels() -> None:
+def test_the_node_labeller_is_replaced_by_labels() -> None:
     text = f"{amd()}\n---\n{amd('-vram', name='amdgpu-labeller-daemonset')}"
-    assert "The node labeller: say labels: {write: true} here, and remove it." in said(run(AMD, text).stdout)
+    assert "The node labeller: set labels: {write: true} in this file, and remove the labeller." in said(
+        run(AMD, text).stdout
+    )
     assert "-vram" not in run(AMD, text).stdout
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (daemonset("nginx"), "no container of it runs AMD's device plugin (k8s-device-plugin)"),
+        (daemonset("nginx"), "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"),
         (amd("-driver_type=vm"), "args[0]: must be one of container, vf-passthrough, pf-passthrough"),
         (amd("-resource_naming_strategy=all"), 'must be one of single, mixed, not "all"'),
-        ("kind: Service", 'a "Service" holds no configuration (give it the plugin\'s DaemonSet'),
+        ("kind: Service", 'a "Service" contains no configuration (give the plugin\'s DaemonSet'),
     ],
 )
-def test_what_amds_plugin_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+def test_flags_that_the_amd_plugin_refuses_are_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(AMD, text)
 
 
@@ -115,7 +117,7 @@ def test_every_key_of_gpu_config_is_kept() -> None:
     assert (old.share.replicas, old.share.max_per_container) == (3, 1)
 
 
-def test_mps_gives_googles_directory_of_pipes_and_no_limit_of_shares() -> None:
+def test_mps_uses_the_gke_pipe_directory_without_a_limit_of_shares() -> None:
     text = config(GPUSharingConfig={"gpuSharingStrategy": "mps", "maxSharedClientsPerGPU": 2})
     entry = converted(GKE, text)["nvidia.com/gpu"]
     assert (entry.share.replicas, entry.share.max_per_container) == (2, None)
@@ -128,7 +130,7 @@ def test_whole_gpus_are_offered_without_a_partition_size(tmp_path: Path) -> None
     assert {name: sorted(devices.values()) for name, devices in found.items()} == {"nvidia.com/gpu": [4, 4]}
 
 
-def test_flags_and_the_variable_of_the_daemonset_count_beside_the_configuration() -> None:
+def test_flags_and_variables_of_the_daemonset_are_combined_with_the_configuration() -> None:
     config_map = json.dumps(
         {"kind": "ConfigMap", "data": {"gpu_config.json": config(GPUSharingConfig=SHARED)}}
     )
@@ -139,7 +141,7 @@ def test_flags_and_the_variable_of_the_daemonset_count_beside_the_configuration(
     assert "    heedXids: [48, 74, 79]" in result and "    driverDirectory: /opt/nvidia" in result
 
 
-def test_health_is_only_asked_for_where_the_flag_says_so() -> None:
+def test_health_checks_are_enabled_only_by_the_flag() -> None:
     assert "    healthChecks: none" in run(GKE, gke("-logtostderr")).stdout
     assert "    healthChecks: [xid]" in run(GKE, gke("--enable-health-monitoring=true")).stdout
     assert "    healthChecks: none" in run(GKE, gke("--enable-health-monitoring=false")).stdout
@@ -154,8 +156,8 @@ def test_health_is_only_asked_for_where_the_flag_says_so() -> None:
         (config(GPUSharingConfig={**SHARED, "GPUSharingStrategy": "x"}), "must be one of time-sharing, mps"),
         (config(GPUPartitionSize=1), "GPUPartitionSize: must be text"),
         (gke(env="many"), 'XID_CONFIG: "many" is not a number'),
-        (daemonset("nginx"), "no container of it runs Google's device plugin"),
+        (daemonset("nginx"), "none of its containers runs the GKE GPU device plugin"),
     ],
 )
-def test_what_googles_plugin_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_configuration_that_the_gke_plugin_refuses_is_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(GKE, text)

@@ -1,4 +1,4 @@
-"""`devhost import generic-device-plugin`: what comes out means the same, or says where it does not."""
+"""`devhost import generic-device-plugin`: the result means the same, or a comment names the difference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(text: str | bytes, *arguments: str) -> Result:
 
 
 def converted(text: str, *arguments: str) -> Settings:
-    """The settings that the output stands for: it must be accepted as it is."""
+    """The output as settings, which must be valid."""
     done = run(text, *(arguments or DOMAIN))
     assert done.exit_code == 0, done.output
     return loads(done.stdout, "converted.yaml", catalog.load)
@@ -74,7 +74,7 @@ def test_every_detail_of_a_path_is_kept() -> None:
     assert (extra.read_only, extra.optional) == (False, True)
 
 
-def test_usb_ids_are_kept_however_yaml_takes_them() -> None:
+def test_usb_ids_are_kept_even_if_yaml_reads_them_as_numbers() -> None:
     text = (
         'name: u\ngroups: [{usb: [{vendor: 1a86, product: 7523, serial: "7"}, {vendor: "2", product: 1e10}]}]'
     )
@@ -102,12 +102,12 @@ devices:
         """device: ['{"name": "x", "groups": [{"paths": [{"path": "/dev/x"}]}]}']""",
     ],
 )
-def test_what_the_flag_takes_is_understood_too(text: str) -> None:
+def test_the_format_of_the_device_flag_is_supported(text: str) -> None:
     (resource,) = converted(text).resources
     assert resource.name == "example.org/x"
 
 
-def test_the_domain_given_wins_over_the_files() -> None:
+def test_the_domain_option_takes_precedence_over_the_file() -> None:
     assert converted(FILE, "--domain", "a.example").resources[0].name == "a.example/serial"
 
 
@@ -115,10 +115,10 @@ def test_a_file_without_devices_in_its_list_is_an_empty_configuration() -> None:
     assert converted("devices: []").resources == ()
 
 
-def test_what_has_no_equal_is_said_in_a_comment() -> None:
+def test_settings_without_equivalent_are_explained_in_a_comment() -> None:
     text = "devices: [{name: x, groups: [{paths: [{path: /dev/x*}, {path: /lib/*.so, type: Mount}]}]}]"
-    assert "each of the group's devices gets one of the matches, here all" in run(text, *DOMAIN).stdout
-    assert "# listen: has no place in this file" in run(FILE).stdout
+    assert "the plugin gives each device of the group one match, devhost all" in run(text, *DOMAIN).stdout
+    assert "# listen: not part of this file" in run(FILE).stdout
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,10 @@ def test_what_has_no_equal_is_said_in_a_comment() -> None:
         ("devices: [{name: x, groups: [{path: /dev/x}]}]", 'unknown key "path" (did you mean paths?)'),
         ("devices: [{name: x, groups: [{paths: [{path: dev/x}]}]}]", '"dev/x" is not absolute'),
         ("devices: [{name: x, groups: [{paths: [{path: /dev/x, type: Dir}]}]}]", "one of Device, Mount"),
-        ("devices: [{name: x, groups: [{paths: [{path: /a, permissions: x}]}]}]", "not made of m, r and w"),
+        (
+            "devices: [{name: x, groups: [{paths: [{path: /a, permissions: x}]}]}]",
+            "must consist of m, r and w",
+        ),
         ("devices: [{name: x, groups: [{usb: [{vendor: xyz, product: '1'}]}]}]", "four hex digits"),
         (
             "[{name: x, groups: [{usb: [{vendor: a, product: b}], paths: [{path: /a}]}]}]",
@@ -146,12 +149,12 @@ def test_what_has_no_equal_is_said_in_a_comment() -> None:
         ("devices: [{name: x_, groups: [{paths: [{path: /a}]}]}]", "illegal part"),
         (
             "[{name: x, groups: [{paths: [{path: /a}]}]}, {name: x, groups: [{paths: [{path: /b}]}]}]",
-            "stands twice",
+            "occurs twice",
         ),
         ('devices: [\'{"name": "x"}\']', "devices[0]"),
     ],
 )
-def test_bad_input_is_explained_in_one_line_each_and_exits_2(text: str | bytes, message: str) -> None:
+def test_each_error_in_the_input_is_one_line_and_the_exit_code_is_2(text: str | bytes, message: str) -> None:
     done = run(text)
     assert done.exception is not None
     assert getattr(done.exception, "exit_code", None) == 2
@@ -164,12 +167,12 @@ def test_a_file_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
     assert "none.yaml: there is no such file" in str(done.exception)
 
 
-def test_what_is_paired_otherwise_is_said_and_several_usb_devices_still_come_together() -> None:
+def test_different_pairing_is_explained_and_several_usb_devices_stay_combined() -> None:
     """generic-device-plugin joins the nth match of each path; here nodes of one hardware come together."""
     paths = "- {name: cam, groups: [{paths: [{path: /dev/video*}, {path: /dev/media*}, {path: /dev/x}]}]}"
     text = run(paths, *DOMAIN).stdout
-    assert "are paired in order there, whatever they belong to" in text
-    assert "# paired in order there, by hardware here" in text
+    assert "the plugin pairs the nodes of several wildcards in a group in order" in text
+    assert "# the plugin pairs these in order, devhost by hardware" in text
     assert converted(paths).backends["udev"].groups[0].pair.value == "hardware"  # type: ignore[attr-defined]
     assert "paired" not in run(FILE).stdout
     members = "{vendor: '1a86', product: '7523'}, {vendor: '046d', product: '0825'}"

@@ -100,7 +100,7 @@ def device(name: str, *paths: str) -> str:
     ],
 )
 def test_two_paths_to_one_node_both_serve_it(tmp_path: Path, one: str, other: str) -> None:
-    """There each resource has the node, whoever else has it."""
+    """With the plugin each resource has the node, even if another one has it too."""
     for first, second in ((one, other), (other, one)):
         text = "\n".join(["devices:", device("first", first), device("second", second)])
         offers, refusals = planned(text, tmp_path / first.replace("/", "-"))
@@ -137,7 +137,7 @@ def test_two_groups_of_one_device_may_name_one_node(tmp_path: Path) -> None:
     assert planned(text, tmp_path) == ({"x": 2}, [])
 
 
-def test_the_sound_cards_of_the_plugins_own_manifest_are_all_served(tmp_path: Path) -> None:
+def test_all_sound_cards_of_the_shipped_manifest_are_served(tmp_path: Path) -> None:
     offers, refusals = planned(SHIPPED, tmp_path)
     assert (offers, refusals) == ({"audio": 1, "capture": 2}, [])
 
@@ -161,17 +161,17 @@ async def test_a_pod_gets_the_nodes_of_each_while_another_pod_has_the_others(tmp
         }
 
 
-def test_what_cannot_be_one_thing_stays_exclusive() -> None:
-    """Only what may overlap gives up devhost's promise that one pod has a node."""
+def test_paths_that_cannot_overlap_stay_exclusive() -> None:
+    """Only for paths that may overlap, a node may go to several pods."""
     text = converted(
         "\n".join(
             ["devices:", device("a", "/dev/ttyUSB*"), device("b", "/dev/ttyACM*"), device("c", "/dev/fuse")]
         )
     )
     assert "shared: true\n" not in text.partition("version:")[2]
-    assert "unless both members say `shared: true`" in text  # links by other names cannot be seen
+    assert "or for both if both have `shared: true`" in text  # links by other names cannot be seen
     shared = converted("\n".join(["devices:", device("a", "/dev/fuse"), device("b", "/dev/fuse")]))
-    assert "Remove that where only one pod at a time may have the node" in shared
+    assert "Remove `shared: true` if only one pod at a time may have the node" in shared
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_what_cannot_be_one_thing_stays_exclusive() -> None:
         ("/dev/disk/by-id/a", "/dev/nvme*", True),
     ],
 )
-def test_two_globs_meet_where_one_name_matches_both(one: str, other: str, expected: bool) -> None:
+def test_two_globs_overlap_if_a_name_matches_both(one: str, other: str, expected: bool) -> None:
     assert may_be_one(one, other) is may_be_one(other, one) is expected
 
 
-def test_a_glob_of_disks_means_their_partitions_too() -> None:
+def test_a_glob_of_disks_overlaps_their_partitions() -> None:
     assert has_parts("/dev/sd*") and has_parts("/dev/nvme0n*")
     assert not has_parts("/dev/sdb") and not has_parts("/dev/ttyUSB*")

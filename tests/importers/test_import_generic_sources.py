@@ -26,7 +26,7 @@ def run(text: str, *arguments: str) -> Result:
 
 
 def converted(text: str, *arguments: str) -> Settings:
-    """The settings that the output stands for: it must be accepted as it is."""
+    """The output as settings, which must be valid."""
     done = run(text, *arguments)
     assert done.exit_code == 0, (done.output, done.exception)
     return loads(done.stdout, "converted.yaml", catalog.load)
@@ -37,7 +37,7 @@ def names(text: str, *arguments: str) -> list[str]:
 
 
 def refused(text: str, *arguments: str) -> str:
-    """The one line that is said, with exit code 2 and nothing on standard output."""
+    """The one line of the error, with exit code 2 and nothing on standard output."""
     done = run(text, *arguments)
     assert getattr(done.exception, "exit_code", None) == 2, (done.output, done.exception)
     assert done.stdout == ""
@@ -74,7 +74,7 @@ def test_without_a_domain_both_defaults_and_the_command_are_named() -> None:
 
 
 @pytest.mark.parametrize("domain", ["squat.ai", "devic.es", "device.example.com"])
-def test_with_a_domain_the_resources_have_it(domain: str) -> None:
+def test_a_given_domain_is_that_of_the_resources(domain: str) -> None:
     assert names(FILE, "--domain", domain) == [f"{domain}/serial"]
     assert names(f"domain: {domain}\n{FILE}") == [f"{domain}/serial"]
     assert names(daemon_set("--domain", domain, "--device", FUSE)) == [f"{domain}/fuse"]
@@ -93,14 +93,14 @@ def test_a_file_without_devices_needs_no_domain() -> None:
         ("squat/generic-device-plugin:0.1.0", "squat.ai"),
     ],
 )
-def test_the_tag_of_the_image_decides_between_the_defaults(image: str, domain: str) -> None:
+def test_the_image_tag_selects_the_default_domain(image: str, domain: str) -> None:
     text = daemon_set("--device", FUSE, image=image)
     assert names(text) == [f"{domain}/fuse"]
     assert f"# Domain: {domain}, the default of version" in run(text).stdout
 
 
 @pytest.mark.parametrize("tag", ["", ":latest", ":36bfc606bba2064de6ede0ff2764cbb52edff70d", ":0.2.0-rc.1"])
-def test_a_tag_that_names_no_version_decides_nothing(tag: str) -> None:
+def test_an_image_tag_without_version_selects_no_default_domain(tag: str) -> None:
     text = daemon_set("--device", FUSE, image=f"squat/generic-device-plugin{tag}")
     assert "the domain is missing" in refused(text)
 
@@ -121,7 +121,7 @@ def test_a_daemon_set_gives_its_devices_as_flags_in_any_form() -> None:
     video, fuse = converted(text, "--domain", "a.org").resources
     assert (video.name, video.share.replicas) == ("a.org/video", 1)
     assert (fuse.name, fuse.share.replicas) == ("a.org/fuse", 10)
-    assert "# --listen: has no place in this file" in run(text, "--domain", "a.org").stdout
+    assert "# --listen: not part of this file" in run(text, "--domain", "a.org").stdout
 
 
 def test_a_daemon_set_is_found_among_other_objects_and_in_a_list() -> None:
@@ -150,7 +150,7 @@ def test_a_config_map_holds_the_file() -> None:
     assert names(together(*OTHERS, config_map(anything=FILE)), "--domain", "a.org") == ["a.org/serial"]
 
 
-def test_of_several_entries_the_one_is_read_that_has_devices_or_is_asked_for() -> None:
+def test_of_several_entries_the_requested_one_or_the_one_with_devices_is_read() -> None:
     mixed = config_map(**{"notes.txt": "hello", "devices.yaml": FILE})
     assert names(mixed, "--domain", "a.org") == ["a.org/serial"]
     both = config_map(one=FILE, other=f"devices: [{FUSE}]")
@@ -159,7 +159,7 @@ def test_of_several_entries_the_one_is_read_that_has_devices_or_is_asked_for() -
     assert "choose one with --key, which may be one, other" in refused(both, "--key", "third")
 
 
-def test_a_daemon_set_with_a_file_needs_the_config_map_beside_it() -> None:
+def test_a_daemon_set_with_a_file_requires_the_config_map() -> None:
     """The name of the file that its --config says is the key."""
     text = daemon_set("--config", "/etc/plugin/second.yaml", "--domain", "a.org")
     held = config_map(**{"first.yaml": FILE, "second.yaml": f"devices: [{FUSE}]"})
@@ -168,14 +168,14 @@ def test_a_daemon_set_with_a_file_needs_the_config_map_beside_it() -> None:
     assert "its devices are in the file /etc/plugin/second.yaml" in line and "ConfigMap" in line
 
 
-def test_several_that_may_be_meant_are_not_guessed_between() -> None:
+def test_an_ambiguous_source_is_refused() -> None:
     twice = together(daemon_set("--device", FUSE), daemon_set("--device", VIDEO))
     assert "several containers run generic-device-plugin" in refused(twice, "--domain", "a.org")
     maps = together(config_map("a", x=FILE), config_map("b", x=FILE))
-    assert "several ConfigMaps may hold the configuration: a, b" in refused(maps, "--domain", "a.org")
+    assert "several ConfigMaps may contain the configuration: a, b" in refused(maps, "--domain", "a.org")
 
 
-def test_the_section_of_microshift_is_the_same_configuration_under_its_own_domain() -> None:
+def test_the_section_of_microshift_is_read_with_its_own_domain() -> None:
     """MicroShift builds the plugin in, calls `usb` `usbs` and has a domain of its own."""
     text = """
 apiServer: {}
@@ -197,9 +197,12 @@ genericDevicePlugin:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: Secret", 'a "Secret" holds no configuration'),
+        ("kind: Secret", 'a "Secret" contains no configuration'),
         ("kind: Secret", "see docs/migration.md"),
-        (daemon_set("--device", FUSE, image="nginx").replace("--device", "--port"), "holds no configuration"),
+        (
+            daemon_set("--device", FUSE, image="nginx").replace("--device", "--port"),
+            "contains no configuration",
+        ),
         (daemon_set("--device", FUSE, "--domian", "x.org"), "no flag --domian (did you mean domain?)"),
         (daemon_set("--device", "name: x"), "the key groups is required"),
         (daemon_set("--device", "]"), "args[1]"),
@@ -207,13 +210,13 @@ genericDevicePlugin:
         ("foo: 1", "unknown key"),
     ],
 )
-def test_what_is_something_else_is_refused(text: str, message: str) -> None:
+def test_other_objects_and_documents_are_refused(text: str, message: str) -> None:
     done = run(text, "--domain", "a.org")
     assert getattr(done.exception, "exit_code", None) == 2, done.output
     assert message in str(done.exception)
 
 
-def test_a_file_of_something_else_points_to_the_guide() -> None:
+def test_the_error_for_an_unknown_file_links_to_the_guide() -> None:
     done = run("foo: 1")
     assert "docs/migration.md" in str(done.exception)
 
@@ -221,19 +224,19 @@ def test_a_file_of_something_else_points_to_the_guide() -> None:
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ("paths: [{path: /}]", "/ is no device"),
+        ("paths: [{path: /}]", "/ is not a device"),
         ("paths: [{path: '/dev/{x}'}]", "holds a brace"),
         ("paths: [{path: /dev/x, mountPath: '/dev/{index}'}]", "holds a brace"),
         ("paths: [{path: /dev/a, mountPath: /dev/x}, {path: /dev/b, mountPath: /dev/x}]", "already has"),
         ("paths: [{path: /dev/a}, {path: /srv/a, mountPath: /dev/}]", "already has"),
     ],
 )
-def test_what_devhost_could_not_take_is_refused_by_the_import(group: str, message: str) -> None:
+def test_values_that_devhost_cannot_use_are_refused(group: str, message: str) -> None:
     text = f"devices: [{{name: x, groups: [{{{group}}}]}}]"
     assert message in refused(text, "--domain", "a.org")
 
 
-def test_a_count_beside_the_groups_is_pointed_out() -> None:
+def test_a_count_outside_the_groups_is_reported() -> None:
     """The plugin's help names it there, and the plugin ignores it there."""
     line = refused("{name: x, count: 3, groups: [{paths: [{path: /dev/x}]}]}", "--domain", "a.org")
     assert "put it into each group" in line

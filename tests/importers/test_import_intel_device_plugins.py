@@ -47,14 +47,14 @@ def test_every_key_of_the_gpu_plugin_is_kept() -> None:
         ("split", ["i915_monitoring", "xe_monitoring"]),
     ],
 )
-def test_monitoring_sees_all_cards_beside_the_pods_that_have_them(mode: str, names: list[str]) -> None:
+def test_monitoring_shares_all_gpus_with_the_pods_that_hold_them(mode: str, names: list[str]) -> None:
     entries = converted(PEER, plugin("Gpu", enableMonitoring=True, monitoringMode=mode))
     assert list(entries) == ["gpu.intel.com/{driver}", *(f"gpu.intel.com/{name}" for name in names)]
     assert not any(entry.exclusive for entry in entries.values())
     assert {entries[f"gpu.intel.com/{name}"].share.of for name in names} == {Of.ALL}
 
 
-async def test_only_monitoring_reaches_the_firmware_of_a_card(tmp_path: Path) -> None:
+async def test_only_monitoring_gets_the_firmware_node_of_a_gpu(tmp_path: Path) -> None:
     """The plugin gives /dev/mei* in its monitoring resource alone."""
     async with Node(tmp_path) as node:
         machines.graphics(node.root)
@@ -72,7 +72,7 @@ async def test_only_monitoring_reaches_the_firmware_of_a_card(tmp_path: Path) ->
     ("mode", "kind", "development"),
     [("af", "af", False), ("region", "region", False), ("regiondevel", "region", True)],
 )
-def test_the_modes_of_the_fpga_plugin_are_kinds(mode: str, kind: str, development: bool) -> None:
+def test_the_modes_of_the_fpga_plugin_become_kinds(mode: str, kind: str, development: bool) -> None:
     text = plugin("Fpga", mode=mode)
     assert wheres(converted(PEER, text)["fpga.intel.com/{intelName}"]) == [f"vendor: intel, kind: {kind}"]
     assert ("development: true" in run(PEER, text).stdout) is development
@@ -91,7 +91,7 @@ def test_qat_resources_are_named_by_generation_and_services() -> None:
     ("services", "name"),
     [("sym;asym", "cy"), ("asym;sym", "cy"), ("dc", "dc"), ("sym;dc", "sym-dc"), ("dc;sym", "sym-dc")],
 )
-def test_the_services_of_a_configmap_beside_the_object_name_the_resource(services: str, name: str) -> None:
+def test_the_services_in_a_configmap_name_the_resource(services: str, name: str) -> None:
     conf = {"qat.conf": f"# configured\nServicesEnabled={services}\n"}
     config_map = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": conf}
     mine = plugin("Qat", kernelVfDrivers=["4xxxvf"], provisioningConfig="mine")
@@ -100,9 +100,9 @@ def test_the_services_of_a_configmap_beside_the_object_name_the_resource(service
     assert "is assumed" not in said(run(PEER, text).stdout)
 
 
-def test_services_that_are_none_are_refused() -> None:
+def test_invalid_services_are_refused() -> None:
     done = run(PEER, plugin("Qat"), "--services", "fast")
-    assert done.exit_code == 2 and '"fast" are no services of QAT' in done.output
+    assert done.exit_code == 2 and '"fast" are not services of QAT' in done.output
 
 
 def test_queues_for_virtual_machines_are_functions_bound_to_vfio() -> None:
@@ -127,12 +127,10 @@ def test_objects_of_several_kinds_become_one_file(tmp_path: Path) -> None:
     }
 
 
-def test_what_has_no_counterpart_is_said() -> None:
+def test_settings_without_counterpart_are_explained() -> None:
     text = several(plugin("Gpu", resourceManager=True, sharedDevnum=2), plugin("Dsa", provisioningConfig="q"))
     remarks = said(run(PEER, text).stdout)
-    assert (
-        "spec.resourceManager: the plugin knows no such key and ignores it (the plugin gave it up" in remarks
-    )
+    assert "spec.resourceManager: the plugin ignores this unknown key (the plugin dropped it" in remarks
     assert "provisioningConfig q: devhost configures no queues" in remarks
     assert converted(PEER, text)["gpu.intel.com/{driver}"].share.replicas == 2  # Go takes any case of letters
 
@@ -140,19 +138,19 @@ def test_what_has_no_counterpart_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: Pod", 'a "Pod" holds no configuration (give it one of GpuDevicePlugin, '),
-        ("spec: {}", "<stdin>:1:1: it is no Kubernetes object (give it one of GpuDevicePlugin, "),
+        ("kind: Pod", 'a "Pod" contains no configuration (give one of GpuDevicePlugin, '),
+        ("spec: {}", "<stdin>:1:1: it is not a Kubernetes object (give one of GpuDevicePlugin, "),
         (plugin("Gpu", sharedDevNum=0), "spec.sharedDevNum: must be from 1 to 100000, not 0"),
         (plugin("Gpu", allowIDs="0x1", denyIDs="0x2"), "spec.denyIDs: cannot be used with allowIDs"),
         (plugin("Gpu", allowIDs="arc"), 'spec.allowIDs: "arc" is not a PCI id'),
-        (plugin("Gpu", preferredAllocationPolicy="packed"), "needs sharedDevNum above 1"),
+        (plugin("Gpu", preferredAllocationPolicy="packed"), "requires sharedDevNum above 1"),
         (plugin("Fpga", mode="all"), "spec.mode: must be one of af, region, regiondevel"),
         (
             plugin("Qat", kernelVfDrivers=["x"]),
-            'spec.kernelVfDrivers[0]: "x" is no driver of virtual functions',
+            'spec.kernelVfDrivers[0]: "x" is not a driver of virtual functions',
         ),
         (plugin("Qat", dpdkDriver="uio"), "spec.dpdkDriver: must be one of vfio-pci, igb_uio"),
     ],
 )
-def test_what_the_operator_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+def test_objects_that_the_operator_refuses_are_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(PEER, text)

@@ -31,25 +31,25 @@ def pci(selector: str, name: str = "example.com/gpu", **more: object) -> dict[st
 USB = {"resourceName": "kubevirt.io/token", "selectors": [{"vendor": "96E", "product": "0850"}]}
 
 
-def test_only_functions_that_are_bound_to_vfio_are_offered_as_there() -> None:
+def test_only_functions_bound_to_vfio_are_offered_as_in_kubevirt() -> None:
     entry = converted(PEER, permitted(pciHostDevices=[pci("10DE:1EB8")]))["example.com/gpu"]
     assert wheres(entry) == ["vendor: 10de, device: 1eb8, driver: vfio-pci"]
 
 
-def test_several_selectors_of_one_name_are_one_resource() -> None:
+def test_several_selectors_with_one_name_become_one_resource() -> None:
     entry = converted(PEER, permitted(pciHostDevices=[pci("10de:1eb8"), pci("10de:2236")]))["example.com/gpu"]
     assert [block.split(", ")[1] for block in wheres(entry)] == ["device: 1eb8", "device: 2236"]
 
 
-def test_a_selector_that_an_earlier_name_has_is_left_out() -> None:
+def test_a_selector_of_an_earlier_name_is_omitted() -> None:
     text = permitted(pciHostDevices=[pci("10de:1eb8"), pci("10DE:1EB8", "example.com/other")])
     assert set(converted(PEER, text)) == {"example.com/gpu"}
-    assert "example.com/other gets nothing that example.com/gpu does not take first" in said(
+    assert "example.com/other gets no device: example.com/gpu takes all of them first" in said(
         run(PEER, text).stdout
     )
 
 
-def test_without_an_external_provider_the_names_are_listed_that_need_one() -> None:
+def test_names_without_an_external_provider_are_listed() -> None:
     mine = pci("10de:1eb8", externalResourceProvider=True)
     text = permitted(pciHostDevices=[mine, pci("8086:6f54", "intel.com/qat")], usb=[USB])
     remark = "devhost starts: intel.com/qat, kubevirt.io/token. Otherwise"
@@ -66,7 +66,7 @@ def test_disabled_devices_of_a_hyperconverged_object_are_not_offered() -> None:
     assert set(converted(PEER, json.dumps({"kind": "HyperConverged", "spec": spec}))) == {"example.com/b"}
 
 
-async def test_a_virtual_machine_gets_what_kubevirts_own_plugin_gives(tmp_path: Path) -> None:
+async def test_a_virtual_machine_gets_the_same_as_from_kubevirt(tmp_path: Path) -> None:
     """Nodes of the IOMMU group with mrw, PCI_RESOURCE_<NAME> with the address."""
     async with Node(tmp_path) as node:
         machines.virtual_machines(node.root)
@@ -95,8 +95,8 @@ def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
     ("text", "message"),
     [
         ("kind: KubeVirt\nspec: {}", "<stdin>:1:1: it has no spec.configuration.permittedHostDevices"),
-        ("kind: VirtualMachine", 'a "VirtualMachine" holds no configuration (give it a KubeVirt'),
-        (permitted(pciHostDevices=[pci("10de")]), "pciVendorSelector: must be ids of vendor and device"),
+        ("kind: VirtualMachine", 'a "VirtualMachine" contains no configuration (give a KubeVirt'),
+        (permitted(pciHostDevices=[pci("10de")]), "pciVendorSelector: must be a vendor id and a device id"),
         (permitted(pciHostDevices=[pci("10de:1", "gpu")]), 'resourceName: "gpu" '),
         (permitted(pciHostDevices=[{"resourceName": "a.b/c"}]), "the key pciVendorSelector is required"),
         (permitted(usb=[{**USB, "selectors": []}]), "usb[0].selectors: must be from 1 to 100 members"),
@@ -108,12 +108,12 @@ def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
         ("permittedHostDevices: []", "permittedHostDevices: must be a mapping"),
     ],
 )
-def test_what_kubevirt_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+def test_an_object_that_kubevirt_refuses_is_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(PEER, text)
 
 
-def test_keys_that_kubevirt_does_not_know_are_named() -> None:
+def test_unknown_keys_are_named() -> None:
     text = permitted(pciHostDevices=[pci("10de:1eb8", externalResourceprovider=True, note="x")])
-    assert "permittedHostDevices.pciHostDevices[0].note: the plugin knows no such key" in said(
+    assert "permittedHostDevices.pciHostDevices[0].note: the plugin ignores this unknown key" in said(
         run(PEER, text).stdout
     )

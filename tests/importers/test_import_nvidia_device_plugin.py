@@ -1,4 +1,5 @@
-"""`devhost import nvidia-device-plugin`: the same resources from the same GPUs, and words for the rest."""
+"""`devhost import nvidia-device-plugin`: the same resources from the same GPUs, with remarks on
+differences."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def command_line(*arguments: str, text: str = README) -> Result:
     return CliRunner().invoke(command, ["nvidia-device-plugin", *arguments], input=text)
 
 
-def test_the_plugins_own_example_needs_no_options(read) -> None:
+def test_the_example_of_the_plugin_needs_no_options(read) -> None:
     settings, text = read(README)
     (entry,) = settings.resources
     assert (entry.name, entry.backend, entry.share.replicas) == ("nvidia.com/gpu", "gpu", 1)
@@ -127,27 +128,25 @@ flags:
 @pytest.mark.parametrize(
     ("plugin", "strategies", "words"),
     [
-        ("deviceListStrategy: cdi-annotations", {"cdi"}, "field of their own"),
-        ("deviceListStrategy: [envvar, volume-mounts]", {"volume-mounts"}, "left out"),
+        ("deviceListStrategy: cdi-annotations", {"cdi"}, "in the field for CDI devices"),
+        ("deviceListStrategy: [envvar, volume-mounts]", {"volume-mounts"}, "omitted"),
         ("deviceListStrategy: cdi-cri, passDeviceSpecs: true", {"cdi"}, "passDeviceSpecs"),
     ],
 )
-def test_strategies_come_down_to_what_has_an_effect_there(
-    read, plugin: str, strategies: set[str], words: str
-) -> None:
+def test_only_strategies_with_an_effect_are_kept(read, plugin: str, strategies: set[str], words: str) -> None:
     settings, text = read(f"flags: {{plugin: {{{plugin}}}}}")
     assert options(settings).strategies == strategies
     assert words in text
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "cdi-cri", "cdi-annotations"])
-def test_what_goes_with_gpus_is_asked_for_with_any_strategy(read, strategy: str) -> None:
+def test_additional_devices_are_requested_with_any_strategy(read, strategy: str) -> None:
     """The plugin sets the variables with CDI alone as well, and adds names."""
     flags = "gdsEnabled: true, mofedEnabled: true, gdrcopyEnabled: true"
     settings, text = read(f"flags: {{{flags}, plugin: {{deviceListStrategy: {strategy}}}}}")
     found = options(settings)
     assert found.gds_enabled and found.mofed_enabled and found.gdrcopy_enabled
-    assert "has no place here" not in text
+    assert "is omitted" not in text
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "[cdi-cri, envvar]", "cdi-cri"])
@@ -156,10 +155,10 @@ def test_imex_channels_are_passed_on(read, strategy: str) -> None:
         f"{{imex: {{channelIDs: [0]}}, flags: {{plugin: {{deviceListStrategy: {strategy}}}}}}}"
     )
     assert options(settings).imex_channel_IDs == (0,)
-    assert "has no place here" not in text
+    assert "is omitted" not in text
 
 
-def test_instances_are_gpus_with_single_and_have_names_with_mixed(read) -> None:
+def test_mig_instances_are_gpus_with_single_and_have_names_with_mixed(read) -> None:
     (entry,) = read("flags: {migStrategy: single}")[0].resources
     assert taken(entry) and taken(entry, kind="mig", profile="1g.5gb")
     gpus, instances = read("flags: {migStrategy: mixed}")[0].resources
@@ -183,7 +182,7 @@ def test_the_packed_policy_packs(read) -> None:
     assert settings.resources[0].prefer is Prefer.PACK
 
 
-def test_a_shared_profile_stands_before_the_others(read) -> None:
+def test_a_shared_profile_comes_before_the_others(read) -> None:
     settings, _ = read(
         "flags: {migStrategy: mixed}\n"
         "sharing: {timeSlicing: {resources: [{name: mig-1g.10gb.me, replicas: 2}]}}"
@@ -198,19 +197,17 @@ def test_a_shared_profile_stands_before_the_others(read) -> None:
     ("key", "name"),
     [("renameByDefault: true", "nvidia.com/gpu.shared"), ("renameByDefault: false", "nvidia.com/gpu")],
 )
-def test_mps_is_that_of_the_plugin_s_own_daemon_for_the_resource_that_is_shared(
-    read, key: str, name: str
-) -> None:
+def test_mps_uses_the_daemon_of_the_plugin_for_the_shared_resource(read, key: str, name: str) -> None:
     settings, text = read(
         f"flags: {{mpsRoot: /run/mps/}}\nsharing: {{mps: {{{key}, resources: [{{name: gpu, replicas: 4}}]}}}}"
     )
     (entry,) = settings.resources
     assert (entry.name, entry.share.replicas) == (name, 4)
     assert entry.options == GpuResourceOptions(mps=Mps(root="/run/mps")).named(name)
-    assert "starts no MPS server" in text
+    assert "does not start MPS servers" in text
 
 
-def test_mps_without_a_root_is_where_the_plugin_s_chart_has_it(read) -> None:
+def test_mps_without_a_root_uses_that_of_the_plugin_chart(read) -> None:
     settings, _ = read("sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}")
     assert settings.resources[0].options.mps == Mps(root="/run/nvidia/mps")
 
@@ -232,13 +229,15 @@ def test_time_slices_and_instances_have_no_mps(read) -> None:
         ("mps: {failRequestsGreaterThanOne: false, resources: [{name: gpu, replicas: 4}]}", 1),
     ],
 )
-def test_a_container_may_ask_for_as_many_shares_as_there(read, sharing: str, most: int | None) -> None:
+def test_the_limit_of_shares_per_container_is_the_same_as_in_the_plugin(
+    read, sharing: str, most: int | None
+) -> None:
     """The plugin refuses more than one share if failRequestsGreaterThanOne says so, and always with MPS."""
     settings, _ = read(f"sharing: {{{sharing}}}")
     assert [entry.share.max_per_container for entry in settings.resources] == [most]
 
 
-def test_only_resources_that_are_shared_are_limited_to_one(read) -> None:
+def test_only_shared_resources_are_limited_to_one(read) -> None:
     settings, _ = read(
         "flags: {migStrategy: mixed}\n"
         "sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 2}]}}"
@@ -254,7 +253,7 @@ def test_a_limit_of_one_share_is_kept_where_only_some_devices_are_shared(read) -
     )
     (entry,) = settings.resources
     assert (entry.share.max_per_container, len(entry.share.overrides)) == (1, 1)
-    assert "maxPerContainer counts for whole GPUs of this resource as well" in text
+    assert "maxPerContainer limits whole GPUs of this resource as well" in text
 
 
 def test_gpu_feature_discovery_becomes_labels(read) -> None:
@@ -265,18 +264,18 @@ def test_gpu_feature_discovery_becomes_labels(read) -> None:
     assert settings.label_directory == Path("/srv/features.d")
 
 
-def test_what_the_plugin_ignores_is_ignored_and_said(read) -> None:
+def test_settings_that_the_plugin_ignores_are_omitted_with_a_remark(read) -> None:
     settings, text = read(WRITTEN)
     assert [entry.name for entry in settings.resources] == [
         "nvidia.com/gpu",
         "nvidia.com/mig-2g.10gb",
         "nvidia.com/mig-{profile}",
     ]
-    assert text.count("--as-written does not") == 3
-    assert "nvidia.com/t4 is no resource with migStrategy mixed" in text
+    assert text.count("--as-written applies it") == 3
+    assert "nvidia.com/t4 is not a resource with migStrategy mixed" in text
 
 
-def test_as_written_heeds_it(read) -> None:
+def test_as_written_applies_ignored_settings(read) -> None:
     settings, text = read(WRITTEN, as_written=True)
     by_name = {entry.name: entry for entry in settings.resources}
     assert list(by_name) == [
@@ -297,7 +296,7 @@ def test_as_written_heeds_it(read) -> None:
     (override,) = by_name["nvidia.com/t4"].share.overrides
     assert override.replicas == 3
     assert holds(override.where, {"vendor": "nvidia", "kind": "gpu", "product": "Tesla T4", "index": 1})
-    assert "patterns after * never matched" in text
+    assert "patterns after * never match" in text
 
 
 @pytest.mark.parametrize(
@@ -309,10 +308,10 @@ def test_as_written_heeds_it(read) -> None:
         ("flags: {plugin: {cdiAnnotationPrefix: x/}}", "cdiAnnotationPrefix"),
         ("imex: {channelIDs: [0], required: true}", "imex.required"),
         ("flags: {migstrategi: none}", "did you mean migStrategy?"),
-        ("sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no resource with"),
+        ("sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "is not a resource with"),
     ],
 )
-def test_what_has_no_place_here_is_said(read, line: str, words: str) -> None:
+def test_settings_without_equivalent_get_a_remark(read, line: str, words: str) -> None:
     _, text = read(line)
     comments = [one for one in text.splitlines() if one.startswith("#")]
     assert any(words in comment for comment in comments)
@@ -337,16 +336,18 @@ def test_what_has_no_place_here_is_said(read, line: str, words: str) -> None:
         ("kind: Secret", ""),
     ],
 )
-def test_what_the_plugin_would_refuse_is_refused_with_its_place(read, source: str, path: str) -> None:
+def test_a_configuration_that_the_plugin_refuses_is_refused_with_the_place(
+    read, source: str, path: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         read(source)
-    assert any(one.path.endswith(path) for one in caught.value.complaints)
-    assert all(str(one).isprintable() for one in caught.value.complaints)
+    assert any(one.path.endswith(path) for one in caught.value.diagnostics)
+    assert all(str(one).isprintable() for one in caught.value.diagnostics)
 
 
 def test_both_ways_of_sharing_at_once_are_refused(read) -> None:
     one = "{resources: [{name: gpu, replicas: 2}]}"
-    with pytest.raises(ConfigError, match="either by timeSlicing or by mps"):
+    with pytest.raises(ConfigError, match="by timeSlicing or mps, not both"):
         read(f"sharing: {{timeSlicing: {one}, mps: {one}}}")
 
 
@@ -354,7 +355,7 @@ def test_a_config_map_with_one_configuration_needs_no_key(read) -> None:
     assert [entry.name for entry in read(config_map(any=README))[0].resources] == ["nvidia.com/gpu"]
 
 
-def test_of_several_configurations_the_default_or_the_one_asked_for_is_read(tmp_path: Path) -> None:
+def test_of_several_configurations_the_requested_one_or_the_default_is_read(tmp_path: Path) -> None:
     both = config_map(default=README, sliced=SLICED % "renameByDefault: true")
     assert "nvidia.com/gpu.shared" not in command_line("-", text=both).stdout
     assert "nvidia.com/gpu.shared" in command_line("--key", "sliced", "-", text=both).stdout
@@ -385,12 +386,12 @@ def comments(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.startswith("#"))
 
 
-def test_values_of_the_chart_give_the_configuration_that_is_the_default(read) -> None:
+def test_values_of_the_chart_lead_to_its_default_configuration(read) -> None:
     """Nodes without a label of their own have config.default there."""
     settings, text = read(VALUES % "sliced")
     assert replicas(settings) == {"nvidia.com/gpu": 4}
     assert "This is the configuration sliced." in text
-    assert "nvidia.com/device-plugin.config (default, mixed), import that with --key" in text
+    assert "nvidia.com/device-plugin.config (default, mixed), import it with --key" in text
 
 
 @pytest.mark.parametrize(("default", "expected"), [("mixed", 2), ('""', 1), ("null", 1)])
@@ -401,7 +402,7 @@ def test_values_without_a_default_fall_back_as_the_chart_does(read, default: str
     assert taken(read(only)[0].resources[0], kind="mig", profile="1g.5gb")
 
 
-def test_another_configuration_of_values_is_asked_for_by_key() -> None:
+def test_another_configuration_of_values_is_selected_by_key() -> None:
     done = command_line("--key", "mixed", "-", text=VALUES % "sliced")
     assert "nvidia.com/mig-{profile}" in done.stdout
     with pytest.raises(ConfigError, match=r"it has no config\.map\.other .*may be default, sliced, mixed"):
@@ -410,7 +411,7 @@ def test_another_configuration_of_values_is_asked_for_by_key() -> None:
         convert(b'config: {map: {a: "version: v1", b: "version: v1"}}', "values.yaml")
 
 
-def test_values_that_name_a_config_map_say_how_to_get_it() -> None:
+def test_values_that_name_a_config_map_are_refused_with_the_command_to_get_it() -> None:
     with pytest.raises(ConfigError) as caught:
         convert(b"config: {name: plugin-configs, default: a100}", "values.yaml")
     command = (
@@ -419,7 +420,7 @@ def test_values_that_name_a_config_map_say_how_to_get_it() -> None:
     assert command in str(caught.value)
 
 
-def test_settings_beside_the_configuration_win_over_it(read) -> None:
+def test_settings_next_to_the_configuration_take_precedence(read) -> None:
     """The chart makes variables of them, and a variable wins over the plugin's file."""
     more = "migStrategy: mixed\nnvidiaDriverRoot: /run/nvidia/driver\ncompatWithCPUManager: true\n"
     settings, _ = read(VALUES % "sliced" + more + "deviceListStrategy: volume-mounts,cdi-cri\n")
@@ -429,12 +430,12 @@ def test_settings_beside_the_configuration_win_over_it(read) -> None:
     assert found.strategies == {"volume-mounts", "device-specs", "cdi"}
 
 
-def test_settings_alone_are_values_too(read) -> None:
+def test_settings_alone_are_accepted_as_values(read) -> None:
     assert len(read("migStrategy: mixed\nconfig: {map: {}}\nfailOnInitError: null\n")[0].resources) == 2
     settings, text = read("gfd: {enabled: true}\nimage: {tag: v1}\nmigStrategi: mixed\n")
     assert settings.write_labels and replicas(settings) == {"nvidia.com/gpu": 1}
-    assert "image: for the pods of the chart" in comments(text)
-    assert "migStrategi: the chart knows no such key and ignores it (did you mean migStrategy?)" in text
+    assert "image: settings of the chart's pods" in comments(text)
+    assert "migStrategi: the chart ignores this unknown key (did you mean migStrategy?)" in text
 
 
 def test_the_root_of_mps_is_that_of_the_chart(read) -> None:
@@ -451,7 +452,7 @@ def test_labels_are_written_where_the_chart_starts_feature_discovery(read) -> No
     assert read(text + "gfd: {enabled: true}\n")[0].write_labels
 
 
-def test_values_of_the_gpu_operator_hold_the_configuration_as_data(read) -> None:
+def test_the_configuration_is_read_from_values_of_the_gpu_operator(read) -> None:
     text = """
 driver: {enabled: false}
 mig: {strategy: mixed}
@@ -467,7 +468,7 @@ devicePlugin:
     settings, said = read(text)
     assert replicas(settings) == {"nvidia.com/gpu": 4, "nvidia.com/mig-{profile}": 1}
     assert settings.write_labels
-    assert "(other), import that with --key" in said
+    assert "(other), import it with --key" in said
 
 
 @pytest.mark.parametrize(
@@ -478,7 +479,7 @@ devicePlugin:
         "{kind: HelmChart, spec: {valuesContent: 'migStrategy: mixed'}}",
     ],
 )
-def test_values_are_found_where_other_charts_and_tools_have_them(read, wrap: str) -> None:
+def test_values_are_found_in_parent_charts_and_objects_of_other_tools(read, wrap: str) -> None:
     assert len(read(wrap)[0].resources) == 2
 
 
@@ -494,10 +495,10 @@ def test_values_are_found_where_other_charts_and_tools_have_them(read, wrap: str
 def test_wrong_values_are_refused_with_their_place(read, source: str, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(source)
-    assert [one.path for one in caught.value.complaints] == [path]
+    assert [one.path for one in caught.value.diagnostics] == [path]
 
 
-def test_the_object_of_the_gpu_operator_says_where_the_configuration_is() -> None:
+def test_the_object_of_the_gpu_operator_is_refused_with_the_place_of_the_configuration() -> None:
     """A ClusterPolicy only names a ConfigMap and which of its configurations is the default."""
     policy = {
         "apiVersion": "nvidia.com/v1",
@@ -528,7 +529,7 @@ def daemon_set(*args: str, **variables: str) -> str:
     return json.dumps({"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": spec})
 
 
-def test_the_plugins_daemon_set_says_its_flags_and_variables(read) -> None:
+def test_flags_and_variables_of_the_daemon_set_are_read(read) -> None:
     """A flag wins over a variable there, and both over the file."""
     text = daemon_set(
         "--mig-strategy=mixed",
@@ -553,7 +554,7 @@ def test_the_daemon_set_with_a_file_needs_its_config_map(read) -> None:
 
 
 def test_a_rendered_chart_is_read_with_the_default_of_its_helper(read) -> None:
-    """`helm template`: the helper beside the plugin is told which of the configurations is the default."""
+    """`helm template`: an argument of the plugin's sidecar names the default configuration."""
     rendered = json.loads(daemon_set(CONFIG_FILE="/config/config.yaml"))
     helper = rendered["spec"]["template"]["spec"]["containers"][0]
     helper["env"] = [{"name": "DEFAULT_CONFIG", "value": "sliced"}]
@@ -566,7 +567,7 @@ def test_a_rendered_chart_is_read_with_the_default_of_its_helper(read) -> None:
     assert "This is the configuration sliced" in said
 
 
-def test_a_configuration_that_is_asked_for_and_is_not_there_is_refused() -> None:
+def test_a_requested_configuration_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match="--key, which may be any"):
         convert(config_map(any=README).encode(), "cm.yaml", "other")
 
@@ -591,7 +592,7 @@ def test_a_configuration_that_is_asked_for_and_is_not_there_is_refused() -> None
         "null",
     ],
 )
-def test_what_has_no_key_of_the_plugin_is_refused_in_one_line(tmp_path: Path, source: str) -> None:
+def test_a_document_without_keys_of_the_plugin_is_refused_in_one_line(tmp_path: Path, source: str) -> None:
     """It would be an exclusive nvidia.com/gpu, whatever the file was about."""
     done = command_line("-", text=source)
     assert getattr(done.exception, "exit_code", None) == 2
@@ -600,16 +601,16 @@ def test_what_has_no_key_of_the_plugin_is_refused_in_one_line(tmp_path: Path, so
 
 
 @pytest.mark.parametrize("source", ["foo: 1", "kind: Deployment", "{kind: ConfigMap, data: {a: 'foo: 1'}}"])
-def test_what_is_something_else_points_to_the_guide(source: str) -> None:
+def test_the_error_for_another_document_links_to_the_guide(source: str) -> None:
     assert "docs/migration.md" in str(command_line("-", text=source).exception)
 
 
-def test_of_several_without_a_default_the_choice_is_shown() -> None:
+def test_several_configurations_without_a_default_are_listed() -> None:
     with pytest.raises(ConfigError, match="--key, which may be a, b"):
         convert(config_map(a=README, b=README).encode(), "cm.yaml")
 
 
-def test_the_command_reads_a_file_and_heeds_what_is_asked(tmp_path: Path) -> None:
+def test_the_command_reads_a_file_and_applies_its_options(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(WRITTEN)
     assert "nvidia.com/part" not in command_line(str(file)).stdout

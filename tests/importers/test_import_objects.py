@@ -22,7 +22,7 @@ PEERS = [
         ("", "<stdin>: it is empty (is it the right file?)"),
         ("# nothing\n---\n---\n", "<stdin>: it is empty (is it the right file?)"),
         ("kind: List\nitems: []", "<stdin>:1:1: the list has no objects (is it the right file?)"),
-        ("kind: Service", '<stdin>:1:7: a "Service" holds no configuration (give it '),
+        ("kind: Service", '<stdin>:1:7: a "Service" contains no configuration (give '),
         ("kind: Pod\n---\nkind: }", "<stdin>:3:7: "),
         ("a\0b", "<stdin>:1:2: this is not text: it has a zero byte"),
         ("a" * (1 << 20) + "b", "<stdin>: it is larger than 1 MiB"),
@@ -42,7 +42,7 @@ def test_a_file_without_a_configuration_is_refused_in_one_line(peer: str, text: 
         ("KubeVirt", "kubevirt"),
     ],
 )
-def test_an_object_of_another_plugin_names_the_import_that_reads_it(
+def test_the_error_for_an_object_of_another_plugin_names_its_importer(
     peer: str, kind: str, reader: str
 ) -> None:
     if peer != reader:
@@ -50,5 +50,5 @@ def test_an_object_of_another_plugin_names_the_import_that_reads_it(
 
 
 @pytest.mark.parametrize("peer", PEERS)
-def test_what_is_no_text_is_refused_at_its_place(peer: str) -> None:
+def test_a_value_that_is_not_text_is_refused_with_its_place(peer: str) -> None:
     assert "<stdin>:1:1: this is not UTF-8 text" in refusal(peer, b"\xff\xfe")

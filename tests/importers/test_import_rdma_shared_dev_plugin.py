@@ -1,4 +1,5 @@
-"""`devhost import rdma-shared-dev-plugin`: the same resources from the same HCAs, and words for the rest."""
+"""`devhost import rdma-shared-dev-plugin`: the same resources from the same HCAs, with remarks on
+differences."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def run(text: str | bytes) -> Result:
 
 
 def loaded(text: str) -> Loaded:
-    """What the output stands for: it must be accepted as it is."""
+    """The output as settings, which must be valid."""
     done = run(text)
     assert done.exit_code == 0, (done.output, done.exception)
     found = catalog.load()
@@ -141,7 +142,7 @@ def one_of_a_namespace(text: str) -> str:
     [str, config_map, policy, one_of_a_list, one_of_a_namespace, node_policy, node_policies],
     ids=lambda one: one.__name__,
 )
-def test_the_documented_example_is_kept_whatever_it_comes_in(wrap: Callable[[str], str]) -> None:
+def test_the_documented_example_is_read_from_every_kind_of_object(wrap: Callable[[str], str]) -> None:
     a, b = converted(wrap(README))
     assert wheres((a, b)) == {
         "rdma/hca_shared_devices_a": "netDevs: ib0 or ib1, pciBusID: *",
@@ -153,7 +154,7 @@ def test_the_documented_example_is_kept_whatever_it_comes_in(wrap: Callable[[str
     ]
 
 
-def test_policies_of_several_groups_of_nodes_are_not_guessed_between() -> None:
+def test_policies_for_several_groups_of_nodes_are_refused() -> None:
     """The operator runs the plugin once for each of them, each on its own nodes."""
     one, other = (
         policy(RELEASE).replace("NicClusterPolicy", "NicNodePolicy").replace("nic-cluster-policy", name)
@@ -163,15 +164,15 @@ def test_policies_of_several_groups_of_nodes_are_not_guessed_between() -> None:
     assert getattr(done.exception, "exit_code", None) == 2
     message = str(done.exception)
     assert (
-        "several objects hold a configuration: NicNodePolicy gpu-nodes and NicNodePolicy storage-nodes"
+        "several objects contain a configuration: NicNodePolicy gpu-nodes and NicNodePolicy storage-nodes"
         in message
     )
 
 
-def test_a_policy_without_this_plugin_names_the_importer_of_the_one_it_has() -> None:
+def test_the_error_for_a_policy_of_another_plugin_names_its_importer() -> None:
     text = json.dumps({"kind": "NicClusterPolicy", "spec": {"sriovDevicePlugin": {"config": "{}"}}})
     done = run(text)
-    assert "has spec.sriovDevicePlugin.config, and no spec.rdmaSharedDevicePlugin.config" in str(
+    assert "has spec.sriovDevicePlugin.config, but no spec.rdmaSharedDevicePlugin.config" in str(
         done.exception
     )
     assert "devhost import sriov-network-device-plugin" in str(done.exception)
@@ -189,7 +190,7 @@ def test_every_selector_and_the_prefix_are_kept() -> None:
         "rdma/shared_ib": "vendor: 15b3, linkLayer: infiniband",
         "nvidia.com/shared_eth": "vendor: 15b3, driver: mlx5_core, linkLayer: ethernet",
     }
-    assert "# periodicUpdateInterval: 300 has no place here" in run(BY_LINK).stdout
+    assert "# periodicUpdateInterval: 300 is omitted" in run(BY_LINK).stdout
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         (BY_LINK, "connectx5_roce", {"nvidia.com/shared_eth": ["0000:af:00.0", "0000:af:00.1"]}),
     ],
 )
-def test_the_documented_examples_select_what_they_select_there(
+def test_the_documented_examples_select_the_same_devices_as_in_the_plugin(
     tmp_path: Path, machines: ModuleType, text: str, machine: str, selected: dict[str, list[str]]
 ) -> None:
     getattr(machines, machine)(tmp_path)
@@ -224,9 +225,7 @@ def test_the_documented_examples_select_what_they_select_there(
     assert not found.plan.refusals
 
 
-def test_software_devices_on_an_interface_are_not_selected_as_there(
-    tmp_path: Path, machines: ModuleType
-) -> None:
+def test_software_devices_on_an_interface_are_not_selected(tmp_path: Path, machines: ModuleType) -> None:
     importlib.import_module("rdma_machines").software(tmp_path)
     text = OPERATOR % '{"ifNames": ["dum0", "dum1"]}'
     found = asyncio.run(scan_once(loaded(text), tmp_path))
@@ -239,7 +238,7 @@ def entries(*selectors: dict[str, Any]) -> str:
     return json.dumps({"configList": listed})
 
 
-def test_entries_that_may_select_one_hca_share_it_and_say_so() -> None:
+def test_entries_that_may_select_the_same_hca_share_it_with_a_remark() -> None:
     text = entries(
         {"vendors": ["15b3"]},
         {"vendors": ["15b3"], "deviceIDs": ["1017"]},
@@ -247,7 +246,7 @@ def test_entries_that_may_select_one_hca_share_it_and_say_so() -> None:
         {"linkTypes": ["ether"], "vendors": ["1d0f"]},
     )
     assert [entry.exclusive for entry in converted(text)] == [False, False, True, True]
-    assert "# An HCA may also be selected by rdma/r1: it then serves both, as there." in run(text).stdout
+    assert "# If an HCA is also selected by rdma/r1, it serves both, as with the plugin." in run(text).stdout
 
 
 def test_one_hca_in_two_pools_serves_both(tmp_path: Path, machines: ModuleType) -> None:
@@ -268,56 +267,56 @@ def test_one_hca_in_two_pools_serves_both(tmp_path: Path, machines: ModuleType) 
         ({"vendors": ["15b3"], "drivers": ["x"]}, {"vendors": ["15b3"], "drivers": ["y"]}),
     ],
 )
-def test_entries_that_cannot_meet_stay_exclusive(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_entries_that_cannot_overlap_stay_exclusive(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert [entry.exclusive for entry in converted(entries(one, other))] == [True, True]
 
 
-def test_ids_that_never_matched_for_their_spelling_match_and_that_is_said() -> None:
+def test_ids_in_a_notation_that_the_plugin_never_matches_match_with_a_remark() -> None:
     text = OPERATOR % '{"vendors": ["0x15B3"], "deviceIDs": ["101B"]}'
     assert wheres(converted(text)) == {"rdma/rdma_shared_device_a": "vendor: 15b3, device: 101b"}
-    assert '"0x15B3" matched nothing there, "15b3" does' in run(text).stdout
+    assert '"0x15B3" never matches for the plugin; devhost takes it as "15b3"' in run(text).stdout
 
 
-def test_a_star_in_a_name_is_a_letter_as_it_is_there() -> None:
+def test_a_star_in_a_name_is_literal() -> None:
     assert wheres(converted(OPERATOR % '{"ifNames": ["ib*"]}')) == {
         "rdma/rdma_shared_device_a": "netDevs: ib[*], pciBusID: *"
     }
 
 
 @pytest.mark.parametrize("name", ['a"b', "a: b", "# x", "no", "ü", "\\u0007", "\\u007f", "a\\nb", "'", "{x}"])
-def test_any_name_comes_through_as_it_is(name: str) -> None:
+def test_any_name_is_kept_unchanged(name: str) -> None:
     text = OPERATOR % json.dumps({"drivers": [json.loads(f'"{name}"') if "\\" in name else name]})
     ((entry,),) = (converted(text),)
     (term, _) = entry.where[0].terms
     assert str(term) == f"driver: {json.loads(text)['configList'][0]['selectors']['drivers'][0]}"
 
 
-def test_a_resource_without_tokens_is_left_out_with_a_word() -> None:
+def test_a_resource_without_tokens_is_omitted_with_a_remark() -> None:
     text = '{"configList": [{"resourceName": "a", "devices": ["ib0"]}]}'
     assert converted(text) == ()
     assert "rdma/a has rdmaHcaMax 0, so no pod could ever get it" in run(text).stdout
 
 
-def test_what_the_plugin_ignores_is_ignored_and_said_with_the_likely_meaning() -> None:
+def test_ignored_keys_are_reported_with_a_suggestion() -> None:
     text = (
         '{"kubeletRootDir": "/var/lib/kubelet", "configList": [{"resourceName": "a", "rdmaHcaMax": 1,'
         ' "isRdma": true, "selectors": {"vendors": ["15b3"], "deviceID": ["1017"]}}]}'
     )
     assert wheres(converted(text)) == {"rdma/a": "vendor: 15b3"}
     said = run(text).stdout
-    assert "# kubeletRootDir: the plugin knows no such key" in said and "--kubelet-dir" in said
-    assert "# configList[0].isRdma: the plugin knows no such key and ignores it" in said
+    assert "# kubeletRootDir: the plugin ignores this unknown key" in said and "--kubelet-dir" in said
+    assert "# configList[0].isRdma: the plugin ignores this unknown key" in said
     assert "# configList[0].selectors.deviceID: " in said and "(did you mean deviceIDs?)" in said
 
 
-def test_as_many_resources_as_there_may_be_are_read_and_those_that_overlap_are_named() -> None:
+def test_the_maximum_number_of_resources_is_read_and_overlaps_are_named() -> None:
     pools = [{"resourceName": f"a{n}", "rdmaHcaMax": 1, "devices": [f"ib{n // 2}"]} for n in range(1000)]
     entries = converted(json.dumps({"configList": pools}))
     assert len(entries) == 1000
     assert not any(entry.exclusive for entry in entries)
 
 
-def test_what_go_takes_is_taken() -> None:
+def test_json_is_read_as_in_go() -> None:
     """Keys in any case of letters, null for nothing, tabs between values, a byte order mark."""
     text = (
         '\ufeff{\t"CONFIGLIST":[\n\t\t{"resourcename":"a","RdmaHcaMax":7,"resourcePrefix":"","devices":null,'
@@ -353,7 +352,7 @@ def test_what_go_takes_is_taken() -> None:
         ),
         (
             '{"configList": [{"resourceName": "a", "devices": ["a"], "selectors": {"vendors": ["15b3"]}}]}',
-            "configList[0].devices: it has selectors as well (put the names into ifNames)",
+            "configList[0].devices: it cannot be combined with selectors (put the names into ifNames)",
         ),
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": -1}]}', "from 0 to 100000"),
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": "1"}]}', "remove the quotes"),
@@ -367,10 +366,10 @@ def test_what_go_takes_is_taken() -> None:
         (
             '{"configList": [{"resourceName": "a", "devices": ["a"]},'
             ' {"resourceName": "a", "resourcePrefix": "x.io", "devices": ["b"]}]}',
-            '"a" stands twice',
+            '"a" occurs twice',
         ),
-        ("kind: DaemonSet", 'a "DaemonSet" holds no configuration (give it one ConfigMap'),
-        ("{kind: List, items: [{}, {}]}", 'a "List" holds no configuration'),
+        ("kind: DaemonSet", 'a "DaemonSet" contains no configuration (give one ConfigMap'),
+        ("{kind: List, items: [{}, {}]}", 'a "List" contains no configuration'),
         ("{kind: List}", "it has no items"),
         ("kind: ConfigMap", "it has no data"),
         ('{"kind": "ConfigMap", "data": {"a": "1", "b": "2"}}', "it has no data.config.json"),
@@ -382,7 +381,7 @@ def test_what_go_takes_is_taken() -> None:
         (config_map("x", "a\nb"), "must be a mapping"),
     ],
 )
-def test_what_the_plugin_refuses_is_refused_in_one_line_each(text: str | bytes, message: str) -> None:
+def test_each_error_that_the_plugin_finds_is_refused_in_one_line(text: str | bytes, message: str) -> None:
     done = run(text)
     assert getattr(done.exception, "exit_code", None) == 2, done.exception
     assert message in str(done.exception)

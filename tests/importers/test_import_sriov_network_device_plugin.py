@@ -1,4 +1,4 @@
-"""`devhost import sriov-network-device-plugin`: the same functions, and words for the rest."""
+"""`devhost import sriov-network-device-plugin`: the same functions, with remarks on differences."""
 
 from __future__ import annotations
 
@@ -121,6 +121,15 @@ def machines() -> dict[str, Machine]:
     }
 
 
+@pytest.fixture(scope="module")
+def roots(machines: dict[str, Machine], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The trees of all machines, which no test changes."""
+    directory = tmp_path_factory.mktemp("machines")
+    for name, make in machines.items():
+        make(directory / name)
+    return {name: directory / name for name in machines}
+
+
 def accelerator(root: Path) -> object:
     """A processing accelerator with one virtual function, and a network adapter with none."""
     tree = importlib.import_module("sriov_tree").SriovTree(root)
@@ -142,16 +151,16 @@ def run(text: str | bytes, *arguments: str) -> Result:
 
 
 def loaded(text: str, *arguments: str) -> Loaded:
-    """What the output stands for: it must be accepted as it is."""
+    """The output as settings, which must be valid."""
     done = run(text, *arguments)
     assert done.exit_code == 0, (done.output, done.exception)
     found = catalog.load()
     return Loaded(loads(done.stdout, "converted.yaml", lambda paths, wanted: found), found)
 
 
-def selected(text: str, root: Path) -> dict[str, set[str]]:
-    """The functions of each resource, before it is asked whether two of them are one thing."""
-    found = asyncio.run(scan_once(loaded(text), root))
+def selected(configuration: Loaded, root: Path) -> dict[str, set[str]]:
+    """The functions that each resource selects, before conflicts are resolved."""
+    found = asyncio.run(scan_once(configuration, root))
     pools: dict[str, set[str]] = {entry.name: set() for entry in found.settings.resources}
     for _, device in found.devices():
         for entry in () if device.withheld else found.settings.resources:
@@ -162,25 +171,26 @@ def selected(text: str, root: Path) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("config", FILES.values(), ids=FILES.keys())
-def test_each_function_goes_where_the_plugin_puts_it_on_every_machine(
-    tmp_path: Path, machines: dict[str, Machine], peer: Any, config: str
+def test_each_function_is_in_the_same_resource_as_with_the_plugin(
+    roots: dict[str, Path], peer: Any, config: str
 ) -> None:
     some: dict[str, set[str]] = {}
-    for name, make in machines.items():
-        root = tmp_path / name
-        make(root)
+    configuration = loaded(config)
+    for name, root in roots.items():
         expected = peer.offered(root, config)
-        if name == "accelerator":  # offered there beside its own virtual one
+        if name == "accelerator":  # the plugin offers it together with its virtual function
             expected = {pool: ids - {"0000:0a:00.0"} for pool, ids in expected.items()}
-        if name == "mlx5_switchdev":  # offered there beside its scalable ones, if it has no virtual ones
+        if name == "mlx5_switchdev":  # the plugin offers it with its scalable functions
             expected = {pool: ids - {"0000:3b:00.0"} for pool, ids in expected.items()}
-        found = selected(config, root)
+        found = selected(configuration, root)
         assert {pool: ids for pool, ids in found.items() if ids} == {
             pool: ids for pool, ids in expected.items() if ids
         }, name
         for pool_name, ids in found.items():
             some.setdefault(pool_name, set()).update(ids)
-    assert all(ids for name, ids in some.items() if "spoilt" not in name), some  # or this would say nothing
+    assert all(ids for name, ids in some.items() if "spoilt" not in name), (
+        some
+    )  # otherwise this proves nothing
 
 
 def config_map(text: str, **more: str) -> str:
@@ -200,7 +210,7 @@ def node_policy(text: str) -> str:
 
 
 @pytest.mark.parametrize("wrap", [str, config_map, policy, node_policy])
-def test_a_configuration_is_the_same_whatever_it_comes_in(wrap: Callable[[str], str]) -> None:
+def test_a_configuration_is_read_from_every_kind_of_object(wrap: Callable[[str], str]) -> None:
     assert run(wrap(RANGES)).stdout.partition("version:")[2] == run(RANGES).stdout.partition("version:")[2]
 
 
@@ -213,21 +223,21 @@ def test_one_node_of_a_config_map_is_chosen_by_its_key() -> None:
     assert "choose one with --key, which may be node-0, node-1" in str(done.exception)
 
 
-def test_the_prefix_of_the_plugins_own_flag_is_that_of_resources_without_one() -> None:
+def test_the_prefix_flag_applies_to_resources_without_a_prefix() -> None:
     names = [entry.name for entry in loaded(QUICK_START, "--resource-prefix", "a.org").settings.resources]
     assert names[:2] == ["a.org/netdevice", "dpdk.example.com/dpdk"]
 
 
-def test_tabs_trailing_commas_and_any_case_of_keys_are_read_as_there() -> None:
+def test_tabs_trailing_commas_and_keys_in_any_case_are_read() -> None:
     text = '{\t"ResourceList": [{"RESOURCENAME": "a", "SelectorObj": null, "selectors": {"IsRdma": true,},}]}'
     done = run(text)
     assert done.exit_code == 0, done.exception
-    assert "isRdma: true" in done.stdout and "ignores" not in done.stdout
+    assert "isRdma: true" in done.stdout and "ignores this" not in done.stdout
 
 
-def test_a_misspelt_selector_is_ignored_as_there_and_pointed_out() -> None:
+def test_a_misspelt_selector_is_ignored_with_a_remark() -> None:
     done = run(pools(pool("a", {"pfName": ["ens1"], "drivers": ["iavf"]})))
-    assert "resourceList[0].selectors.pfName: the plugin knows no such key" in done.stdout
+    assert "resourceList[0].selectors.pfName: the plugin ignores this unknown key" in done.stdout
     assert "did you mean pfNames?" in done.stdout
 
 
@@ -287,7 +297,7 @@ WITH_TOKEN = """{"resourceName": "intel_sriov_netdevice_additional_env",
          "additionalInfo": {"*": {"token": "3e49019f-412f-4f02-824e-4cd195944205"}}},"""
 
 
-def test_the_token_of_the_plugins_own_example_stays_with_its_pool() -> None:
+def test_the_token_of_the_example_stays_with_its_pool() -> None:
     """One of ten pools has additionalInfo there; no other may hand it out."""
     others = set(uses(README % (WITH_TOKEN % "154c"))) - {"intel_sriov_netdevice_additional_env"}
     assert len(others) == 8
@@ -301,7 +311,7 @@ def test_the_token_of_the_plugins_own_example_stays_with_its_pool() -> None:
     assert len(found) == 9
 
 
-async def test_a_container_sees_the_additional_information_of_its_own_pool_only(
+async def test_a_container_gets_only_the_additional_information_of_its_pool(
     tmp_path: Path, machines: dict[str, Machine]
 ) -> None:
     """There it is part of PCIDEVICE_<RESOURCE>_INFO of the pool that says it."""
@@ -329,7 +339,7 @@ async def test_a_container_sees_the_additional_information_of_its_own_pool_only(
     }
 
 
-def test_a_daemon_set_beside_the_configuration_says_the_prefix() -> None:
+def test_the_prefix_is_read_from_a_daemon_set() -> None:
     """`--resource-prefix` of the plugin is the domain of every pool without one."""
     container = {"name": "sriovdp", "args": ["--use-cdi", "--resource-prefix=acme.org", "--log-level=10"]}
     spec = {"template": {"spec": {"containers": [container]}}}
@@ -342,16 +352,16 @@ def test_a_daemon_set_beside_the_configuration_says_the_prefix() -> None:
     assert given[0].name == "b.org/netdevice"
 
 
-def test_a_policy_without_this_plugin_names_the_importer_of_the_one_it_has() -> None:
+def test_the_error_for_a_policy_of_another_plugin_names_its_importer() -> None:
     text = json.dumps({"kind": "NicNodePolicy", "spec": {"rdmaSharedDevicePlugin": {"config": "{}"}}})
     done = run(text)
-    assert "has spec.rdmaSharedDevicePlugin.config, and no spec.sriovDevicePlugin.config" in str(
+    assert "has spec.rdmaSharedDevicePlugin.config, but no spec.sriovDevicePlugin.config" in str(
         done.exception
     )
     assert "devhost import rdma-shared-dev-plugin" in str(done.exception)
 
 
-def test_only_resources_that_ask_there_give_rdma_and_vhost_net_here() -> None:
+def test_only_resources_that_request_rdma_or_vhost_net_get_it() -> None:
     """``isRdma`` selects and gives there; ``needVhostNet`` gives."""
     text = pools(
         pool("plain", {"drivers": ["x"]}),
@@ -362,30 +372,33 @@ def test_only_resources_that_ask_there_give_rdma_and_vhost_net_here() -> None:
     assert found == {"plain": (False, False), "rdma": (True, False), "vhost": (False, True)}
 
 
-def test_what_only_some_selectors_of_a_resource_ask_for_is_for_all_of_it_and_said() -> None:
+def test_a_setting_of_some_selectors_applies_to_the_whole_resource_with_a_remark() -> None:
     assert uses(ALL_NICS)["nic"].rdma is True
-    assert "# isRdma is in some of its selectors; here it is for the whole resource" in run(ALL_NICS).stdout
+    assert (
+        "# isRdma is set in some of its selectors; devhost applies it to the whole resource"
+        in run(ALL_NICS).stdout
+    )
     assert "in some of its selectors" not in run(QUICK_START).stdout
 
 
-def test_a_pool_without_topology_stays_one() -> None:
+def test_a_pool_without_topology_is_kept_without_topology() -> None:
     """excludeTopology: the plugin sends no TopologyInfo for the pool."""
     text = pools(pool("a", {"drivers": ["z"]}, excludeTopology=True), pool("b", {"drivers": ["x"]}))
     assert [entry.topology for entry in loaded(text).settings.resources] == [False, True]
 
 
-def test_spellings_that_never_matched_are_pointed_out() -> None:
+def test_notations_that_the_plugin_never_matches_get_a_remark() -> None:
     done = run(pools(pool("a", {"vendors": ["0x8086"], "devices": ["154C"], "pciAddresses": ["3B:00.1"]})))
     for odd, right in (("0x8086", "8086"), ("154C", "154c"), ("3B:00.1", "0000:3b:00.1")):
-        assert f'"{odd}" matched nothing there, "{right}" does' in done.stdout
+        assert f'"{odd}" never matches for the plugin; devhost takes it as "{right}"' in done.stdout
 
 
-def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None:
+def test_a_resource_that_can_select_nothing_is_omitted_with_a_comment() -> None:
     text = pools(
         pool("a", {"pfNames": ["ens1#3-2"]}), pool("b", {"pfNames": ["x#1"], "rootDevices": ["3b:00.0#2"]})
     )
     done = run(text)
-    assert done.stdout.count("selects nothing, there and here: left out") == 2
+    assert done.stdout.count("selects nothing, neither with the plugin nor with devhost: omitted") == 2
     assert "its range is empty" in done.stdout
     assert loaded(text).settings.resources == ()
 
@@ -399,7 +412,7 @@ def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None
         (pool("a", {}, deviceType="gpu"), "must be one of netDevice, auxNetDevice, accelerator"),
         (pool("a", {"vdpaType": "vhost", "isRdma": True}), "isRdma excludes it"),
         (pool("a", {"vdpaType": "user"}), "must be one of"),
-        (pool("a", {}, deviceType="auxNetDevice"), "an auxNetDevice needs auxTypes"),
+        (pool("a", {}, deviceType="auxNetDevice"), "an auxNetDevice requires auxTypes"),
         (pool("a", {"auxTypes": ["eth"]}, deviceType="auxNetDevice"), "must be sf"),
         (pool("a", {"vendors": ["intel"]}), "is not a PCI id"),
         (pool("a", {"pciAddresses": ["eth0"]}), "is not a PCI address"),
@@ -407,26 +420,26 @@ def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None
         (pool("a", {"pfNames": ["ens1#a-b"]}), "is not a range"),
         (pool("a", {"pfNames": ["ens1#1#2"]}), "is not a range"),
         (pool("a", {"pfNames": ["ens1#"]}), "is not a range"),
-        (pool("a", {"pfNames": ["#1"]}), "names no interface"),
+        (pool("a", {"pfNames": ["#1"]}), "does not name an interface"),
         (pool("a", {"acpiIndexes": ["one"]}), "is not a number"),
         (pool("a", {"drivers": [""]}), "is empty"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_place(resource: dict[str, Any], words: str) -> None:
+def test_values_that_make_no_sense_are_refused_with_their_place(resource: dict[str, Any], words: str) -> None:
     done = run(pools(resource))
     assert done.exit_code != 0
     assert words in str(done.exception) and "<stdin>:1:" in str(done.exception)
 
 
-def test_a_name_twice_is_refused_within_a_prefix_only() -> None:
+def test_a_duplicate_name_is_refused_only_within_a_prefix() -> None:
     done = run(pools(pool("a", {}), pool("a", {})))
-    assert "stands twice" in str(done.exception)
+    assert "occurs twice" in str(done.exception)
     one, other = ({"drivers": [name]} for name in "xy")
     text = pools(pool("a", one), pool("a", other, resourcePrefix="b.org"))
     assert len(loaded(text).settings.resources) == 2
 
 
-def test_a_resource_that_comes_too_late_for_all_of_its_functions_is_left_out_with_a_comment() -> None:
+def test_a_resource_whose_functions_are_all_taken_is_omitted_with_a_comment() -> None:
     text = pools(
         pool("wide", {"vendors": ["8086"], "pfNames": ["a", "b#0-7"]}),
         pool("narrow", {"vendors": ["8086"], "pfNames": ["b#2-3"], "isRdma": True}),
@@ -440,18 +453,18 @@ def test_a_resource_that_comes_too_late_for_all_of_its_functions_is_left_out_wit
         ),
     )
     assert [entry.name for entry in loaded(text).settings.resources] == ["intel.com/wide", "intel.com/other"]
-    assert "# intel.com/narrow gets nothing that intel.com/wide does not take first" in run(text).stdout
+    assert "# intel.com/narrow gets no device: intel.com/wide takes all of them first" in run(text).stdout
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"resourceList": []}', '{"resourceList": {}}', '{"a": [{ {"b"']
 )
-def test_what_is_no_configuration_is_refused_in_one_go(text: str) -> None:
+def test_all_errors_of_a_configuration_are_reported_together(text: str) -> None:
     done = run(text)
     assert done.exit_code != 0 and str(done.exception).startswith("<stdin>")
 
 
-def test_signs_in_names_stand_for_themselves() -> None:
+def test_wildcard_characters_in_names_are_literal() -> None:
     text = pools(pool("a", {"drivers": ["a*b"], "pfNames": ["e[0]"], "ddpProfiles": ['GTPv1-C/U: "x"?']}))
     where = [str(block) for block in loaded(text).settings.resources[0].where]
     assert "driver: a[*]b" in where[0] and "pfName: e[[]0]" in where[0] and 'GTPv1-C/U: "x"[?]' in where[0]

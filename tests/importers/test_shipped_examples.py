@@ -69,7 +69,7 @@ SERIAL = {
 }
 
 SQUAT = ["--domain", "squat.ai"]
-"""What older releases of generic-device-plugin take without being told."""
+"""The default domain of older releases of generic-device-plugin."""
 
 GENERIC = {
     "squat.ai/serial": {"/dev/ttyUSB0": 1},
@@ -131,7 +131,7 @@ EXAMPLES = [
             "intel.com/intel_sriov_netdevice": each(1, "0000:3b:02.0", "0000:3b:02.1"),
             "intel.com/intel_sriov_dpdk": VFIO,
         },
-        ["ifnames: the plugin knows no such key and ignores it"],
+        ["ifnames: the plugin ignores this unknown key"],
     ),
     Example(
         "sriov-network-device-plugin/rbln.yaml",
@@ -175,7 +175,7 @@ EXAMPLES = [
         "sriov-network-device-plugin/rdma.yaml",
         machines.adapters,
         {"intel.com/mlnx_rdma": CX4 | CX5 | CX5_IB},
-        ["isRdma: the plugin knows no such key and ignores it (put it into selectors)"],
+        ["isRdma: the plugin ignores this unknown key (put it into selectors)"],
     ),
     Example(
         "sriov-network-device-plugin/vdpa.yaml",
@@ -198,7 +198,7 @@ EXAMPLES = [
             "intel.com/intel_sriov_netdevice": each(1, "0000:3b:02.0", "0000:3b:02.1"),
             "intel.com/intel_sriov_dpdk": VFIO,
         },
-        ["ifnames: the plugin knows no such key and ignores it"],
+        ["ifnames: the plugin ignores this unknown key"],
     ),
     Example(
         "sriov-network-device-plugin/readme.json",
@@ -208,7 +208,7 @@ EXAMPLES = [
             "intel.com/intel_sriov_dpdk": VFIO,
             "mellanox.com/mlnx_sriov_rdma": CX5_IB,
         },
-        ["isRdma: the plugin knows no such key and ignores it (put it into selectors)"],
+        ["isRdma: the plugin ignores this unknown key (put it into selectors)"],
     ),
     Example(
         "sriov-network-device-plugin/per-node.yaml",
@@ -276,7 +276,7 @@ EXAMPLES = [
         "nvidia-device-plugin/daemonset.yaml",
         machines.nvidia,
         {"nvidia.com/gpu": each(1, *A100)},
-        ["failOnInitError has no place here"],
+        ["failOnInitError is omitted"],
     ),
     Example(
         "nvidia-device-plugin/daemonset-cpumanager.yaml",
@@ -353,7 +353,10 @@ EXAMPLES = [
         [
             "    kubevirt: true",
             "devhost starts: intel.com/qat. Otherwise",  # the T4 has an external provider already
-            'nvidia.com/GRID_T4-1Q, mediated devices "GRID T4-1Q": leave them to KubeVirt.',
+            (
+                'nvidia.com/GRID_T4-1Q, mediated devices "GRID T4-1Q": KubeVirt must serve them, devhost '
+                "does not."
+            ),
         ],
     ),
     Example(
@@ -501,7 +504,7 @@ REFUSED = [
     ("rdma-shared-dev-plugin/empty.yaml", "data.config.json:1:1: the key configList is required"),
     ("akri/udev-video-protocol.yaml", "its discovery handler is not udev"),
     ("akri/onvif.yaml", "its discovery handler is not udev"),
-    ("gke-device-plugin/daemonset-first.yaml", "no container of it runs Google's device plugin"),
+    ("gke-device-plugin/daemonset-first.yaml", "none of its containers runs the GKE GPU device plugin"),
     ("kubevirt/mediated.yaml", "it has no spec.configuration.permittedHostDevices"),
 ]
 """Examples that a release of today refuses as well, or that configure nothing that devhost offers."""
@@ -513,9 +516,7 @@ def imported(file: str, *arguments: str, text: str = "") -> Result:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: " ".join((one.file, *one.arguments)))
-def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
-    tmp_path: Path, example: Example
-) -> None:
+def test_a_shipped_example_offers_the_same_devices_as_its_plugin(tmp_path: Path, example: Example) -> None:
     done = imported(example.file, *example.arguments)
     assert done.exit_code == 0, (done.output, done.exception)
     example.machine(tmp_path)
@@ -527,14 +528,14 @@ def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
         assert text in done.stdout or text in said(done.stdout)
 
 
-def test_a_card_serves_the_group_of_its_directory_and_that_of_its_nodes(tmp_path: Path) -> None:
+def test_a_sound_card_is_offered_by_its_directory_and_by_its_nodes(tmp_path: Path) -> None:
     """generic-device-plugin offers /dev/snd as audio and its nodes as capture, at the same time."""
     machines.board(tmp_path)
     found = offered(imported("generic-device-plugin/devices.yaml", *SQUAT).stdout, tmp_path)
     assert found["squat.ai/capture"] == CAPTURE
 
 
-def test_the_daemonset_of_generic_device_plugin_offers_what_its_flags_say(tmp_path: Path) -> None:
+def test_the_daemonset_of_generic_device_plugin_offers_the_devices_of_its_flags(tmp_path: Path) -> None:
     done = imported("generic-device-plugin/daemonset.yaml", *SQUAT)
     assert done.exit_code == 0
     machines.board(tmp_path)
@@ -543,7 +544,7 @@ def test_the_daemonset_of_generic_device_plugin_offers_what_its_flags_say(tmp_pa
 
 
 @pytest.mark.parametrize(("file", "message"), REFUSED)
-def test_an_example_that_is_no_configuration_is_refused_in_one_line(file: str, message: str) -> None:
+def test_an_example_without_configuration_is_refused_in_one_line(file: str, message: str) -> None:
     done = imported(file)
     assert done.exit_code != 0 and not done.stdout
     assert message in str(done.exception) and "\n" not in str(done.exception)
@@ -574,27 +575,27 @@ def akri(*rules: str) -> str:
 
 
 VIDEO = ["/dev/video0", "/dev/video1"]
-NO_EQUAL = "left out"
+OMITTED = "omitted"
 
 RULES: list[tuple[list[str], str]] = [
     (VIDEO, ""),
     (VIDEO, ""),
-    ([], "KERNEL video*|vbi*: libudev takes | for itself"),
-    ([], NO_EQUAL),  # tags
+    ([], "KERNEL video*|vbi*: libudev takes | literally"),
+    ([], OMITTED),  # tags
     (VIDEO, ""),
     ([], ""),
-    ([], NO_EQUAL),  # a property that is no attribute
+    ([], OMITTED),  # a property that is no attribute
     (["/dev/video0"], ""),
     (["/dev/bus/usb/001/002", "/dev/ttyUSB0"], ""),  # a USB device or the nodes of its interfaces
     ([], ""),
-    ([], NO_EQUAL),  # tags
-    ([], NO_EQUAL),  # names of devices above
+    ([], OMITTED),  # tags
+    ([], OMITTED),  # names of devices above
 ]
 """What each of Akri's example rules finds on the board, and what is said."""
 
 
 @pytest.mark.parametrize("number", range(len(RULES)))
-def test_akris_example_rules_find_what_they_find_there(tmp_path: Path, number: int) -> None:
+def test_example_rules_of_akri_find_the_same_devices(tmp_path: Path, number: int) -> None:
     rule = (DATA / "akri/example.rules").read_text(encoding="utf-8").splitlines()[number][2:]
     done = imported("akri", text=akri(rule))
     assert done.exit_code == 0, (done.output, done.exception)
@@ -602,7 +603,7 @@ def test_akris_example_rules_find_what_they_find_there(tmp_path: Path, number: i
     nodes, remark = RULES[number]
     assert sorted(offered(done.stdout, tmp_path).get("akri.sh/found", {})) == sorted(nodes)
     assert remark in said(done.stdout)
-    assert (NO_EQUAL in done.stdout) == (remark == NO_EQUAL)
+    assert (OMITTED in done.stdout) == (remark == OMITTED)
 
 
 UNSUPPORTED = (DATA / "akri/example-unsupported.rules").read_text(encoding="utf-8").splitlines()
@@ -612,11 +613,11 @@ UNSUPPORTED = (DATA / "akri/example-unsupported.rules").read_text(encoding="utf-
 def test_rules_that_akri_does_not_support_are_refused_in_one_line(rule: str) -> None:
     done = imported("akri", text=akri(rule))
     assert done.exit_code != 0 and not done.stdout
-    assert "udevRules[0]" in str(done.exception) and "Akri refuses it too" in str(done.exception)
+    assert "udevRules[0]" in str(done.exception) and "Akri refuses it as well" in str(done.exception)
     assert "\n" not in str(done.exception)
 
 
-def test_akris_grouped_example_finds_each_node_of_the_path_by_itself(tmp_path: Path) -> None:
+def test_the_grouped_example_of_akri_finds_each_node_separately(tmp_path: Path) -> None:
     """Akri gives the nodes of one device together; here that is said, with what does the same."""
     template = (DATA / "akri/grouped.yaml").read_text(encoding="utf-8")
     done = imported("akri", text=template.format("pci-0000:00:14.0-usb-0:1:1.0"))

@@ -1,4 +1,4 @@
-"""Whoever asks the kubelet says little, and sleeps while there is nothing to learn."""
+"""Polling the kubelet: what is logged, and when it is not asked."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend.model import Holder
 from devhost.kubelet.podresources import PodResources, Unanswered
-from devhost.kubelet.podresources_poller import BELIEVED, PodResourcesPoller
+from devhost.kubelet.podresources_poller import FAILURES, PodResourcesPoller
 from devhost.kubelet.timing import Timing
 
 TOY = "example.com/toy"
@@ -23,7 +24,7 @@ POD = Holder("default", "pod", "main")
 
 
 class Scripted(PodResources):
-    """Fails with each reason of the script that is not empty, in turn; answers ever after."""
+    """Fails with each non-empty reason of the script in turn, then answers."""
 
     def __init__(self, reasons: Iterable[str] = ()) -> None:
         super().__init__(Path("/nowhere"))
@@ -47,7 +48,7 @@ async def running(
     source: Scripted, timing: Timing = FAST
 ) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
-    ledger = Allocations(clock)
+    ledger = Allocations(clock, timing=AllocationTiming(list_allocated=0.01))
     inventory = Inventory(lambda: 0.0, clock, allocations=ledger.of(TOY))
     holders = PodResourcesPoller(source, ledger, lambda: None, timing=timing)
     task = asyncio.create_task(holders.run())
@@ -70,7 +71,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-async def test_silence_is_said_once_for_each_of_its_reasons_and_its_end_once(caplog) -> None:
+async def test_a_silent_kubelet_is_logged_once_for_each_reason_and_its_end_once(caplog) -> None:
     caplog.set_level(logging.INFO, "devhost")
     source = Scripted([f"reason {n % 3}" for n in range(9)])
     async with running(source) as (holders, _):
@@ -81,7 +82,7 @@ async def test_silence_is_said_once_for_each_of_its_reasons_and_its_end_once(cap
     assert [reason for reason in reasons if reason] == ["reason 1", "reason 2", "reason 0"]
 
 
-async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
+async def test_a_kubelet_that_fails_every_other_time_is_not_logged(caplog) -> None:
     caplog.set_level(logging.INFO, "devhost")
     source = Scripted(["", *["now and then", ""] * 8])
     source.held = {"a": POD}
@@ -92,11 +93,10 @@ async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
             await until(lambda asked=asked: source.asked > asked)
         assert not holders.condition.reason
     assert said(caplog) == ["INFO"]
-    assert BELIEVED > 1
+    assert FAILURES > 1
 
 
-async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(monkeypatch) -> None:
-    monkeypatch.setattr("devhost.allocation.allocations.EAGER", 0.01)
+async def test_the_kubelet_is_not_asked_while_nothing_is_held_until_an_allocation() -> None:
     source = Scripted()
     async with running(source, replace(FAST, question_new=0.0)) as (holders, inventory):
         await until(lambda: source.asked == 1)
@@ -111,8 +111,8 @@ async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(mon
         assert source.asked >= 2
 
 
-async def test_another_kubelet_sock_is_another_kubelet_though_podresources_is_served_as_before() -> None:
-    """What it does not name, though it has the container, it has forgotten."""
+async def test_a_new_kubelet_sock_is_a_new_kubelet_even_if_podresources_is_unchanged() -> None:
+    """A token that it does not list, although it lists the container, is forgotten."""
     source = Scripted()
     source.held = {"a": POD}
     async with running(source) as (holders, inventory):

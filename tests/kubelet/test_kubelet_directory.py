@@ -1,4 +1,4 @@
-"""What devhost makes of the kubelet's directory."""
+"""How devhost treats the states of the kubelet's directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mount(directory: Path) -> Iterator[Path]:
-    """The directory as a container sees it that has it mounted: it stays, whatever becomes of its name."""
+    """The directory as a container with a mount of it sees it, even after it was removed."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     yield Path(f"/proc/self/fd/{descriptor}")
     os.close(descriptor)
@@ -37,16 +37,14 @@ def test_a_directory_without_a_socket_is_waited_for(directory: Path) -> None:
     assert (kubelet.failure, kubelet.usable()) == (ABSENT, (True, ""))
 
 
-def test_a_directory_that_is_not_there_is_waited_for(directory: Path) -> None:
+def test_a_missing_directory_is_waited_for(directory: Path) -> None:
     directory.rmdir()
     kubelet = KubeletSocket(directory)
     kubelet.look()
     assert (kubelet.failure, kubelet.usable()) == (NO_DIRECTORY, (True, ""))
 
 
-def test_a_directory_that_was_removed_where_it_is_mounted_is_not_waited_for(
-    directory: Path, mount: Path
-) -> None:
+def test_a_removed_directory_that_is_still_mounted_is_not_waited_for(directory: Path, mount: Path) -> None:
     kubelet = KubeletSocket(mount)
     kubelet.look()
     assert kubelet.usable() == (True, "")
@@ -56,7 +54,7 @@ def test_a_directory_that_was_removed_where_it_is_mounted_is_not_waited_for(
     assert (kubelet.failure, kubelet.usable()) == (REMOVED, (False, REMOVED))
 
 
-def test_a_file_in_its_place_is_said_to_be_one(directory: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_reported(directory: Path) -> None:
     kubelet = KubeletSocket(directory)
     kubelet.look()
     directory.rmdir()
@@ -71,9 +69,7 @@ def test_a_file_in_its_place_is_said_to_be_one(directory: Path) -> None:
     assert kubelet.failure == ABSENT
 
 
-def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_directory_is_reported(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = os.stat
 
     def refuse(path: Path, **options: Any) -> os.stat_result:
@@ -84,7 +80,7 @@ def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
     monkeypatch.setattr(os, "stat", refuse)
     kubelet = KubeletSocket(directory)
     kubelet.look()
-    assert kubelet.failure == "the kubelet's directory cannot be looked into: Permission denied"
+    assert kubelet.failure == "cannot read the kubelet's directory: Permission denied"
 
 
 @pytest.mark.usefixtures("ordinary_rights")
@@ -92,7 +88,7 @@ def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
     ("above", "mode", "words"),
     [(False, 0o300, "cannot read"), (False, 0o500, "cannot write to"), (True, 0o000, "cannot reach")],
 )
-def test_a_directory_without_permission_is_one_line_with_the_mend(
+def test_a_directory_without_permission_is_one_line_with_the_fix(
     directory: Path, above: bool, mode: int, words: str
 ) -> None:
     closed = directory.parent if above else directory
@@ -104,7 +100,7 @@ def test_a_directory_without_permission_is_one_line_with_the_mend(
         closed.chmod(0o700)
 
 
-def test_a_directory_above_that_may_not_be_searched_is_one_line_with_the_mend(
+def test_an_unsearchable_parent_directory_is_one_line_with_the_fix(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, **_: Any) -> os.stat_result:
@@ -117,7 +113,7 @@ def test_a_directory_above_that_may_not_be_searched_is_one_line_with_the_mend(
         check_directory(directory)
 
 
-def test_a_second_change_within_one_tick_of_the_clock_is_seen(directory: Path) -> None:
+def test_a_second_change_within_one_clock_tick_is_noticed(directory: Path) -> None:
     kubelet = KubeletSocket(directory, identify=lambda path: (1, 2, 3))
     kubelet.look()
     seen = []
@@ -131,7 +127,7 @@ def test_a_second_change_within_one_tick_of_the_clock_is_seen(directory: Path) -
     assert [bool(servers) for servers in seen] == [True, False]
 
 
-def test_a_directory_that_is_read_only_is_told_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_directory_is_reported_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.statvfs("/sys").f_flag & os.ST_RDONLY:
 
         class Flags:

@@ -1,4 +1,4 @@
-"""How one plugin server paces its lists, and what it does once it has ended."""
+"""How a plugin server paces its lists, and what it does after its end."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_stream_spreads_sustained_changes_and_shows_the_newest(tmp_path:
 
 
 class Gauge(Metrics):
-    """Notes what is set as the number of streams."""
+    """Keeps the values that are set as the number of streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class Gauge(Metrics):
         self.seen.append(count)
 
 
-async def test_a_registration_that_has_ended_sets_no_gauge_of_its_successor(tmp_path: Path) -> None:
-    """A stream whose reader does not read outlives its server; the gauge is its successor's by then."""
+async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Path) -> None:
+    """A stream whose client does not read ends after its server, when the gauge is the successor's."""
     directory = tmp_path / "plugins"
     resource, gauge = ToyResource(), Gauge()
     async with KubeletSimulator(directory, "1.37") as simulator:

@@ -1,4 +1,4 @@
-"""Asking a kubelet who holds what: every way in which it may not tell is one clear reason."""
+"""Asking a kubelet who holds what: each kind of failure has a clear reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer = Callable[[Any], Awaitable[bytes]]
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Callable[[Answer], Awaitable[PodResources]]]:
-    """Serves List with what a function gives, and makes a client for it."""
+    """Serves List with the result of a function, and makes a client for it."""
     server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
 
     async def start(answer: Answer, method: str = "List") -> PodResources:
@@ -75,7 +75,7 @@ async def why(client: PodResources) -> str:
     return error.value.message
 
 
-async def test_a_list_tells_container_and_pod_of_each_device_of_each_resource(serve, tmp_path) -> None:
+async def test_a_list_has_the_pod_and_container_of_each_device(serve, tmp_path) -> None:
     message = podresources_pb2.ListPodResourcesResponse()
     one = message.pod_resources.add(name="one", namespace="a")
     main = one.containers.add(name="main")
@@ -100,7 +100,7 @@ async def test_an_empty_list_is_an_answer(serve) -> None:
     assert (listing.pods, listing.holders) == (0, {})
 
 
-async def test_an_answer_over_the_device_plugins_limit_is_taken_and_one_over_16_mib_is_refused(serve) -> None:
+async def test_an_answer_of_up_to_16_mib_is_accepted(serve) -> None:
     small, large = pods(110, 640, 63), pods(110, 2400, 63)
     assert RECEIVE_LIMIT < small.ByteSize() < POD_RESOURCES_RECEIVE_LIMIT < large.ByteSize()
     answers = [saying(large), saying(small)]
@@ -114,7 +114,7 @@ async def test_an_answer_over_the_device_plugins_limit_is_taken_and_one_over_16_
     [
         (
             refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit"),
-            "the kubelet wants to be asked less often: rejected by rate limit",
+            "the kubelet limits the rate of calls: rejected by rate limit",
         ),
         (refusing(grpc.StatusCode.UNIMPLEMENTED, "unknown"), "the kubelet does not serve podresources v1"),
         (refusing(grpc.StatusCode.UNAVAILABLE, "going away"), "the kubelet did not answer: going away"),
@@ -125,24 +125,24 @@ async def test_an_answer_over_the_device_plugins_limit_is_taken_and_one_over_16_
     ],
     ids=["throttled", "unimplemented", "unavailable", "denied"],
 )
-async def test_a_refusal_is_told_in_its_own_words(serve, answer, reason) -> None:
+async def test_a_refusal_is_reported_with_the_kubelets_message(serve, answer, reason) -> None:
     assert await why(await serve(answer)) == reason
 
 
-async def test_a_kubelet_without_the_service_is_told(serve) -> None:
+async def test_a_kubelet_without_the_service_is_reported(serve) -> None:
     client = await serve(saying(pods(1)), "Other")
     assert await why(client) == "the kubelet does not serve podresources v1"
 
 
-async def test_garbage_is_told_and_no_traceback_is_logged(serve, caplog) -> None:
+async def test_an_undecodable_answer_is_reported_without_a_traceback(serve, caplog) -> None:
     async def garbage(_context: Any) -> bytes:
         return b"\xff\xff\xff"
 
-    assert await why(await serve(garbage)) == "the kubelet's answer is no message of podresources v1"
+    assert await why(await serve(garbage)) == "the kubelet's answer is not a podresources v1 message"
     assert not caplog.records
 
 
-async def test_a_kubelet_that_never_answers_is_left_at_the_deadline(serve) -> None:
+async def test_a_call_to_a_silent_kubelet_ends_at_the_deadline(serve) -> None:
 
     async def never(_context: Any) -> bytes:
         return await asyncio.get_running_loop().create_future()
@@ -153,7 +153,7 @@ async def test_a_kubelet_that_never_answers_is_left_at_the_deadline(serve) -> No
     )
 
 
-async def test_a_listener_that_is_no_server_is_left_at_the_deadline(tmp_path) -> None:
+async def test_a_call_to_a_listener_that_is_no_server_ends_at_the_deadline(tmp_path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "kubelet.sock"))
         listener.listen()
@@ -162,7 +162,7 @@ async def test_a_listener_that_is_no_server_is_left_at_the_deadline(tmp_path) ->
         )
 
 
-async def test_a_socket_that_is_absent_dead_or_no_socket_is_told(tmp_path) -> None:
+async def test_a_missing_or_unusable_socket_is_reported(tmp_path) -> None:
     path = tmp_path / "kubelet.sock"
     assert await why(PodResources(path)) == f"{path} does not exist"
     assert (
@@ -171,23 +171,23 @@ async def test_a_socket_that_is_absent_dead_or_no_socket_is_told(tmp_path) -> No
     )
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-    assert await why(PodResources(path)) == f"{path} cannot be reached: Connection refused"
+    assert await why(PodResources(path)) == f"cannot connect to {path}: Connection refused"
     path.unlink()
     path.touch()
-    assert await why(PodResources(path)) == f"{path} cannot be reached: Connection refused"
-    assert "cannot be reached: Not a directory" in await why(PodResources(path / "kubelet.sock"))
+    assert await why(PodResources(path)) == f"cannot connect to {path}: Connection refused"
+    assert ": Not a directory" in await why(PodResources(path / "kubelet.sock"))
 
 
-async def test_an_answer_of_a_kubelet_that_is_replaced_meanwhile_is_not_used(serve, tmp_path) -> None:
+async def test_the_answer_of_a_kubelet_that_was_replaced_is_not_used(serve, tmp_path) -> None:
     async def replaced(_context: Any) -> bytes:
         (tmp_path / "new").touch()
         os.replace(tmp_path / "new", tmp_path / "kubelet.sock")  # noqa: PTH105 - as short as it gets
         return pods(1).SerializeToString()
 
-    assert await why(await serve(replaced)) == "the kubelet restarted while it was asked"
+    assert await why(await serve(replaced)) == "the kubelet restarted during the call"
 
 
-def test_podresources_lies_beside_the_plugin_directory() -> None:
+def test_podresources_is_beside_the_plugin_directory() -> None:
     assert beside(Path("/var/lib/kubelet/device-plugins")) == Path(
         "/var/lib/kubelet/pod-resources/kubelet.sock"
     )

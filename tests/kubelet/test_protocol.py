@@ -1,4 +1,4 @@
-"""The protocol's code is what its proto says, and its proto is what kubelets speak."""
+"""The generated code matches the proto, and the proto matches the kubelet's."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_committed_code_is_what_the_generator_makes_of_the_proto(
-    generator: ModuleType, tmp_path: Path
-) -> None:
+def test_the_committed_code_is_what_the_generator_writes(generator: ModuleType, tmp_path: Path) -> None:
     outputs = [output for proto in generator.PROTOS for output in generator.outputs(proto)]
     committed = {output: (generator.SOURCE / output).read_text() for output in outputs}
     made_with = {text.split("grpcio-tools ")[1].split(".\n")[0] for text in committed.values()}
@@ -53,7 +51,7 @@ def test_the_committed_code_is_what_the_generator_makes_of_the_proto(
 
 
 @pytest.mark.parametrize(("proto", "module"), [(API, api_pb2), (PODRESOURCES, podresources_pb2)])
-def test_the_committed_descriptor_is_the_proto_whatever_the_generators_version(
+def test_the_committed_descriptor_matches_the_proto_for_every_generator_version(
     generator: ModuleType, proto: str, module: ModuleType
 ) -> None:
     committed = FileDescriptorProto()
@@ -80,25 +78,25 @@ def _version(text: str) -> tuple[int, ...]:
     return (*map(int, text.split(".")), 0, 0)[:3]
 
 
-def test_every_message_field_type_and_method_is_the_kubelets_own(
-    generator: ModuleType, tmp_path: Path
+def test_every_message_field_type_and_method_of_the_kubelet_is_in_the_proto(
+    generator: ModuleType, tmp_path: Path, upstream: Path
 ) -> None:
-    theirs, ours = _upstream(generator, tmp_path, "api"), generator.describe(API)
+    theirs, ours = _upstream(generator, tmp_path, upstream, "api"), generator.describe(API)
     assert theirs.package == ours.package
     missing = dict(_facts(theirs)).items() - dict(_facts(ours)).items()
     assert not missing, "the kubelet's proto has these, or has them otherwise"
 
 
-def test_nothing_is_in_our_proto_that_the_kubelets_lacks(generator: ModuleType, tmp_path: Path) -> None:
-    text = _upstream_proto(tmp_path, "api").read_text()
+def test_the_proto_has_nothing_that_the_kubelets_lacks(generator: ModuleType, upstream: Path) -> None:
+    text = _upstream_proto(upstream, "api").read_text()
     for name, _ in _facts(generator.describe(API)):
         assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text), name
 
 
-def test_what_podresources_has_is_exactly_as_the_kubelet_has_it(
-    generator: ModuleType, tmp_path: Path
+def test_the_podresources_proto_matches_the_kubelets(
+    generator: ModuleType, tmp_path: Path, upstream: Path
 ) -> None:
-    theirs, ours = _upstream(generator, tmp_path, "podresources"), generator.describe(PODRESOURCES)
+    theirs, ours = _upstream(generator, tmp_path, upstream, "podresources"), generator.describe(PODRESOURCES)
     assert theirs.package == ours.package
     assert not dict(_facts(ours)).items() - dict(_facts(theirs)).items()
 
@@ -120,35 +118,36 @@ def test_podresources_has_the_numbers_of_the_published_contract(generator: Modul
     assert {"PodResourcesLister.List", "PodResourcesLister.GetAllocatableResources"} <= found.keys()
 
 
-def _upstream(generator: ModuleType, tmp_path: Path, name: str) -> FileDescriptorProto:
+def _upstream(generator: ModuleType, tmp_path: Path, upstream: Path, name: str) -> FileDescriptorProto:
     """The kubelet's own proto, compiled."""
-    # It imports gogoproto for options of its Go generator, which say nothing of the wire.
-    text = _upstream_proto(tmp_path, name).read_text()
+    # It imports gogoproto for options of its Go generator, which do not affect the wire format.
+    text = _upstream_proto(upstream, name).read_text()
     text = re.sub(r'(?m)^import "[^"]*gogo[^"]*";$|^option \(gogoproto\.[^;]*;$', "", text)
     (tmp_path / "upstream.proto").write_text(re.sub(r"\s*\[\s*\(gogoproto\.[^\]]*\]", "", text))
     compiled: FileDescriptorProto = generator.describe("upstream.proto", tmp_path)
     return compiled
 
 
-def _upstream_proto(tmp_path: Path, name: str) -> Path:
-    """The proto of Debian's package, or of the file that DEVHOST_UPSTREAM_PROTO names (for ``api``)."""
+def _upstream_proto(package: Path, name: str) -> Path:
+    """The kubelet's proto: from Debian's package, or for ``api`` the file named by DEVHOST_UPSTREAM_PROTO."""
     if name == "api" and (given := os.environ.get("DEVHOST_UPSTREAM_PROTO")):
         return Path(given)
-    if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        pytest.skip("no apt-get and dpkg to fetch the kubelet's own proto with")
-    fetch = subprocess.run(
-        ["apt-get", "download", "-qq", UPSTREAM_PACKAGE],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    packages = list(tmp_path.glob("*.deb"))
-    if fetch.returncode or not packages:
-        last = (fetch.stderr.strip().splitlines() or ["no package came"])[-1]
-        pytest.skip(f"apt-get cannot fetch {UPSTREAM_PACKAGE} here: {last}")
-    subprocess.run(["dpkg", "-x", packages[0], tmp_path / "package"], check=True, timeout=120)
-    return next((tmp_path / "package").rglob(UPSTREAM_PROTOS[name]))
+    if not package.exists():
+        pytest.skip(f"apt-get cannot fetch {UPSTREAM_PACKAGE} here")
+    return next(package.rglob(UPSTREAM_PROTOS[name]))
+
+
+@pytest.fixture(scope="session")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Debian's package with the kubelet's protos, unpacked; missing where it cannot be fetched."""
+    directory = tmp_path_factory.mktemp("upstream")
+    package = directory / "package"
+    if shutil.which("apt-get") and shutil.which("dpkg"):
+        command = ["apt-get", "download", "-qq", UPSTREAM_PACKAGE]
+        fetched = subprocess.run(command, cwd=directory, capture_output=True, timeout=120).returncode == 0
+        if fetched and (found := list(directory.glob("*.deb"))):
+            subprocess.run(["dpkg", "-x", found[0], package], check=True, timeout=120)
+    return package
 
 
 def _facts(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,15 @@
-"""The kubelet is asked as seldom as can be, whoever wants to know and whatever it answers."""
+"""The kubelet is asked as rarely as possible."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocations import RELAXED
+from devhost.allocation.timing import NODE as ALLOCATION
 from devhost.kubelet.poll_schedule import PollSchedule
 from devhost.kubelet.timing import NODE
+
+RELAXED = ALLOCATION.list_held
 
 GAP, FIRST, PATIENCE = NODE.question_gap, NODE.question_first, NODE.question_new
 
@@ -15,12 +17,12 @@ OLD, NEW = (1, 1, 1), (1, 2, 2)
 NEVER = float("-inf")
 
 
-def test_the_first_question_is_asked_at_once() -> None:
+def test_the_kubelet_is_asked_at_once_at_the_start() -> None:
     assert PollSchedule().due(None) == NEVER
     assert PollSchedule().last == NEVER
 
 
-def test_a_kubelet_just_met_is_asked_ever_more_slowly_and_then_left_alone() -> None:
+def test_a_new_kubelet_is_asked_at_growing_intervals_and_then_not_at_all() -> None:
     table, now, times = PollSchedule(), 1000.0, []
     table.answered(now, OLD)
     while (due := table.due(None)) is not None:
@@ -31,7 +33,7 @@ def test_a_kubelet_just_met_is_asked_ever_more_slowly_and_then_left_alone() -> N
     assert table.due(None) is None
 
 
-def test_a_restarted_kubelet_is_met_anew() -> None:
+def test_a_restarted_kubelet_counts_as_new() -> None:
     table = PollSchedule()
     table.answered(0.0, OLD)
     table.answered(PATIENCE, OLD)
@@ -40,7 +42,7 @@ def test_a_restarted_kubelet_is_met_anew() -> None:
     assert table.due(None) == PATIENCE + 1 + FIRST
 
 
-def test_a_wish_is_met_but_never_within_the_gap() -> None:
+def test_a_wanted_list_is_requested_but_never_within_the_gap() -> None:
     table = PollSchedule()
     table.answered(0.0, OLD)
     table.answered(PATIENCE, OLD)
@@ -49,7 +51,7 @@ def test_a_wish_is_met_but_never_within_the_gap() -> None:
     assert table.due(NEVER) == PATIENCE + GAP
 
 
-def test_after_a_failure_nobodys_wish_shortens_the_back_off() -> None:
+def test_after_a_failure_a_wanted_list_does_not_shorten_the_back_off() -> None:
     table, now, waits = PollSchedule(draw=lambda: 0.0), 0.0, []
     for _ in range(9):
         table.failed(now, now)
@@ -63,7 +65,7 @@ def test_after_a_failure_nobodys_wish_shortens_the_back_off() -> None:
     assert table.due(NEVER) == now + 1
 
 
-def test_the_back_off_is_spread_so_that_a_cluster_of_nodes_does_not_ask_in_step() -> None:
+def test_the_back_off_has_jitter_so_that_nodes_do_not_ask_in_step() -> None:
     early, late = PollSchedule(draw=lambda: 1.0), PollSchedule(draw=lambda: 0.0)
     for table in (early, late):
         for _ in range(4):
@@ -71,7 +73,7 @@ def test_the_back_off_is_spread_so_that_a_cluster_of_nodes_does_not_ask_in_step(
     assert (early.due(None), late.due(None)) == (4.0, 8.0)
 
 
-def test_another_kubelet_is_tried_soon_and_a_healthy_one_is_not_asked_for_it() -> None:
+def test_a_new_kubelet_is_asked_soon_after_a_failure_only() -> None:
     table = PollSchedule(draw=lambda: 0.0)
     for _ in range(9):
         table.failed(0.0, 0.0)
@@ -83,8 +85,8 @@ def test_another_kubelet_is_tried_soon_and_a_healthy_one_is_not_asked_for_it() -
     assert table.due(None) == before
 
 
-def test_another_kubelet_is_asked_soon_while_something_is_held() -> None:
-    """A pod that it has never named is believed to be over only after minutes."""
+def test_a_new_kubelet_is_asked_soon_while_anything_is_held() -> None:
+    """A pod that it has never named counts as ended only after minutes."""
     table = PollSchedule()
     table.answered(0.0, OLD)
     table.answered(PATIENCE, OLD)
@@ -98,8 +100,8 @@ def test_another_kubelet_is_asked_soon_while_something_is_held() -> None:
 
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["answer", "fail", "restart"]), st.floats(0, 100)), max_size=60))
-def test_no_two_questions_are_ever_closer_than_the_gap(history: list[tuple[str, float]]) -> None:
-    """Two a second at the very most: a kubelet serves a hundred, to all who ask."""
+def test_two_calls_are_never_closer_than_the_gap(history: list[tuple[str, float]]) -> None:
+    """At most two a second: a kubelet serves a hundred to all clients."""
     table, now, last = PollSchedule(draw=lambda: 0.5), 0.0, NEVER
     for what, wish in history:
         if what == "restart":

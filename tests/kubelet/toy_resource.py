@@ -1,4 +1,4 @@
-"""A resource without a backend: its tokens are what a test says."""
+"""A resource without a backend; a test sets its tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ToyResource:
         self.inventory.show("a")
 
     async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
-        """Nobody holds anything."""
+        """No container holds anything."""
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         return list(available)[:size]

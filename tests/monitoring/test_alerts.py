@@ -151,36 +151,36 @@ def promtool(tmp_path: Path, rules_file: Path, series: dict[str, str | None], **
 
 
 @needs_promtool
-def test_the_rules_are_rules(rules_file):
+def test_the_rules_are_valid(rules_file):
     assert PROMTOOL is not None
     subprocess.run([PROMTOOL, "check", "rules", str(rules_file)], check=True, timeout=240)
 
 
 @needs_promtool
-def test_while_all_is_well_no_alert_fires(tmp_path, rules_file):
+def test_without_problems_no_alert_fires(tmp_path, rules_file):
     promtool(tmp_path, rules_file, dict(WELL), promql_expr_test=[nothing_but()])
 
 
 @needs_promtool
 @pytest.mark.parametrize("alert", WRONG)
-def test_an_alert_fires_for_what_it_is_named_for_and_no_other_does(tmp_path, rules_file, alert):
+def test_each_alert_fires_for_its_case_only(tmp_path, rules_file, alert):
     promtool(tmp_path, rules_file, WELL | WRONG[alert], promql_expr_test=[firing(alert), nothing_but(alert)])
 
 
 @needs_promtool
-def test_a_device_that_no_other_pod_may_share_is_no_alert(tmp_path, rules_file):
+def test_an_exclusive_device_is_not_an_alert(tmp_path, rules_file):
     promtool(tmp_path, rules_file, WELL | {ILL: f"2+0{STEADY}"}, promql_expr_test=[nothing_but()])
 
 
 @needs_promtool
-def test_a_devhost_that_two_jobs_scrape_is_one(tmp_path, rules_file):
+def test_a_devhost_scraped_by_two_jobs_counts_once(tmp_path, rules_file):
     again = {name.replace('job="devhost/devhost"', 'job="devhost"'): values for name, values in WELL.items()}
     assert not again.keys() & WELL.keys()
     promtool(tmp_path, rules_file, WELL | again, promql_expr_test=[nothing_but()])
 
 
 @needs_promtool
-def test_cards_at_one_address_in_two_nodes_are_not_one_that_is_shared(tmp_path, rules_file):
+def test_devices_with_one_address_on_two_nodes_are_not_a_shared_device(tmp_path, rules_file):
     """What docs/metrics.md asks for, word for word."""
     (query,) = re.findall(r"^(count by .*device_held.*?) +#", METRICS.read_text(), re.MULTILINE)
     device = 'resource="nvidia.com/gpu",device="0000:41:00.0",namespace="team"'
@@ -194,7 +194,7 @@ def test_cards_at_one_address_in_two_nodes_are_not_one_that_is_shared(tmp_path, 
 
 
 @needs_promtool
-def test_a_short_outage_is_no_alert(tmp_path, rules_file):
+def test_a_short_outage_is_not_an_alert(tmp_path, rules_file):
     short = f"1+0x{MINUTES - 9} 0+0x3 1+0x20"
     series = WELL | {f"up{{{ON}}}": short, f"devhost_streams{{{ON},{GPU}}}": short}
     promtool(tmp_path, rules_file, series, promql_expr_test=[nothing_but()])
@@ -208,17 +208,17 @@ def test_a_short_outage_is_no_alert(tmp_path, rules_file):
             "DevhostBackendDegraded",
             {"backend": "gpu"},
             "backend gpu is degraded on n1",
-            "Backend gpu on n1 fails or hangs, and its last good list is offered. no answer within 10 s.",
+            "Backend gpu on n1 fails or hangs; its last good list is offered. no answer within 10 s.",
         ),
         (
             "DevhostDevicesUnhealthy",
             {"resource": "nvidia.com/gpu"},
             "2 of nvidia.com/gpu on n1 are unhealthy",
-            "2 devices of nvidia.com/gpu on n1 cannot be given to pods. 2 of them: Xid 79.",
+            "2 devices of nvidia.com/gpu on n1 cannot be allocated to pods. 2 of them: Xid 79.",
         ),
     ],
 )
-def test_an_alert_names_the_node_and_has_the_reason_that_devhost_gives(
+def test_an_alert_has_the_node_and_the_reason_from_devhost(
     tmp_path, rules_file, rules, alert, labels, summary, description
 ):
     rule = next(rule for rule in rules if rule["alert"] == alert)

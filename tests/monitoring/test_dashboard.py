@@ -7,14 +7,14 @@ from collections import Counter
 KINDS = {"row", "stat", "table", "timeseries", "heatmap"}
 
 
-def test_it_has_what_every_dashboard_has(dashboard):
+def test_the_dashboard_has_all_required_fields(dashboard):
     assert dashboard["title"] == "devhost"
     assert isinstance(dashboard["schemaVersion"], int)
     assert "uid" not in dashboard
     assert dashboard.get("id") is None
 
 
-def test_it_can_be_narrowed_to_nodes_and_resources_of_any_data_source(dashboard):
+def test_the_dashboard_can_be_filtered_by_data_source_node_and_resource(dashboard):
     variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
     assert list(variables) == ["datasource", "node", "resource"]
     assert variables["datasource"]["type"] == "datasource"
@@ -23,7 +23,7 @@ def test_it_can_be_narrowed_to_nodes_and_resources_of_any_data_source(dashboard)
         assert variables[name]["allValue"] == ".*"
 
 
-def test_every_panel_has_a_number_of_its_own_a_title_and_an_explanation(panels):
+def test_every_panel_has_a_unique_id_a_title_and_a_description(panels):
     assert [number for number, count in Counter(panel["id"] for panel in panels).items() if count > 1] == []
     assert {panel["type"] for panel in panels} == KINDS
     for panel in panels:
@@ -31,14 +31,14 @@ def test_every_panel_has_a_number_of_its_own_a_title_and_an_explanation(panels):
         assert panel["type"] == "row" or panel["description"].endswith("."), panel["title"]
 
 
-def test_no_panel_depends_on_one_installations_data_source(panels, dashboard):
+def test_no_panel_depends_on_the_data_source_of_an_installation(panels, dashboard):
     sources = [panel["datasource"] for panel in panels if panel["type"] != "row"]
     sources += [target["datasource"] for panel in panels for target in panel.get("targets", ())]
     sources += [one["datasource"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
     assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
 
 
-def test_no_panel_lies_on_another(panels):
+def test_no_panel_overlaps_another(panels):
     taken: dict[tuple[int, int], str] = {}
     for panel in panels:
         place = panel["gridPos"]

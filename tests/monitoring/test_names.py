@@ -64,18 +64,18 @@ def wrong_names(expression: str, series: dict[str, set[str]]) -> list[str]:
     return wrong
 
 
-def test_a_name_that_devhost_does_not_have_is_found(series):
+def test_unknown_names_are_found(series):
     assert wrong_names("sum by (resource) (devhost_streams) > 0", series) == []
     assert wrong_names('devhost_streams{backend="x"}', series) == ["devhost_streams{backend}"]
     assert wrong_names("sum by (backend) (devhost_streams)", series) == ["by (backend)"]
     assert wrong_names("rate(devhost_stream[5m])", series) == ["devhost_stream"]
 
 
-def test_the_rules_ask_for_what_there_is(rules, series):
+def test_the_rules_use_only_existing_metrics(rules, series):
     assert {rule["alert"]: wrong for rule in rules if (wrong := wrong_names(rule["expr"], series))} == {}
 
 
-def test_what_an_alert_says_comes_from_what_there_is(rules, series):
+def test_the_texts_of_alerts_use_only_existing_labels_and_metrics(rules, series):
     """Labels in the text are those of the expression, and the queries in it are right."""
     wrong = []
     for rule in rules:
@@ -91,7 +91,7 @@ def test_what_an_alert_says_comes_from_what_there_is(rules, series):
     assert wrong == []
 
 
-def test_the_dashboard_asks_for_what_there_is(queries, series):
+def test_the_dashboard_uses_only_existing_metrics(queries, series):
     assert {where: wrong for where, asked in queries.items() if (wrong := wrong_names(asked, series))} == {}
 
 
@@ -101,7 +101,7 @@ def test_the_dashboard_shows_every_metric_of_devhost(queries, series):
     assert families - {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} == set()
 
 
-def test_every_alert_has_a_severity_and_says_what_and_where(rules):
+def test_every_alert_has_a_severity_a_summary_and_a_place(rules):
     for rule in rules:
         assert rule["labels"]["severity"] in ("info", "warning", "critical"), rule["alert"]
         annotations = rule["annotations"]
@@ -111,7 +111,7 @@ def test_every_alert_has_a_severity_and_says_what_and_where(rules):
         assert "$labels.node" in annotations["summary"], rule["alert"]
 
 
-def test_every_alert_is_explained_and_nothing_else(rules):
+def test_exactly_the_existing_alerts_are_explained(rules):
     explained = re.findall(r"^### (Devhost\w+)$", README.read_text(), re.MULTILINE)
     assert explained == [rule["alert"] for rule in rules]
     links = [rule["annotations"]["runbook"] for rule in rules]

@@ -48,7 +48,7 @@ SHOWN = {
     "Unhealthy, by reason A",
     "List streams A",
     "Degraded A",
-    "Time of a look A",
+    "Time of discovery A",
     "Configuration A",
     "Configuration B",
     "Configuration C",
@@ -96,19 +96,19 @@ def ask(address: str, rules_file: Path, tmp_path_factory: pytest.TempPathFactory
         yield ask
 
 
-def test_every_expression_of_the_rules_is_understood(ask, rules):
+def test_prometheus_accepts_every_expression_of_the_rules(ask, rules):
     for rule in rules:
         ask(rule["expr"])
 
 
-def test_every_query_of_the_dashboard_is_understood_and_shows_what_there_is(ask, queries):
+def test_every_query_of_the_dashboard_returns_data(ask, queries):
     assert queries.keys() >= SHOWN
     assert {where for where in SHOWN if not ask(queries[where])} == set()
     for where in queries.keys() - SHOWN:
         ask(queries[where])
 
 
-def test_what_is_wrong_has_the_same_words_there(ask):
+def test_problems_have_the_same_text_in_prometheus(ask):
     [ill] = ask('devhost_problem_info{kind="device"}')
     assert ill["metric"]["subject"] == "example.com/toy ill"
     assert ill["metric"]["reason"] == "it is broken"
@@ -116,7 +116,7 @@ def test_what_is_wrong_has_the_same_words_there(ask):
     assert counted["value"][1] == "1"
 
 
-def test_the_alert_for_it_waits_its_time(ask):
+def test_the_alert_is_pending_for_its_time(ask):
     def pending() -> set[str]:
         return {alert["metric"]["alertname"] for alert in ask('ALERTS{alertstate="pending"}')}
 

@@ -90,7 +90,7 @@ def ask(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]
         yield ask
 
 
-def test_no_label_of_devhost_but_the_holders_is_one_that_a_target_has(metrics: Metrics) -> None:
+def test_only_holder_labels_collide_with_target_labels(metrics: Metrics) -> None:
     """So that keeping devhost's own takes nothing from any other metric."""
     clashing = {
         line.partition("{")[0]
@@ -102,7 +102,7 @@ def test_no_label_of_devhost_but_the_holders_is_one_that_a_target_has(metrics: M
 
 
 @needs_prometheus
-def test_the_pod_that_holds_a_device_is_named_and_not_devhosts(ask: Ask) -> None:
+def test_the_pod_label_is_that_of_the_holder_not_of_devhost(ask: Ask) -> None:
     held = ask('devhost_device_held{job="devhost",device="one"}')
     assert [
         {key: one["metric"][key] for key in ("namespace", "pod", "container", "node")} for one in held
@@ -110,19 +110,19 @@ def test_the_pod_that_holds_a_device_is_named_and_not_devhosts(ask: Ask) -> None
 
 
 @needs_prometheus
-def test_a_holder_that_is_unknown_is_not_taken_for_devhost(ask: Ask) -> None:
+def test_an_unknown_holder_does_not_become_devhost(ask: Ask) -> None:
     (held,) = ask('devhost_device_held{job="devhost",device="two"}')
     assert not {"namespace", "pod", "container"} & held["metric"].keys()
 
 
 @needs_prometheus
-def test_every_other_metric_has_the_labels_of_devhosts_own_pod(ask: Ask) -> None:
+def test_every_other_metric_has_the_labels_of_the_devhost_pod(ask: Ask) -> None:
     (build,) = ask('devhost_build_info{job="devhost"}')
     assert build["metric"].items() >= TARGET.items()
 
 
 @needs_prometheus
-def test_the_dashboard_shows_a_process_once_that_two_jobs_scrape(ask: Ask, queries: dict[str, str]) -> None:
+def test_the_dashboard_shows_a_process_scraped_by_two_jobs_once(ask: Ask, queries: dict[str, str]) -> None:
     asked = {where: query for where, query in queries.items() if "process_" in query}
     assert asked.keys() == DOUBLY
     for where, query in asked.items():

@@ -1,4 +1,4 @@
-"""Plants each fault in a copy of the sources and looks whether its test notices: docs/mutations.md."""
+"""Plants each fault in a copy of the sources and looks whether its test notices: docs/development.md."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from planted import ROOT, DoesNotApply, Fault, faults
 
 LIMIT = 300.0
 """Seconds for the test of one fault."""
+HANGS = 120
+"""Seconds after which a test that waits for what a fault prevents has failed."""
 LIMIT_UNCHANGED = 1800.0
 """Seconds for all tests together without a fault."""
 
@@ -62,7 +64,9 @@ class Copy:
 
     def pytest(self, *arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
         """Runs tests of the copy."""
-        return self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, limit=limit)
+        return self.run(
+            "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"timeout={HANGS}", *arguments, limit=limit
+        )
 
     def plant(self, fault: Fault) -> None:
         """Puts a fault into the copy, in a new file: others have links to the old one."""

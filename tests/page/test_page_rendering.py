@@ -67,7 +67,7 @@ def many(count: int, ill: int = 0) -> StatusDocument:
     return made.document(made.resource("example.com/toy", "toy", found))
 
 
-def test_the_page_says_all_that_is_known_in_the_words_of_the_command() -> None:
+def test_the_page_shows_everything_with_the_texts_of_the_command() -> None:
     text = shown(made.busy_node()).text
     for words in (
         "gpu-node-07",
@@ -77,7 +77,7 @@ def test_the_page_says_all_that_is_known_in_the_words_of_the_command() -> None:
         "nvidia.com/gpu gpu 3/4 3 registered 1 8d ago",
         f"Unhealthy 23m 1 {made.LOST}",
         "FT4XK2Q0 Healthy 5h plant/meter-0/reader",
-        "Left example.com/serial lately Left lately Ago Reason FT9ZB1C7 6m the device is gone",
+        "Recently left example.com/serial Left recently Ago Reason FT9ZB1C7 6m the device is gone",
         "14 in /etc/kubernetes/node-feature-discovery/features.d/devhost_gpu",
         "claimed resources[2]: pci:0000:5e:02.7 is already used by",
         "/metrics /healthz /readyz /status.json",
@@ -85,15 +85,15 @@ def test_the_page_says_all_that_is_known_in_the_words_of_the_command() -> None:
         assert words in text
 
 
-def test_what_is_not_there_takes_no_place() -> None:
+def test_empty_sections_are_omitted() -> None:
     text = shown(made.document()).text
-    assert "All is well" in text
+    assert "No problems" in text
     assert "No resources yet." in text
     for heading in ("Problems", "Devices", "Backends", "Observers", "Held, not listed", "Refusals", "Reason"):
         assert heading not in text
 
 
-def test_a_rejected_configuration_and_an_absent_kubelet_are_told_at_the_top() -> None:
+def test_a_rejected_configuration_and_an_absent_kubelet_are_shown_at_the_top() -> None:
     document = made.document()
     document["devhost"]["lastReload"]["result"] = "rejected"
     document["kubelet"]["socket"] = "absent"
@@ -102,7 +102,7 @@ def test_a_rejected_configuration_and_an_absent_kubelet_are_told_at_the_top() ->
     assert "/var/lib/kubelet/device-plugins ABSENT" in text
 
 
-def test_nothing_that_hardware_says_becomes_markup() -> None:
+def test_text_from_hardware_never_becomes_markup() -> None:
     names = made.device("x", EVIL, "a/b/c")
     names["id"] = names["device"] = EVIL
     assert names["holder"] is not None
@@ -133,14 +133,14 @@ def test_nothing_that_hardware_says_becomes_markup() -> None:
     assert not {"\x1b", "\u202e"} & set(page)
 
 
-def test_every_table_tells_what_it_is_and_what_its_cells_belong_to() -> None:
+def test_every_table_has_a_caption_and_headers() -> None:
     reading = shown(made.busy_node())
     assert len(reading.attributes("table")) == len(reading.attributes("caption")) == 10
     assert all(header.get("scope") == "col" for header in reading.attributes("th", within="thead"))
     assert all(header.get("scope") == "row" for header in reading.attributes("th", within="tbody"))
 
 
-def test_headings_follow_each_other_in_order() -> None:
+def test_heading_levels_are_in_order() -> None:
     levels = [
         int(name[1]) for name, _, _ in shown(made.busy_node()).elements if name in ("h1", "h2", "h3", "h4")
     ]
@@ -148,7 +148,7 @@ def test_headings_follow_each_other_in_order() -> None:
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-def test_ids_are_unique_and_links_within_the_page_lead_somewhere() -> None:
+def test_ids_are_unique_and_links_within_the_page_work() -> None:
     reading = Reading(whole(render(made.busy_node(), made.NODE, made.NOW)).decode())
     ids = [attributes["id"] for _, attributes, _ in reading.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
@@ -161,17 +161,17 @@ def test_the_title_counts_the_problems() -> None:
     assert render(made.document(), "n1", made.NOW).title == "n1 · devhost"
 
 
-def test_a_row_that_stands_for_many_problems_counts_as_many() -> None:
+def test_a_row_for_several_problems_counts_as_several() -> None:
     few = [made.problem("device", f"a/b d{n}", "it hangs") for n in range(20)]
     rest = made.problem("device", "a/b", "2000 more devices are unhealthy", count=2000)
     document = made.document(problems=[*few, rest])
     assert render(document, "n1", made.NOW).title == "(2,020) n1 · devhost"
     reading = shown(document)
     (verdict,) = (one for one in reading.attributes("section") if one.get("data-news") == "verdict")
-    assert verdict["data-say"] == "2,020 problems" and "2,020 problems 0 resources" in reading.text
+    assert verdict["data-announce"] == "2,020 problems" and "2,020 problems 0 resources" in reading.text
 
 
-def test_what_has_no_name_of_its_own_says_so() -> None:
+def test_devices_without_a_name_are_labelled_so() -> None:
     refused = {"device": "", "reason": "its id is empty"}
     document = made.document(
         backends=[made.backend("toy", 0, refusedDevices=[refused])],
@@ -191,62 +191,62 @@ def test_what_has_no_name_of_its_own_says_so() -> None:
         assert words in text
 
 
-def test_ages_are_those_of_the_moment_it_was_made_and_name_the_time() -> None:
+def test_ages_refer_to_the_time_of_the_page_and_have_the_exact_time() -> None:
     document = made.document()
     part = render(document, made.NODE, made.NOW + timedelta(minutes=18)).part
     at = document["devhost"]["lastReload"]["at"]
     assert f'<time datetime="{at}" title="{at}">60m</time>' in part
 
 
-def test_of_many_devices_the_unhealthy_come_first_and_the_rest_is_counted() -> None:
+def test_unhealthy_devices_come_first_and_the_rest_is_counted() -> None:
     document = many(10_000, ill=3)
     assert listed(document)[:5] == ["d9997", "d9998", "d9999", "d0", "d1"]
     assert len(listed(document)) == devices.MOST
     assert "9,800 more healthy devices: /status.json" in shown(document).text
 
 
-def test_more_unhealthy_devices_than_there_is_room_for_are_counted() -> None:
+def test_unhealthy_devices_over_the_limit_are_counted() -> None:
     document = many(1000, ill=1000)
     assert len(listed(document)) == devices.MOST
     assert "800 more devices: /status.json" in shown(document).text
 
 
-def test_the_tokens_of_one_sick_device_are_one_row_so_that_every_other_is_shown() -> None:
+def test_the_tokens_of_an_unhealthy_device_share_a_row_so_that_other_devices_are_shown() -> None:
     tokens = [made.device(f"hca0::{n}", "port 1 is down", "ns/p/c" if n == 3 else "") for n in range(300)]
     others = [made.device("hca1::0", "it hangs"), *(made.device(f"hca2::{n}") for n in range(50))]
     document = made.document(made.resource("rdma/hca", "rdma", [*tokens, *others]))
     assert listed(document)[:4] == ["hca0::0", "hca0::3", "hca1::0", "hca2::0"]
     assert len(listed(document)) == 53
     text = shown(document).text
-    assert "hca0::0 and 298 more like it Unhealthy" in text and "hca0::3 Unhealthy" in text
+    assert "hca0::0 and 298 similar Unhealthy" in text and "hca0::3 Unhealthy" in text
     assert "/status.json" not in text.partition("Devices")[2].rpartition("/metrics")[0]
 
 
-def test_a_sick_device_that_many_pods_share_leaves_room_for_the_others() -> None:
+def test_an_unhealthy_device_shared_by_many_pods_leaves_space_for_the_others() -> None:
     tokens = [made.device(f"hca0::{n}", "port 1 is down", "ns/p/c") for n in range(300)]
     document = made.document(made.resource("rdma/hca", "rdma", [*tokens, made.device("hca1::0", "it hangs")]))
     assert listed(document)[-2:] == [f"hca0::{devices.MOST - 2}", "hca1::0"]
     assert "101 more devices: /status.json" in shown(document).text
 
 
-def test_devices_for_which_there_is_room_have_a_row_each() -> None:
+def test_a_small_number_of_devices_have_a_row_each() -> None:
     tokens = [made.device(f"hca0::{n}", "port 1 is down") for n in range(devices.MOST)]
     assert len(listed(made.document(made.resource("rdma/hca", "rdma", tokens)))) == devices.MOST
 
 
-def test_many_resources_share_the_room() -> None:
+def test_many_resources_share_the_space() -> None:
     one = many(300)["resources"][0]
     document = made.document(*[made.resource(f"example.com/r{n}", "toy", one["devices"]) for n in range(100)])
     assert len(listed(document)) == 100 * (devices.IN_ALL // 100)
 
 
-def test_resources_unfold_where_there_is_little_to_see_or_something_wrong() -> None:
+def test_resources_are_open_if_they_are_small_or_have_problems() -> None:
     assert "open" in shown(many(2)).attributes("details")[0]
     assert "open" not in shown(many(300)).attributes("details")[0]
     assert "open" in shown(many(300, ill=1)).attributes("details")[0]
 
 
-def test_devices_handed_out_together_are_listed_behind_their_tokens() -> None:
+def test_devices_handed_out_together_are_listed_after_their_tokens() -> None:
     members = [
         {"device": "0000:5e:00.0", "health": "Unhealthy", "reason": "port 1 is down", "numaNodes": [0, 1]},
         {"device": "0000:3b:00.0", "health": "Healthy", "reason": "", "numaNodes": []},
@@ -258,7 +258,7 @@ def test_devices_handed_out_together_are_listed_behind_their_tokens() -> None:
     assert "0000:5e:00.0 Unhealthy 0, 1 port 1 is down" in text
 
 
-def test_what_is_held_and_not_listed_and_observers_have_their_place() -> None:
+def test_held_unlisted_devices_and_observers_have_sections() -> None:
     document = made.document(
         held=[{"resource": "a/b", "id": "d1", "devices": ["d1"], "holder": None, "reason": "it left"}],
         observers=[
@@ -270,19 +270,19 @@ def test_what_is_held_and_not_listed_and_observers_have_their_place() -> None:
         ],
     )
     text = shown(document).text
-    assert "d1 a/b a pod, unknown which d1 it left" in text
+    assert "d1 a/b an unknown pod d1 it left" in text
     assert "pager paused 3m 9 1 2 4 it hung" in text
 
 
-def test_a_problem_is_read_out_when_it_comes_and_when_it_goes() -> None:
+def test_a_problem_is_announced_when_it_begins_and_ends() -> None:
     document = made.document(problems=[made.problem("device", "example.com/serial usb-1", "it hangs")])
     row = shown(document).attributes("tr", within="tbody")[0]
-    assert row["data-say"] == "example.com/serial usb-1: unhealthy: it hangs"
-    assert row["data-over"] == "example.com/serial usb-1: healthy again"
+    assert row["data-announce"] == "example.com/serial usb-1: unhealthy: it hangs"
+    assert row["data-ended"] == "example.com/serial usb-1: healthy again"
 
 
 @pytest.mark.parametrize("reason", ["it hangs", ""])
-def test_state_is_told_in_words_beside_its_colour(reason: str) -> None:
+def test_state_is_shown_as_text_and_colour(reason: str) -> None:
     document = made.document(made.resource("a/b", "toy", [made.device("d1", reason)]))
     assert f"d1 {'Unhealthy' if reason else 'Healthy'}" in shown(document).text
 
@@ -296,7 +296,7 @@ def in_use(container: Holder) -> Reason:
     return found
 
 
-def test_hidden_pods_are_nowhere() -> None:
+def test_hidden_pods_are_nowhere_on_the_page() -> None:
     document = made.busy_node()
     holder = Holder("ml", "train-llama-0", "trainer")
     devices = document["resources"][1]["devices"]
@@ -322,11 +322,11 @@ def test_hidden_pods_are_nowhere() -> None:
         assert name not in text
     assert "resources[1]: pci:x is in use: a pod holds d1 of backend gpu through a/b" in text
     assert "held by a pod, which the kubelet no longer knows" in text
-    assert "unknown which" not in text
+    assert "unknown pod" not in text
     assert "train-llama-0" in str(document)  # what others get is as it was
 
 
-def test_the_policy_lets_nothing_run_but_the_page_itself() -> None:
+def test_the_policy_allows_only_the_style_and_script_of_the_page() -> None:
     policy = headers()["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe" not in policy and "http" not in policy
@@ -348,20 +348,20 @@ def test_entries_without_devices_are_listed_and_optional_ones_are_not_on_this_no
     ]
     document = made.document(entries=entries, problems=[made.problem("entry", "example.com/serial", reason)])
     text = shown(document).text
-    assert "1 problem" in text and "All is well" not in text
+    assert "1 problem" in text and "No problems" not in text
     assert text.count(reason) == 2  # in the table of problems and in that of entries
     assert "example.com/gpu gpu resources[1] not on this node" in text
     assert "example.com/kvm" not in text
     optional = shown(made.document(entries=entries[1:])).text
-    assert "All is well" in optional and "not on this node" in optional
+    assert "No problems" in optional and "not on this node" in optional
 
 
-def test_nothing_is_well_until_every_backend_has_listed_its_devices() -> None:
+def test_the_verdict_waits_until_every_backend_has_listed_its_devices() -> None:
     """Neither the verdict nor the icon is green before it is known what the node has."""
     waiting = made.entry(0, "example.com/serial", "udev", "0 devices; the backend has not answered yet")
     waits = made.document(entries=[waiting | {"state": "waiting"}])
     assert "Looking for devices" in shown(waits).text
-    assert "All is well" not in shown(waits).text
+    assert "No problems" not in shown(waits).text
     well, looking = (render(one, "n1", made.NOW) for one in (made.document(), waits))
     assert looking.icon != well.icon
     (verdict,) = (one for one in shown(waits).attributes("section") if one.get("data-news") == "verdict")

@@ -128,7 +128,7 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         await scene.server.stop()
 
 
-async def test_the_page_is_html_that_may_run_nothing_else_and_sets_no_cookie(scene: Scene) -> None:
+async def test_the_page_is_html_with_a_strict_policy_and_without_cookies(scene: Scene) -> None:
     status, headers, body = await scene.get("/")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert body.startswith(b'<!doctype html><html lang="en">') and made.LOST.encode() in body
@@ -149,19 +149,19 @@ async def test_one_answer_is_the_whole_page(scene: Scene) -> None:
     )
 
 
-async def test_the_document_is_served_as_it_is(scene: Scene) -> None:
+async def test_the_document_is_served_unchanged(scene: Scene) -> None:
     status, headers, body = await scene.get("/status.json")
     assert (status, headers["content-type"]) == (200, "application/json")
     assert json.loads(body) == scene.document
 
 
-async def test_head_answers_without_a_body_and_takes_no_stream(scene: Scene) -> None:
+async def test_head_has_no_body_and_uses_no_stream(scene: Scene) -> None:
     for path in ("/", "/status.json", "/events"):
         status, _, body = await scene.get(path, "HEAD")
         assert (status, body) == (200, b"")
 
 
-async def test_a_change_reaches_everybody_who_watches_and_is_rendered_once(scene: Scene) -> None:
+async def test_a_change_reaches_every_watcher_and_is_rendered_once(scene: Scene) -> None:
     async with scene.watching() as one, scene.watching() as other:
         before = scene.asked
         scene.change("quite another reason")
@@ -170,7 +170,7 @@ async def test_a_change_reaches_everybody_who_watches_and_is_rendered_once(scene
         assert scene.asked == before + 1
 
 
-async def test_nothing_is_rendered_when_nobody_watches(scene: Scene) -> None:
+async def test_nothing_is_rendered_without_watchers(scene: Scene) -> None:
     async with scene.watching():
         pass
     await scene.until(lambda: scene.streams == 0)
@@ -181,7 +181,7 @@ async def test_nothing_is_rendered_when_nobody_watches(scene: Scene) -> None:
     assert scene.asked == before
 
 
-async def test_a_slow_reader_gets_the_newest(scene: Scene) -> None:
+async def test_a_slow_reader_gets_the_newest_state(scene: Scene) -> None:
     scene.document["refusals"] *= 200
     async with scene.slow() as slow, scene.watching() as quick:
         for n in range(50):
@@ -205,7 +205,7 @@ async def test_a_reader_that_stops_reading_loses_its_stream(scene: Scene) -> Non
             await asyncio.sleep(0.001)
 
 
-async def test_streams_never_take_the_connections_of_probes(scene: Scene) -> None:
+async def test_streams_never_use_up_the_connections_for_probes(scene: Scene) -> None:
     assert LIMITS.streams < LIMITS.connections / 2
     watching = [scene.watching() for _ in range(LIMITS.streams)]
     for one in watching:
@@ -243,7 +243,7 @@ async def test_stop_ends_every_stream(scene: Scene) -> None:
     assert scene.streams == 0
 
 
-async def test_hidden_pods_are_in_no_answer() -> None:
+async def test_hidden_pods_are_not_in_any_answer() -> None:
     page = StatusPage(made.busy_node, node=made.NODE, pods=False)
     server = HttpServer(Listen("127.0.0.1", 0), page.routes())
     scene = Scene(LIMITS)
@@ -257,7 +257,7 @@ async def test_hidden_pods_are_in_no_answer() -> None:
     assert b"train-llama" not in answers and b"upf-0" not in answers
 
 
-def test_the_node_has_the_name_that_a_manifest_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_name_comes_from_the_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "worker-3")
     assert node_name() == "worker-3"
     monkeypatch.delenv("NODE_NAME")

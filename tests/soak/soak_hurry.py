@@ -7,29 +7,33 @@ resync, the polling behind inotify) keeps its length: an event that is lost show
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from unittest.mock import patch
 
+from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
 
-SHORT = {
-    "devhost.discovery.health.LONGEST_HOLD": 0.3,
-    "devhost.allocation.allocations.APART": 0.2,
-    "devhost.allocation.allocations.EAGER": 0.05,
-    "devhost.allocation.allocations.MISSED": 0.2,
-    "devhost.allocation.allocations.PATIENCE": 1.5,
-    "devhost.allocation.allocations.RELAXED": 0.4,
-    "devhost.allocation.inventory.GRACE": 0.4,
-    "devhost.allocation.allocator.ALLOCATE_DEADLINE": 0.3,
-    "devhost.allocation.allocator.PREPARE_DEADLINE": 0.3,
-}
-"""Seconds by the constant's name."""
+LONGEST_HOLD = 0.3
+"""Seconds for which a device that failed repeatedly must stay healthy, at most."""
+
+ALLOCATION = AllocationTiming(
+    allocate=0.3,
+    prepare=0.3,
+    grace=0.4,
+    release_gap=0.2,
+    unnamed=1.5,
+    list_allocated=0.05,
+    list_held=0.4,
+    list_vanished=0.2,
+)
+"""Durations of Allocate, and of what is concluded from the kubelet's lists."""
 
 TIMING = Timing(
     first_plan=0.5,
+    allocation=ALLOCATION,
     discovery=DiscoveryTiming(missing_resync=0.5, stale_after=0.5, between_probes=0.1),
     kubelet=KubeletTiming(
         register=1.0,
@@ -50,18 +54,11 @@ BACKOFF = 0.05
 
 
 @contextmanager
-def shortened(module: str = "devhost") -> Iterator[None]:
-    """The short waits of a module, or of the modules of a package, are in force within."""
-    with ExitStack() as stack:
-        for name, value in SHORT.items():
-            if name.startswith(f"{module}."):
-                stack.enter_context(patch(name, value))
-        yield
-
-
-@contextmanager
 def hurried() -> Iterator[None]:
-    """Everything above is in force within."""
+    """Everything above that a host does not get from :data:`TIMING` is in force within."""
     whole = Backoff.delay
-    with shortened(), patch.object(Backoff, "delay", lambda self: BACKOFF * whole(self)):
+    with (
+        patch("devhost.discovery.health.LONGEST_HOLD", LONGEST_HOLD),
+        patch.object(Backoff, "delay", lambda self: BACKOFF * whole(self)),
+    ):
         yield

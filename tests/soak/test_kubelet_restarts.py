@@ -6,14 +6,17 @@ import asyncio
 import os
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
-from soak_hurry import shortened
+from soak_hurry import ALLOCATION
 from soak_machine import device, every_resource
 from soak_node import Node, Tally
 from soak_verdict import footprint, leftovers, quiet
 
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, unhealthy
+from devhost.host.timing import Timing
 from devhost.testing.kubelet import events as ev
 
 RESTARTS = int(os.environ.get("DEVHOST_SOAK_RESTARTS", "10"))
@@ -46,7 +49,8 @@ async def churn(node: Node, chance: random.Random) -> None:
 async def test_kubelet_restarts_in_a_row_during_churn_leave_every_resource_right(profile):
     chance = random.Random(RESTARTS)
     before = footprint()
-    with shortened("devhost.allocation.allocations"), Node(profile, Tally(), every_resource) as node:
+    lists_only = replace(ALLOCATION, allocate=NODE.allocate, prepare=NODE.prepare, grace=NODE.grace)
+    with Node(profile, Tally(), every_resource, Timing(allocation=lists_only)) as node:
         for name in TOYS:
             for number in range(6):
                 node.toys[name].devices[f"d{number}"] = device(number)

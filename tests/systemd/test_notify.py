@@ -54,10 +54,10 @@ async def told(notify: SystemdNotifier, service: Service) -> AsyncIterator[Servi
 
 
 def notify(listener: Listener, **environment: str) -> SystemdNotifier:
-    return SystemdNotifier({"NOTIFY_SOCKET": listener.address, **environment})
+    return SystemdNotifier({"NOTIFY_SOCKET": listener.address, **environment}, pace=0.02)
 
 
-async def test_ready_is_said_once_the_first_plan_is_made_and_not_before(listener):
+async def test_ready_is_sent_after_the_first_plan(listener):
     async with told(said := notify(listener), Service()) as service:
         first = await listener.next()
         assert "READY" not in first
@@ -67,7 +67,7 @@ async def test_ready_is_said_once_the_first_plan_is_made_and_not_before(listener
         assert (await listener.next())["READY"] == "1"
 
 
-async def test_the_status_line_follows_what_is_wrong(listener):
+async def test_the_status_line_follows_the_problems(listener):
     async with told(said := notify(listener), Service()) as service:
         service.planned = True
         said.changed()
@@ -78,7 +78,7 @@ async def test_the_status_line_follows_what_is_wrong(listener):
         assert message["READY"] == "1"
 
 
-async def test_reading_the_configuration_again_is_reloading_and_then_ready(listener):
+async def test_a_reload_sends_reloading_and_then_ready(listener):
     async with told(said := notify(listener), Service()) as service:
         with said.reloading():
             pass  # before it is ready nothing may sound like ready
@@ -94,7 +94,7 @@ async def test_reading_the_configuration_again_is_reloading_and_then_ready(liste
         assert (await listener.until(READY="1")).keys() <= {"READY", "STATUS", "WATCHDOG"}
 
 
-async def test_stopping_is_said_at_once_and_never_taken_back(listener):
+async def test_stopping_is_sent_at_once_and_is_final(listener):
     async with told(said := notify(listener, WATCHDOG_USEC="100000"), Service()) as service:
         service.planned = True
         said.changed()
@@ -109,7 +109,7 @@ async def test_stopping_is_said_at_once_and_never_taken_back(listener):
             assert "READY" not in message
 
 
-async def test_the_watchdog_hears_of_a_loop_that_turns(listener):
+async def test_the_watchdog_is_notified_while_the_event_loop_runs(listener):
     async with told(notify(listener, WATCHDOG_USEC="200000", WATCHDOG_PID=str(os.getpid())), Service()):
         for _ in range(3):
             await listener.until(WATCHDOG="1")
@@ -131,50 +131,52 @@ async def test_the_watchdog_hears_of_a_loop_that_turns(listener):
         ({}, 30.0),
     ],
 )
-def test_a_beat_comes_at_half_of_what_the_watchdog_of_this_process_waits(environment, beat):
+def test_the_heartbeat_is_half_of_the_watchdog_timeout_of_this_process(environment, beat):
     assert SystemdNotifier({"NOTIFY_SOCKET": "/nowhere", **environment}).beat == beat
 
 
-async def test_no_program_that_is_started_inherits_the_socket():
+async def test_child_processes_do_not_inherit_the_socket():
     environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "PATH": "/bin"}
     SystemdNotifier(environment)
     assert environment == {"PATH": "/bin"}
 
 
-async def test_without_systemd_nothing_runs():
+async def test_without_systemd_nothing_is_sent():
     async with asyncio.timeout(60):
         await SystemdNotifier({}).run(lambda: True, lambda: "never asked", Service().stopped)
 
 
 @pytest.mark.parametrize("address", ["vsock:2:9999", "relative"])
-async def test_an_address_of_another_kind_is_said_and_left_alone(address, logged):
+async def test_an_unsupported_address_is_logged_and_not_used(address, logged):
     async with asyncio.timeout(60):
         await SystemdNotifier({"NOTIFY_SOCKET": address}).run(lambda: True, lambda: "", Service().stopped)
-    assert logged("unknown kind of NOTIFY_SOCKET")
+    assert logged("unsupported address in NOTIFY_SOCKET")
 
 
-async def test_a_socket_that_nobody_reads_is_complained_of_once(tmp_path, logged):
+async def test_a_dead_socket_is_logged_once(tmp_path, logged):
     said = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
     async with told(said, Service()) as service:
         service.planned = True
-        while not logged("cannot tell systemd"):
+        while not logged("cannot notify systemd"):
             await asyncio.sleep(0.01)
         back = Listener(str(tmp_path / "gone"))
         try:
             await back.until(READY="1")  # and it goes on trying
         finally:
             back.close()
-    assert len(logged("cannot tell systemd")) == 1
+    assert len(logged("cannot notify systemd")) == 1
 
 
-async def test_a_full_socket_holds_nothing_up_and_misses_nothing(tmp_path):
+async def test_a_full_socket_blocks_nothing_and_loses_nothing(tmp_path):
     listener = Listener(str(tmp_path / "notify"))
     filler = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
         with pytest.raises(BlockingIOError):
             for _ in range(100_000):
                 filler.sendto(b"FULL=1", listener.address)
-        async with told(SystemdNotifier({"NOTIFY_SOCKET": listener.address}), Service()) as service:
+        async with told(
+            SystemdNotifier({"NOTIFY_SOCKET": listener.address}, pace=0.02), Service()
+        ) as service:
             service.planned = True
             await asyncio.sleep(0)  # the first message finds no room
             await listener.until(READY="1")
@@ -183,18 +185,18 @@ async def test_a_full_socket_holds_nothing_up_and_misses_nothing(tmp_path):
         listener.close()
 
 
-async def test_a_line_that_cannot_be_made_stops_no_heartbeat(listener, logged):
+async def test_a_failing_status_line_does_not_stop_the_heartbeat(listener, logged):
     def broken() -> str:
         raise RuntimeError("a bug")
 
     task = asyncio.create_task(notify(listener).run(lambda: True, broken, Service().stopped))
     assert (await listener.next())["WATCHDOG"] == "1"
-    assert logged("cannot say how the service stands")
+    assert logged("cannot build the status line for systemd")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def test_the_line_reports_no_problem_only_after_every_backend_has_looked():
+def test_the_line_reports_no_problem_only_after_every_backend_has_scanned():
     assert line(1, 0, "", ["gpu", "udev"]) == "1 resource, waiting for gpu, udev"
     assert line(1, 1, "x: y", ["gpu"]) == "1 resource, 1 problem; first: x: y"
 

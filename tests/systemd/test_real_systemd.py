@@ -80,7 +80,7 @@ def mounts(process: int) -> dict[str, str]:
     return {line.split()[4]: line.split()[5].split(",")[0] for line in lines}
 
 
-async def test_starting_waits_for_the_first_plan_and_for_no_kubelet(stopped):
+async def test_the_start_waits_for_the_first_plan_but_not_for_a_kubelet(stopped):
     stopped.systemctl("start", "devhost")
     shown = stopped.shown()
     assert (shown["ActiveState"], shown["SubState"]) == ("active", "running")
@@ -96,7 +96,7 @@ async def test_in_its_sandbox_it_serves_a_pod(stopped, kubelet):
 
 
 @pytest.mark.skipif(bool(why_no_zram()), reason=why_no_zram())
-async def test_in_its_sandbox_it_hears_of_devices_that_come_and_go(stopped, kubelet):
+async def test_in_its_sandbox_it_notices_devices_that_come_and_go(stopped, kubelet):
     try:
         with Zram() as zram:
             stopped.systemctl("start", "devhost")
@@ -109,7 +109,7 @@ async def test_in_its_sandbox_it_hears_of_devices_that_come_and_go(stopped, kube
         pytest.skip(str(error))
 
 
-async def test_it_has_no_capability_and_can_write_where_it_must_and_nowhere_else(stopped, kubelet):
+async def test_it_has_no_capability_and_can_write_only_where_necessary(stopped, kubelet):
     stopped.systemctl("start", "devhost")
     await served(kubelet)
     process = stopped.pid()
@@ -127,7 +127,7 @@ async def test_it_has_no_capability_and_can_write_where_it_must_and_nowhere_else
     assert found["/run/k8s.cni.cncf.io/devinfo/dp"] == "rw"
 
 
-async def test_in_its_sandbox_every_backend_looks_without_an_error(stopped, kubelet):
+async def test_in_its_sandbox_every_backend_scans_without_an_error(stopped, kubelet):
     backends = ("fpga", "gpu", "rdma", "sriov")
     entries = "".join(f"  - {{name: example.com/{name}, backend: {name}}}\n" for name in backends)
     stopped.config.write_text(CONFIG + entries)
@@ -157,7 +157,7 @@ async def test_a_reload_takes_effect_and_a_wrong_configuration_is_refused_with_i
     assert kubelet.allocatable()["example.com/other"] == 1
 
 
-async def test_another_configuration_is_the_one_that_runs_and_that_a_reload_checks(stopped, kubelet):
+async def test_the_run_and_the_reload_use_another_configuration(stopped, kubelet):
     variables = stopped.config.with_name("devhost.env")
     before = variables.read_text()
     other = stopped.config.with_name("other.yaml")
@@ -177,7 +177,7 @@ async def test_another_configuration_is_the_one_that_runs_and_that_a_reload_chec
         other.unlink()
 
 
-async def test_it_comes_back_after_a_crash_and_stays_away_after_a_stop(stopped, kubelet):
+async def test_it_restarts_after_a_crash_and_not_after_a_stop(stopped, kubelet):
     stopped.systemctl("start", "devhost")
     await served(kubelet)
     os.kill(stopped.pid(), signal.SIGKILL)
@@ -189,7 +189,7 @@ async def test_it_comes_back_after_a_crash_and_stays_away_after_a_stop(stopped, 
     assert [path.name for path in stopped.kubelet_dir.glob("*.sock")] == ["kubelet.sock"]
 
 
-async def test_one_that_hangs_is_killed_and_started_again(stopped, kubelet):
+async def test_a_hung_process_is_killed_and_restarted(stopped, kubelet):
     stopped.drop_in("impatient", "[Service]\nWatchdogSec=3\n")
     try:
         stopped.systemctl("start", "devhost")
@@ -203,9 +203,7 @@ async def test_one_that_hangs_is_killed_and_started_again(stopped, kubelet):
         stopped.drop_in("impatient", None)
 
 
-async def test_a_configuration_that_is_wrong_at_a_restart_leaves_the_last_accepted_one_served(
-    stopped, kubelet
-):
+async def test_an_invalid_configuration_at_a_restart_keeps_the_last_accepted_one(stopped, kubelet):
     stopped.systemctl("start", "devhost")
     await served(kubelet)
     stopped.config.write_text("version: 1\nresources: [{name: no, backend: udevv}]\n")
@@ -215,7 +213,7 @@ async def test_a_configuration_that_is_wrong_at_a_restart_leaves_the_last_accept
     assert stopped.shown()["ActiveState"] == "active"
 
 
-async def test_a_configuration_that_is_wrong_at_the_first_start_is_tried_until_it_is_fixed(stopped, kubelet):
+async def test_an_invalid_configuration_at_the_first_start_is_retried_until_it_is_fixed(stopped, kubelet):
     stopped.run("rm", "-rf", "/var/lib/devhost")  # no configuration was ever accepted
     stopped.config.write_text("version: 1\nresources: [{name: no, backend: udevv}]\n")
     assert stopped.run("systemctl", "start", "devhost").returncode != 0
@@ -244,7 +242,7 @@ async def capabilities(
         stopped.drop_in("example", None)
 
 
-async def test_the_example_for_virtual_functions_opens_sysfs_and_not_the_kernels_settings(stopped, kubelet):
+async def test_the_example_for_virtual_functions_opens_sysfs_but_not_sysctl(stopped, kubelet):
     """Making functions is writing to files of root: it takes no capability."""
     found, places = await capabilities(stopped, kubelet, "sriov.conf")
     assert places["/sys"] == "rw"
@@ -252,7 +250,7 @@ async def test_the_example_for_virtual_functions_opens_sysfs_and_not_the_kernels
     assert found == ""
 
 
-async def test_the_example_for_the_mode_of_switches_gives_one_capability_and_no_file(stopped, kubelet):
+async def test_the_example_for_switch_modes_adds_one_capability_and_no_file(stopped, kubelet):
     found, places = await capabilities(stopped, kubelet, "eswitch.conf")
     assert found == "1000"  # CAP_NET_ADMIN
     assert places["/sys"] == "ro"

@@ -87,14 +87,14 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         listener.close()
 
 
-async def test_it_is_ready_without_a_kubelet_and_says_what_is_wrong(running):
+async def test_it_is_ready_without_a_kubelet_and_reports_the_problem(running):
     await running.listener.until(READY="1")
     assert not (running.directory / "no kubelet").exists()
     await running.listener.until("; first: ")
     assert str(running.directory / "no kubelet") in running.listener.heard[-1]["STATUS"]
 
 
-async def test_the_watchdog_is_told_for_as_long_as_the_loop_turns_and_not_while_it_stands(running):
+async def test_the_watchdog_is_notified_only_while_the_event_loop_runs(running):
     await running.listener.until(READY="1")
     await running.listener.until(WATCHDOG="1")
     running.process.send_signal(signal.SIGSTOP)
@@ -105,7 +105,7 @@ async def test_the_watchdog_is_told_for_as_long_as_the_loop_turns_and_not_while_
     await running.listener.until(WATCHDOG="1")
 
 
-async def test_a_reload_is_announced_and_ends_also_when_the_file_is_wrong(running):
+async def test_a_reload_is_announced_and_ends_even_if_the_file_is_invalid(running):
     await running.listener.until(READY="1")
     running.process.send_signal(signal.SIGHUP)
     await running.listener.until(RELOADING="1")
@@ -135,6 +135,6 @@ async def test_stopping_is_announced_before_the_process_ends_with_0(running):
     assert await asyncio.to_thread(running.process.wait, 120) == 0
 
 
-async def test_what_a_backend_starts_cannot_speak_for_devhost(running):
+async def test_child_processes_of_a_backend_cannot_notify_systemd(running):
     await running.listener.until(READY="1")
     assert (running.directory / "inherited").read_text().strip() == "False"

@@ -66,12 +66,12 @@ def verify(root: Path) -> str:
 
 
 @needs_analyze
-def test_systemd_finds_nothing_wrong_with_the_unit(installed):
+def test_systemd_accepts_the_unit(installed):
     assert verify(installed) == ""
 
 
 @needs_analyze
-def test_what_is_wrong_would_be_found(installed):
+def test_systemd_analyze_finds_errors(installed):
     unit = installed / "etc" / "systemd" / "system" / "devhost.service"
     unit.write_text(unit.read_text() + "\n[Service]\nProtectSytem=strict\n")
     assert "ProtectSytem" in verify(installed)
@@ -79,7 +79,7 @@ def test_what_is_wrong_would_be_found(installed):
 
 @needs_analyze
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
-def test_systemd_finds_nothing_wrong_with_an_example(installed, example):
+def test_systemd_accepts_every_example(installed, example):
     directory = installed / "etc" / "systemd" / "system" / "devhost.service.d"
     directory.mkdir()
     shutil.copy(example, directory)
@@ -87,7 +87,7 @@ def test_systemd_finds_nothing_wrong_with_an_example(installed, example):
 
 
 @needs_analyze
-def test_the_exposure_is_at_most_what_the_guide_says():
+def test_the_exposure_is_at_most_that_of_the_guide():
     assert ANALYZE is not None
     done = subprocess.run(
         [ANALYZE, "security", "--offline=true", f"--threshold={THRESHOLD}", str(UNIT)],
@@ -106,7 +106,7 @@ def test_the_exposure_is_at_most_what_the_guide_says():
     )  # other versions of systemd weigh a little otherwise
 
 
-def test_it_is_up_before_every_kubelet_and_waits_for_none():
+def test_it_starts_before_every_kubelet_and_waits_for_none():
     found = settings(UNIT)
     before = {unit for key, value in found if key == "Before" for unit in value.split()}
     assert before >= {
@@ -117,7 +117,7 @@ def test_it_is_up_before_every_kubelet_and_waits_for_none():
     assert not {"Requires", "Wants", "BindsTo", "PartOf"} & dict(found).keys()
 
 
-def test_a_reload_checks_the_configuration_that_is_run():
+def test_a_reload_checks_the_configuration_in_use():
     """Only then is a wrong one refused by the command; so the guide has a variable for it, no option."""
     found = settings(UNIT)
     start, check = (
@@ -129,18 +129,18 @@ def test_a_reload_checks_the_configuration_that_is_run():
     assert "DEVHOST_CONFIG=" in README.read_text()
 
 
-def test_the_copy_of_the_last_accepted_configuration_is_where_devhost_looks_for_it():
+def test_the_state_directory_of_the_unit_is_that_of_devhost():
     """``StateDirectory=`` is below ``/var/lib``, made by systemd and let through the sandbox."""
     assert ("StateDirectory", "devhost") in settings(UNIT)
     assert not any("--state-dir" in value for _, value in settings(UNIT))
 
 
-def test_only_two_examples_give_a_capability_and_each_just_one():
+def test_only_two_examples_add_a_capability_and_each_only_one():
     giving = {file.name: value for file in EXAMPLES for key, value in settings(file) if "Capab" in key}
     assert giving == {"eswitch.conf": "CAP_NET_ADMIN", "kubevirt.conf": "CAP_CHOWN"}
 
 
-def test_what_is_let_through_the_sandbox_is_made_before():
+def test_paths_opened_in_the_sandbox_are_created_before():
     """``-`` lets a path that is missing pass, and it would stay read-only for as long as the service runs."""
     for file in (UNIT, *EXAMPLES):
         made = [word for key, value in settings(file) if key == "ExecStartPre" for word in value.split()]
@@ -148,7 +148,7 @@ def test_what_is_let_through_the_sandbox_is_made_before():
         assert {path.removeprefix("-") for path in paths} <= set(made), file.name
 
 
-def test_every_example_says_what_it_is_for_and_is_in_the_guide():
+def test_every_example_states_its_purpose_and_is_in_the_guide():
     text = README.read_text()
     for file in EXAMPLES:
         assert file.read_text().startswith("# "), file.name

@@ -116,7 +116,7 @@ async def told(path: Path, **limits: Any) -> DevhostError:
     return once.value
 
 
-def test_a_document_with_more_in_it_than_we_know_is_understood() -> None:
+def test_a_document_with_unknown_keys_is_accepted() -> None:
     document = sample(StatusDocument)
     assert difference(document, StatusDocument) == ""
     document["new"] = document["kubelet"]["new"] = [1]
@@ -125,54 +125,55 @@ def test_a_document_with_more_in_it_than_we_know_is_understood() -> None:
     assert difference(document, StatusDocument) == ""
 
 
-def test_wherever_a_document_differs_the_place_is_named() -> None:
+def test_the_place_of_a_difference_in_a_document_is_named() -> None:
     assert len(PLACES) > 100
     for place in PLACES:
-        assert difference(changed(place, odd), StatusDocument) == f"{written(place)} is of another kind"
+        assert difference(changed(place, odd), StatusDocument) == f"{written(place)} has another type"
         if not isinstance(place[-1], int):
             missing = "" if place[-1] == "heldBy" else f"{written(place)} is missing"
             assert difference(changed(place, drop), StatusDocument) == missing
     others: tuple[object, ...] = (None, [], "x", 1)
     for other in others:
-        assert difference(other, StatusDocument) == "it is of another kind"
+        assert difference(other, StatusDocument) == "it has another type"
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
         (b"", "closed without an answer"),
-        (b'{"devhost": {', "broke off within its answer"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak devhost's status"),
-        (b"\n", "does not speak devhost's status"),
-        (b"\xff\xfe\n", "does not speak devhost's status"),
-        (b"\x00\n", "does not speak devhost's status"),
-        (b"[" * 200_000 + b"\n", "does not speak devhost's status"),
-        (b'{"a":' * 200_000 + b"\n", "does not speak devhost's status"),
-        (b"9" * 5000 + b"\n", "does not speak devhost's status"),
-        (b"null\n", "does not speak devhost's status"),
+        (b'{"devhost": {', "closed the connection during its answer"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "did not answer with a status document"),
+        (b"\n", "did not answer with a status document"),
+        (b"\xff\xfe\n", "did not answer with a status document"),
+        (b"\x00\n", "did not answer with a status document"),
+        (b"[" * 200_000 + b"\n", "did not answer with a status document"),
+        (b'{"a":' * 200_000 + b"\n", "did not answer with a status document"),
+        (b"9" * 5000 + b"\n", "did not answer with a status document"),
+        (b"null\n", "did not answer with a status document"),
         (b'{"error": 7}\n', "devhost is missing"),
         (json.dumps(changed(("kubelet", "podResources"), drop)).encode() + b"\n", "podResources is missing"),
-        (json.dumps(changed(("resources", 0, "devices"), odd)).encode() + b"\n", "devices is of another"),
+        (json.dumps(changed(("resources", 0, "devices"), odd)).encode() + b"\n", "devices has another"),
     ],
     ids=range(13),
 )
-async def test_an_answer_that_is_no_document_is_one_clear_line(
-    tmp_path: Path, said: bytes, message: str
-) -> None:
+async def test_an_invalid_answer_is_reported_in_one_line(tmp_path: Path, said: bytes, message: str) -> None:
     async with answering(tmp_path / "s.sock", saying(said)):
         error = await told(tmp_path / "s.sock")
     assert message in error.message and str(tmp_path / "s.sock") in error.message
     assert error.exit_code == 1
 
 
-async def test_what_the_host_says_instead_of_a_document_is_passed_on_in_one_line(tmp_path: Path) -> None:
+async def test_an_error_of_the_host_is_reported_in_one_line(tmp_path: Path) -> None:
     async with answering(tmp_path / "s.sock", saying(b'{"error": "too\\nmany \\u001b"}\n')):
         with pytest.raises(DevhostError) as caught:
             await ask.fetch(tmp_path / "s.sock")
-    assert caught.value.message.endswith(r"says: too\nmany \x1b") and caught.value.exit_code == 1
+    assert (
+        caught.value.message.endswith(r"answered with an error: too\nmany \x1b")
+        and caught.value.exit_code == 1
+    )
 
 
-async def test_a_connection_that_is_reset_before_the_question_was_read_is_one_clear_line(
+async def test_a_connection_reset_before_the_request_is_read_is_reported_in_one_line(
     tmp_path: Path,
 ) -> None:
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -200,17 +201,17 @@ async def readable(peer: socket.socket) -> bool:
     return False
 
 
-async def test_an_answer_without_end_is_given_up(tmp_path: Path) -> None:
+async def test_an_endless_answer_is_abandoned(tmp_path: Path) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(b"x" * 65536)
             await writer.drain()
 
     async with answering(tmp_path / "s.sock", endless):
-        assert "more than 1 MiB in a line" in (await told(tmp_path / "s.sock", largest=1 << 20)).message
+        assert "a line longer than 1 MiB" in (await told(tmp_path / "s.sock", largest=1 << 20)).message
 
 
-async def test_an_answer_that_trickles_is_given_up(tmp_path: Path) -> None:
+async def test_a_trickling_answer_is_abandoned(tmp_path: Path) -> None:
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(b" ")
@@ -221,7 +222,7 @@ async def test_an_answer_that_trickles_is_given_up(tmp_path: Path) -> None:
         assert "did not answer within" in (await told(tmp_path / "s.sock", deadline=0.1)).message
 
 
-async def test_a_host_too_busy_to_accept_is_one_clear_line(tmp_path: Path) -> None:
+async def test_a_host_too_busy_to_accept_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stuck, socket.socket(socket.AF_UNIX) as first:
         stuck.bind(str(tmp_path / "s.sock"))
         stuck.listen(0)
@@ -229,7 +230,7 @@ async def test_a_host_too_busy_to_accept_is_one_clear_line(tmp_path: Path) -> No
         assert str(tmp_path / "s.sock") in (await told(tmp_path / "s.sock", deadline=0.1)).message
 
 
-async def test_a_place_where_no_devhost_is_is_exit_code_3(tmp_path: Path) -> None:
+async def test_a_path_without_a_devhost_is_exit_code_3(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "loop").symlink_to("loop")
@@ -251,14 +252,14 @@ async def test_a_socket_of_another_kind_is_exit_code_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ordinary_rights")
-async def test_a_socket_of_another_user_says_who_may_ask(tmp_path: Path) -> None:
+async def test_the_error_for_a_socket_of_another_user_names_who_may_ask(tmp_path: Path) -> None:
     async with answering(tmp_path / "s.sock", saying(b"")):
         (tmp_path / "s.sock").chmod(0)
         error = await told(tmp_path / "s.sock")
     assert error.exit_code == 3 and "as root" in error.hint
 
 
-async def test_a_watched_host_that_breaks_off_within_a_document_has_ended(tmp_path: Path) -> None:
+async def test_a_watched_host_that_stops_within_a_document_has_ended(tmp_path: Path) -> None:
     document = json.dumps(sample(StatusDocument)).encode()
     path = tmp_path / "s.sock"
     async with answering(path, saying(document + b"\n", document[:-9])), aclosing(ask.watch(path)) as seen:
@@ -270,9 +271,13 @@ async def test_a_watched_host_that_breaks_off_within_a_document_has_ended(tmp_pa
 
 @pytest.mark.parametrize(
     ("then", "message"),
-    [(b"", "tells nothing more"), (b"{}\n", "devhost is missing"), (b"x" * 3_000_000, "more than 1 MiB")],
+    [
+        (b"", "closed the connection"),
+        (b"{}\n", "devhost is missing"),
+        (b"x" * 3_000_000, "longer than 1 MiB"),
+    ],
 )
-async def test_a_watched_host_that_turns_to_something_else_is_one_clear_line(
+async def test_an_invalid_document_while_watching_is_reported_in_one_line(
     tmp_path: Path, then: bytes, message: str
 ) -> None:
     document = json.dumps(sample(StatusDocument)).encode() + b"\n"

@@ -24,7 +24,7 @@ async def read(*metrics: object) -> dict[str, list[tuple[str, dict[str, str], fl
 
 
 @pytest.mark.parametrize("value", ['back\\slash "quoted"\nnext line', "\\n", '"', "ümläut ✓", ""])
-async def test_a_label_is_read_back_as_it_was_whatever_is_in_it(value: str) -> None:
+async def test_a_label_with_any_characters_is_read_back_unchanged(value: str) -> None:
     family = Family("gauge", "x", "Of one.", ("reason",), Number)
     family.labels(value).value = 1
     assert await read(family) == {"x": [("x", {"reason": value}, 1.0)]}
@@ -61,7 +61,7 @@ async def test_the_text_is_what_the_client_library_writes() -> None:
 
 
 @given(st.lists(st.floats(0, 10), max_size=50))
-def test_a_bucket_counts_what_is_at_most_its_end(values: list[float]) -> None:
+def test_a_bucket_includes_its_upper_end(values: list[float]) -> None:
     series = Distribution(BUCKETS)
     for value in values:
         series.observe(value)
@@ -70,7 +70,7 @@ def test_a_bucket_counts_what_is_at_most_its_end(values: list[float]) -> None:
     assert (count, total) == (len(values), pytest.approx(sum(values)))
 
 
-async def test_a_series_that_ends_is_not_shown_and_begins_at_zero_again() -> None:
+async def test_an_ended_series_is_not_shown_and_restarts_at_zero() -> None:
     family = Family("counter", "c_total", "Of one.", ("resource",), Number)
     for name in "abc":
         family.labels(name).value = 1
@@ -82,12 +82,12 @@ async def test_a_series_that_ends_is_not_shown_and_begins_at_zero_again() -> Non
     assert family.labels("a").value == 0
 
 
-async def test_a_metric_that_is_made_for_one_scrape_may_come_from_a_generator() -> None:
+async def test_a_metric_made_for_one_scrape_may_be_a_generator() -> None:
     gathered = Gathered("x", "Of one.", ("kind",), (((kind,), 1) for kind in "ab"))
     assert await read(gathered) == {"x": [("x", {"kind": kind}, 1.0) for kind in "ab"]}
 
 
-async def test_the_figures_of_the_process_are_those_of_the_client_library() -> None:
+async def test_the_process_metrics_are_those_of_the_client_library() -> None:
     registry = prometheus_client.CollectorRegistry()
     prometheus_client.ProcessCollector(registry=registry)
     theirs = {family.name: family for family in registry.collect()}

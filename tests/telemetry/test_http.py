@@ -122,12 +122,12 @@ async def test_what_is_not_http_is_400(server: Listen, request_: bytes) -> None:
     "target",
     ["http://node:9400/healthz", "HTTP://x/healthz?verbose", "https://[::1]:1/healthz", "http://u@x/healthz"],
 )
-async def test_a_target_may_name_the_host_as_proxies_do(server: Listen, target: str) -> None:
+async def test_an_absolute_target_is_accepted(server: Listen, target: str) -> None:
     assert (await _get(server, target))[::2] == (200, b"ok\n")
     assert (await _get(server, target, "HEAD"))[::2] == (200, b"")
 
 
-async def test_a_target_that_names_the_host_alone_means_its_root(server: Listen) -> None:
+async def test_an_absolute_target_without_path_means_the_root(server: Listen) -> None:
     async def root() -> bytes:
         return b"root\n"
 
@@ -141,12 +141,12 @@ async def test_a_target_that_names_the_host_alone_means_its_root(server: Listen)
 @pytest.mark.parametrize(
     "line", ["OPTIONS *", "OPTIONS /healthz", "CONNECT x:443", "POST http://x/", "get /"]
 )
-async def test_other_methods_are_405_whatever_they_are_asked_of(server: Listen, line: str) -> None:
+async def test_other_methods_are_405_for_every_target(server: Listen, line: str) -> None:
     status, headers, _ = await _exchange(server, f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_a_request_without_end_is_400_when_the_client_closes(server: Listen) -> None:
+async def test_an_incomplete_request_is_400_when_the_client_closes(server: Listen) -> None:
     reader, writer = await asyncio.open_connection(server.host, server.port)
     writer.write(b"GET / HTTP/1.1\r\n")
     writer.write_eof()
@@ -159,7 +159,7 @@ async def test_headers_beyond_the_limit_are_431_and_the_answer_arrives(server: L
     assert status == 431
 
 
-async def test_a_request_as_long_as_the_limit_is_answered_and_a_longer_one_is_not(host: Host) -> None:
+async def test_a_request_of_the_maximum_length_is_answered_and_a_longer_one_refused(host: Host) -> None:
     start, end = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"\r\n\r\n"
     fill = 300 - len(start) - len(end)
     async with _serving({"/healthz": probe(lambda: host.health)}, Limits(head=300)) as address:
@@ -167,12 +167,12 @@ async def test_a_request_as_long_as_the_limit_is_answered_and_a_longer_one_is_no
         assert (await _exchange(address, start + b"x" * (fill + 2) + end))[0] == 431
 
 
-async def test_http_1_1_without_a_host_is_400_and_1_0_needs_none(server: Listen) -> None:
+async def test_http_1_1_without_host_is_400_and_http_1_0_needs_none(server: Listen) -> None:
     assert (await _exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n"))[0] == 400
     assert (await _exchange(server, b"GET /healthz HTTP/1.0\r\n\r\n"))[::2] == (200, b"ok\n")
 
 
-async def test_an_answer_without_end_is_framed_as_any_client_reads_it() -> None:
+async def test_a_stream_is_framed_for_every_http_client() -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b"first\n"
         yield b"second\n"
@@ -192,13 +192,13 @@ async def test_an_answer_without_end_is_framed_as_any_client_reads_it() -> None:
         assert b"first\nsecond\n" in (await _exchange(address, b"GET /events HTTP/1.0\r\n\r\n"))[2]
 
 
-async def test_a_client_that_sends_nothing_gets_408_and_loses_its_place() -> None:
+async def test_a_client_that_sends_nothing_gets_408_and_frees_its_slot() -> None:
     async with _serving({}, Limits(head_deadline=0.01, connections=1)) as address:
         assert (await _exchange(address, b"GET / HT"))[0] == 408
         assert (await _exchange(address, b""))[0] == 408
 
 
-async def test_a_client_that_does_not_read_is_dropped(host: Host) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(host: Host) -> None:
     size = 50_000_000
 
     async def big() -> bytes:
@@ -215,7 +215,7 @@ async def test_a_client_that_does_not_read_is_dropped(host: Host) -> None:
         writer.close()
 
 
-async def test_a_connection_that_only_opens_and_closes_is_no_error(
+async def test_a_connection_that_only_opens_and_closes_is_not_an_error(
     server: Listen, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_connection((server.host, server.port)):
@@ -224,7 +224,7 @@ async def test_a_connection_that_only_opens_and_closes_is_no_error(
     assert caplog.records == []
 
 
-async def test_one_connection_too_many_is_503_until_another_one_ends() -> None:
+async def test_a_connection_over_the_limit_is_503_until_another_one_ends() -> None:
     let_go, asked = asyncio.Event(), asyncio.Semaphore(0)
 
     async def slow() -> bytes:
@@ -244,7 +244,7 @@ async def test_one_connection_too_many_is_503_until_another_one_ends() -> None:
         assert (await _get(address, "/slow"))[0] == 200
 
 
-async def test_a_client_that_resets_while_it_is_refused_is_no_bug(
+async def test_a_client_that_resets_while_it_is_refused_is_not_logged(
     server: Listen, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(50):
@@ -257,7 +257,7 @@ async def test_a_client_that_resets_while_it_is_refused_is_no_bug(
     assert caplog.records == []
 
 
-async def test_a_path_that_raises_is_500_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_route_that_raises_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def bad() -> bytes:
         raise ValueError("secret")
 
@@ -287,19 +287,19 @@ async def test_stop_ends_open_connections_and_frees_the_port() -> None:
     await again.stop()
 
 
-async def test_a_port_in_use_is_one_clear_line(server: Listen) -> None:
+async def test_a_port_in_use_is_reported_in_one_line(server: Listen) -> None:
     with pytest.raises(
         EnvironmentFailure, match=f"cannot listen on {server}: another process uses this port"
     ):
         await HttpServer(server, {}).start()
 
 
-async def test_an_address_of_another_machine_is_one_clear_line() -> None:
+async def test_an_address_of_another_machine_is_reported_in_one_line() -> None:
     with pytest.raises(EnvironmentFailure, match=r"192\.0\.2\.1:0: this machine has no such address"):
         await HttpServer(Listen("192.0.2.1", 0), {}).start()
 
 
-async def test_an_unknown_host_name_is_one_clear_line() -> None:
+async def test_an_unknown_host_name_is_reported_in_one_line() -> None:
     with pytest.raises(EnvironmentFailure, match="the host name cannot be resolved"):
         await HttpServer(Listen("no-such-host.invalid", 0), {}).start()
 
@@ -321,12 +321,12 @@ async def test_no_host_means_every_address() -> None:
         ("127.0.0.1:0", Listen("127.0.0.1", 0)),
     ],
 )
-def test_a_listen_address_reads_as_it_is_written(text: str, listen: Listen) -> None:
+def test_a_listen_address_is_parsed_and_formatted_alike(text: str, listen: Listen) -> None:
     assert parse_listen(text) == listen
     assert str(listen) == text
 
 
-def test_an_address_of_either_family_may_be_in_brackets() -> None:
+def test_an_address_of_both_families_may_be_in_brackets() -> None:
     assert parse_listen("[127.0.0.1]:9090") == Listen("127.0.0.1", 9090)
 
 

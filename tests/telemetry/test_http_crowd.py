@@ -72,15 +72,13 @@ async def _crowd(address: Listen, count: int, request: bytes) -> AsyncIterator[N
     ],
     ids=["nothing", "half", "nonsense", "method", "unknown", "too long", "reads nothing", "well"],
 )
-async def test_a_crowd_that_stays_has_lost_its_places_after_the_deadlines(
-    address: Listen, request_: bytes
-) -> None:
+async def test_idle_clients_free_their_slots_after_the_deadlines(address: Listen, request_: bytes) -> None:
     async with _crowd(address, 3 * QUICK.connections, request_):
         while not (await _answer(address)).startswith(b"HTTP/1.1 200 "):
             await asyncio.sleep(0.01)
 
 
-async def test_refusals_take_no_places_of_those_that_come_after_them() -> None:
+async def test_refused_clients_take_no_slots_of_later_ones() -> None:
     let_go = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -104,7 +102,7 @@ async def test_refusals_take_no_places_of_those_that_come_after_them() -> None:
         await connections.end()
 
 
-async def test_one_that_takes_nothing_holds_little_memory_of_the_kernel_and_of_ours() -> None:
+async def test_a_client_that_reads_nothing_uses_little_memory() -> None:
     seen: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +123,7 @@ async def test_one_that_takes_nothing_holds_little_memory_of_the_kernel_and_of_o
         await connections.end()
 
 
-async def test_a_long_answer_arrives_whole_at_one_that_is_slow() -> None:
+async def test_a_slow_client_gets_a_long_answer_completely() -> None:
     async def big() -> bytes:
         return bytes(BIG)
 

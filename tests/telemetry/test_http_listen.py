@@ -73,7 +73,7 @@ async def _listens(text: str) -> Listen:
     ],
     ids=ascii,
 )
-def test_what_cannot_be_an_address_is_a_usage_error_of_one_line(text: str) -> None:
+def test_an_invalid_address_is_a_usage_error_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on") as caught:
         parse_listen(text)
     assert "HOST:PORT" in caught.value.hint and str(caught.value).isprintable()
@@ -82,7 +82,7 @@ def test_what_cannot_be_an_address_is_a_usage_error_of_one_line(text: str) -> No
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[fe80::1%noethatall]:0", "no network interface noethatall here"),
+        ("[fe80::1%noethatall]:0", "no network interface noethatall"),
         ("999.999.999.999:0", "cannot be resolved"),
         ("1.2.3.4.5:0", "cannot be resolved"),
         (f"{'x' * 63}.invalid:0", "cannot be resolved"),
@@ -90,23 +90,23 @@ def test_what_cannot_be_an_address_is_a_usage_error_of_one_line(text: str) -> No
         ("224.0.0.256:0", ""),
     ],
 )
-async def test_an_address_that_is_not_this_machines_is_one_clear_line(text: str, reason: str) -> None:
+async def test_an_address_that_is_not_of_this_machine_is_reported_in_one_line(text: str, reason: str) -> None:
     with pytest.raises(EnvironmentFailure, match="cannot listen on") as caught:
         await _listens(text)
     assert reason in caught.value.message and "--listen" in caught.value.hint
 
 
-async def test_a_name_that_the_resolver_cannot_even_look_up_is_one_clear_line() -> None:
+async def test_a_name_that_the_resolver_refuses_is_reported_in_one_line() -> None:
     for host in ("a..b", ".", "x" * 64):
         with pytest.raises(EnvironmentFailure, match="the host name cannot be resolved"):
             await HttpServer(Listen(host, 0), {}).start()
 
 
 @pytest.mark.parametrize("text", ["127.1:0", "[127.0.0.1]:0", "0.0.0.0:00"])
-async def test_unusual_ways_to_write_an_address_of_this_machine_are_taken(text: str) -> None:
+async def test_unusual_notations_of_an_address_of_this_machine_are_accepted(text: str) -> None:
     assert (await _listens(text)).port
 
 
-def test_a_name_may_have_underscores_and_63_letters_between_two_dots() -> None:
+def test_a_name_may_have_underscores_and_63_characters_between_dots() -> None:
     name = f"my_node.{'x' * 63}.example"
     assert parse_listen(f"{name}:80") == Listen(name, 80)

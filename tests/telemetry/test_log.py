@@ -27,7 +27,7 @@ def stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     root.setLevel(root.level)  # drops the cached "is enabled" answers
 
 
-def test_a_text_line_reads_time_level_logger_message_fields(stderr: Lines) -> None:
+def test_a_text_line_has_time_level_logger_message_and_fields(stderr: Lines) -> None:
     log.configure("text")
     log.get("devhost.host.host").info("registered", resource="rdma/hca", devices=4)
     (line,) = stderr()
@@ -52,7 +52,7 @@ def test_a_json_line_is_one_flat_object_with_utc_time(stderr: Lines) -> None:
     }
 
 
-def test_a_json_line_is_json_whatever_a_field_holds(stderr: Lines) -> None:
+def test_a_json_line_is_valid_json_with_any_field_value(stderr: Lines) -> None:
     class Odd(NamedTuple):
         ratio: float
         path: Path
@@ -78,7 +78,7 @@ def test_a_json_line_is_json_whatever_a_field_holds(stderr: Lines) -> None:
     assert found["views"] == [["a"], ["nan"], [0, 1], "b'\\xff'", 1.5, 10**30]
 
 
-def test_a_value_that_contains_itself_is_a_line_as_well(stderr: Lines) -> None:
+def test_a_recursive_value_is_logged(stderr: Lines) -> None:
     ring: list[object] = [1]
     ring.append({"again": ring})
     deep: object = "end"
@@ -91,7 +91,7 @@ def test_a_value_that_contains_itself_is_a_line_as_well(stderr: Lines) -> None:
     assert json.dumps(found["deep"], ensure_ascii=False).strip("[]") == '"\u2026"'
 
 
-def test_a_field_cannot_take_the_place_of_the_lines_own_keys(stderr: Lines) -> None:
+def test_a_field_cannot_replace_a_key_of_the_line(stderr: Lines) -> None:
     log.configure("json")
     log.get("devhost.host.host").info("kept", **{"message": "forged", "level": "none", "self": 1})
     found = json.loads(stderr()[0])
@@ -104,7 +104,7 @@ def test_a_field_cannot_take_the_place_of_the_lines_own_keys(stderr: Lines) -> N
     ["a\n12:00:00.000 INFO devhost forged", "\x1b[2J", "\x9b1m", "a\u2028b", "\udce4", "\u061c", "\u206f"],
     ids=["line end", "escape", "C1 escape", "line separator", "not UTF-8", "Arabic mark", "digit shapes"],
 )
-def test_no_value_can_forge_a_line_or_steer_a_terminal(stderr: Lines, evil: str) -> None:
+def test_no_value_can_forge_a_line_or_control_a_terminal(stderr: Lines, evil: str) -> None:
     logging.getLogger().handlers.clear()  # pytest's own could not pass on what is not UTF-8
     for format in get_args(log.Format):
         log.configure(format)
@@ -129,7 +129,7 @@ def test_no_value_can_forge_a_line_or_steer_a_terminal(stderr: Lines, evil: str)
         ("tab\there", '"tab\\there"'),
     ],
 )
-def test_a_text_value_is_quoted_when_it_could_be_misread(stderr: Lines, value: object, shown: str) -> None:
+def test_an_ambiguous_text_value_is_quoted(stderr: Lines, value: object, shown: str) -> None:
     log.configure("text")
     log.get("devhost.x").info("saw", it=value)
     assert stderr()[0].endswith(f" saw it={shown}")
@@ -139,7 +139,7 @@ def _fail() -> None:
     raise ValueError("first\n12:00:00.000 INFO devhost forged")
 
 
-def test_a_traceback_in_text_stays_behind_its_bar(stderr: Lines) -> None:
+def test_lines_of_a_traceback_in_text_begin_with_a_bar(stderr: Lines) -> None:
     log.configure("text")
     try:
         _fail()
@@ -162,13 +162,13 @@ def test_a_traceback_in_json_is_one_field(stderr: Lines) -> None:
     assert found["exception_"] == "mine"
 
 
-def test_a_message_may_hold_a_percent_sign(stderr: Lines) -> None:
+def test_a_message_may_contain_a_percent_sign(stderr: Lines) -> None:
     log.configure("text")
     log.get("devhost.x").info("at 50 % of %s")
     assert stderr()[0].endswith("at 50 % of %s")
 
 
-def test_bound_fields_are_on_every_line_and_yield_to_the_calls_own(stderr: Lines) -> None:
+def test_bound_fields_are_on_every_line_and_overridden_by_those_of_the_call(stderr: Lines) -> None:
     log.configure("text")
     bound = log.get("devhost.x").bind(resource="a/b", n=1)
     bound.info("one", n=2)
@@ -183,7 +183,7 @@ def test_configuring_twice_writes_each_line_once(stderr: Lines) -> None:
     assert [json.loads(line)["message"] for line in stderr()] == ["once"]
 
 
-def test_libraries_speak_from_warning_on_even_when_devhost_debugs(stderr: Lines) -> None:
+def test_libraries_log_from_warning_on_even_at_level_debug(stderr: Lines) -> None:
     log.configure("text", "debug")
     log.get("devhost.x").debug("ours")
     logging.getLogger("asyncio").debug("theirs")
@@ -192,7 +192,7 @@ def test_libraries_speak_from_warning_on_even_when_devhost_debugs(stderr: Lines)
     assert [line.split(" ", 3)[3] for line in stderr()] == ["ours", "important"]
 
 
-def test_a_level_silences_what_is_below_it(stderr: Lines) -> None:
+def test_lower_levels_than_the_configured_one_are_not_logged(stderr: Lines) -> None:
     log.configure("text", "error")
     log.get("devhost.x").warning("quiet")
     logging.getLogger("other").warning("quiet")

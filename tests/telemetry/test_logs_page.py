@@ -90,18 +90,18 @@ def in_the_code() -> set[Row]:
 
 
 def on_the_page() -> list[Row]:
-    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^- `([^`]+)` \((\w+)(?:; ([^)]*))?\)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return [(message, level, fields.replace("`", "").strip()) for message, level, fields in rows]
 
 
-def test_the_page_has_every_message_with_its_level_and_fields_and_no_other() -> None:
+def test_the_page_lists_exactly_the_messages_of_the_code() -> None:
     page, code = on_the_page(), in_the_code()
     assert sorted(code - set(page)) == []
     assert sorted(set(page) - code) == []
     assert len(page) == len(set(page))
 
 
-def test_messages_that_are_not_literal_are_those_known_by_name() -> None:
+def test_messages_that_are_not_literal_are_listed_by_name() -> None:
     """Else a line could be written that the page does not have."""
     others = [call.args[0] for _, call in written() if not isinstance(call.args[0], ast.Constant)]
     assert list(map(ast.unparse, others)) == ["event"]  # of kubelet.server: a call of the kubelet that failed

@@ -70,8 +70,8 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
     metrics.preferred("a/b", 0.001)
     metrics.discovered("udev", 0.02)
     metrics.provisioning("udev", {"waiting": False, "ok": True})
-    metrics.labels_written("udev", 9, anew=True)
-    metrics.labels_written("udev", 7, anew=False)
+    metrics.labels_written("udev", 9, written=True)
+    metrics.labels_written("udev", 7, written=False)
     metrics.labels_failed("udev")
     metrics.backend_failed("udev", BackendFailure.TIMEOUT)
     metrics.backend_degraded("udev", True)
@@ -118,7 +118,7 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
     assert (_value(metrics, "config_last_reload_timestamp_seconds") or 0) > 1.7e9
 
 
-async def test_a_resource_that_goes_takes_its_series_with_it(metrics: Metrics) -> None:
+async def test_the_series_of_a_removed_resource_end(metrics: Metrics) -> None:
     metrics.allocated("a/b", 0.1)
     metrics.resource_removed("a/b")
     metrics.resource_removed("a/b")
@@ -130,7 +130,7 @@ async def test_a_resource_that_goes_takes_its_series_with_it(metrics: Metrics) -
     assert b'"a/b"' not in text and b'"udev"' not in text
 
 
-async def test_only_a_resource_that_is_prepared_has_series_of_that(metrics: Metrics) -> None:
+async def test_only_a_prepared_resource_has_series_for_prepare(metrics: Metrics) -> None:
     metrics.resource_added("c/d", "udev")
     metrics.prepared("c/d", 1.0)
     metrics.preparation_failed("c/d", CallFailure.REFUSED, 1.0)
@@ -141,12 +141,12 @@ async def test_only_a_resource_that_is_prepared_has_series_of_that(metrics: Metr
     assert b'"c/d"' not in await metrics.render()
 
 
-async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: Metrics) -> None:
+async def test_a_late_event_does_not_restore_a_removed_resource(metrics: Metrics) -> None:
     metrics.resource_removed("a/b")
     metrics.backend_removed("udev")
     metrics.labels_unwanted("udev")
     metrics.provisioning("udev", {"ok": True})
-    metrics.labels_written("udev", 1, anew=True)
+    metrics.labels_written("udev", 1, written=True)
     metrics.labels_failed("udev")
     metrics.list_sent("a/b", 1, 1, 0.1)
     metrics.streams("a/b", 1)
@@ -158,7 +158,7 @@ async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: Metrics
     assert b'"a/b"' not in text and b'"udev"' not in text
 
 
-async def test_an_observer_that_goes_takes_its_series_with_it(metrics: Metrics) -> None:
+async def test_the_series_of_a_removed_observer_end(metrics: Metrics) -> None:
     metrics.observer_removed("audit")
     metrics.observer_removed("audit")
     metrics.observer_failed("audit", ObserverFailure.TIMEOUT)
@@ -189,7 +189,7 @@ def _reasons(metrics: Metrics) -> dict[tuple[str, str, str], float]:
     }
 
 
-def test_a_reason_for_being_unhealthy_is_a_series_only_while_it_holds(metrics: Metrics) -> None:
+def test_a_reason_of_unhealthy_devices_is_a_series_only_while_it_applies(metrics: Metrics) -> None:
     well = {("udev", "Healthy", ""): 3.0, ("udev", "Unhealthy", ""): 0.0}
     metrics.devices("a/b", 3, {"port 1 is down": 2})
     assert _reasons(metrics) == {**well, ("udev", "Unhealthy", "port 1 is down"): 2}
@@ -199,7 +199,7 @@ def test_a_reason_for_being_unhealthy_is_a_series_only_while_it_holds(metrics: M
     assert _reasons(metrics) == well
 
 
-def test_of_many_reasons_the_commonest_are_series_and_the_rest_is_counted(metrics: Metrics) -> None:
+def test_the_most_common_reasons_have_series_and_the_rest_is_counted(metrics: Metrics) -> None:
     metrics.devices("a/b", 0, {f"reason {n:03}": 1 for n in range(500)} | {"the common one": 9})
     found = _reasons(metrics)
     assert len(found) == 2 + MOST_REASONS + 1
@@ -208,7 +208,7 @@ def test_of_many_reasons_the_commonest_are_series_and_the_rest_is_counted(metric
     assert sum(found.values()) == 509
 
 
-def test_reasons_are_the_same_words_whether_or_not_pods_are_asked_for() -> None:
+def test_reasons_are_the_same_with_and_without_pod_metrics() -> None:
     """A reason names no pod (tests/host/test_host_pod_names.py)."""
     reason = "a pod has it as a, from before it was shared in this way"
     for asked in (False, True):
@@ -224,7 +224,7 @@ def test_reasons_are_the_same_words_whether_or_not_pods_are_asked_for() -> None:
         assert text.count(f'reason="{reason}"') == 3
 
 
-def test_every_kind_of_problem_exists_at_zero_and_what_is_wrong_is_told_at_each_scrape(
+def test_every_kind_of_problem_exists_at_zero_and_follows_the_problems(
     metrics: Metrics,
 ) -> None:
     kinds = get_args(ProblemKind)
@@ -265,14 +265,14 @@ def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: Metrics)
     assert text.count("devhost_entry_devices{") == 1
 
 
-def test_a_refusal_that_is_mended_goes_to_zero(metrics: Metrics) -> None:
+def test_a_resolved_refusal_is_set_to_zero(metrics: Metrics) -> None:
     metrics.planned({"claimed": 2, "name": 1})
     metrics.planned({"name": 3})
     assert _value(metrics, "plan_refusals", reason="claimed") == 0
     assert _value(metrics, "plan_refusals", reason="name") == 3
 
 
-def test_two_hosts_in_one_process_count_apart() -> None:
+def test_two_hosts_in_one_process_count_separately() -> None:
     first, second = Metrics(), Metrics()
     first.config_loaded(5)
     assert _value(second, "config_generation") == 0
@@ -310,13 +310,17 @@ def test_every_fixed_label_value_is_documented() -> None:
             *ObserverFailure,
             *State,
             *RefusalKind,
-            *get_args(ProblemKind),
         )
         if f"| `{value}` | " not in text
     ] == []
 
 
-async def test_a_scrape_lets_other_work_through_and_is_what_prometheus_expects(
+def test_every_kind_of_problem_is_documented_on_the_page_of_status() -> None:
+    text = DOC.with_name("status.md").read_text()
+    assert [kind for kind in get_args(ProblemKind) if f"| `{kind}` | " not in text] == []
+
+
+async def test_a_scrape_lets_other_work_run_and_is_valid_for_prometheus(
     metrics: Metrics,
 ) -> None:
     turns = 0
@@ -336,7 +340,7 @@ async def test_a_scrape_lets_other_work_through_and_is_what_prometheus_expects(
     assert families["devhost_allocate_seconds"].type == "histogram"
 
 
-def test_who_holds_what_is_told_at_each_scrape_and_ends_with_the_container(
+def test_holders_are_shown_at_each_scrape_and_end_with_the_container(
     metrics: Metrics,
 ) -> None:
     held: list[tuple[str, str, tuple[str, str, str] | None]] = [

@@ -27,7 +27,7 @@ def counted() -> Counted:
     return Counted()
 
 
-async def test_nothing_is_made_while_nobody_watches(counted: Counted) -> None:
+async def test_nothing_is_made_without_watchers(counted: Counted) -> None:
     newest = Newest(counted, str, interval=0)
     for _ in range(10):
         newest.changed()
@@ -35,7 +35,7 @@ async def test_nothing_is_made_while_nobody_watches(counted: Counted) -> None:
     assert counted.made == 0
 
 
-async def test_all_who_watch_get_the_same_made_once(counted: Counted) -> None:
+async def test_all_watchers_get_the_same_state_made_once(counted: Counted) -> None:
     newest = Newest(counted, str, interval=0, stale=math.inf)
     async with asyncio.timeout(60), aclosing(newest.follow()) as one, aclosing(newest.follow()) as other:
         assert [await anext(one), await anext(other)] == ["1", "1"]
@@ -44,7 +44,7 @@ async def test_all_who_watch_get_the_same_made_once(counted: Counted) -> None:
     assert counted.made == 2
 
 
-async def test_a_slow_watcher_misses_what_lay_between(counted: Counted) -> None:
+async def test_a_slow_watcher_skips_intermediate_states(counted: Counted) -> None:
     newest = Newest(counted, str, interval=0, stale=math.inf)
     async with asyncio.timeout(60), aclosing(newest.follow()) as slow, aclosing(newest.follow()) as quick:
         await anext(slow)
@@ -55,7 +55,7 @@ async def test_a_slow_watcher_misses_what_lay_between(counted: Counted) -> None:
         assert await anext(slow) == "5"
 
 
-async def test_a_change_while_a_state_is_on_its_way_is_not_lost(counted: Counted) -> None:
+async def test_a_change_while_a_state_is_sent_is_not_lost(counted: Counted) -> None:
     newest = Newest(counted, str, interval=0, stale=math.inf)
     async with asyncio.timeout(60), aclosing(newest.follow()) as states:
         assert await anext(states) == "1"
@@ -63,7 +63,7 @@ async def test_a_change_while_a_state_is_on_its_way_is_not_lost(counted: Counted
         assert await anext(states) == "2"
 
 
-async def test_what_nobody_told_to_have_changed_is_made_anew_once_it_is_stale(counted: Counted) -> None:
+async def test_a_stale_state_is_rebuilt_without_a_change(counted: Counted) -> None:
     lasting, fleeting = Newest(counted, str, stale=math.inf), Newest(counted, str, stale=0)
     assert await lasting.now() == await lasting.now()
     assert await fleeting.now() != await fleeting.now()
@@ -72,13 +72,13 @@ async def test_what_nobody_told_to_have_changed_is_made_anew_once_it_is_stale(co
     assert await lasting.now() != before
 
 
-async def test_those_who_watch_hear_something_now_and_then_without_a_change(counted: Counted) -> None:
+async def test_watchers_get_the_state_regularly_without_a_change(counted: Counted) -> None:
     newest = Newest(counted, str, interval=0, stale=0, refresh=0.001)
     async with asyncio.timeout(60), aclosing(newest.follow()) as states:
         assert [await anext(states) for _ in range(3)] == ["1", "2", "3"]
 
 
-async def test_the_loop_turns_while_a_form_is_made(counted: Counted) -> None:
+async def test_the_event_loop_runs_while_a_form_is_made(counted: Counted) -> None:
     go = threading.Event()
 
     def slow(state: int) -> int:
@@ -97,7 +97,7 @@ async def test_the_loop_turns_while_a_form_is_made(counted: Counted) -> None:
         assert await later == 2
 
 
-async def test_those_who_come_and_go_do_not_each_cost_a_form(counted: Counted) -> None:
+async def test_short_lived_watchers_do_not_each_cause_a_form(counted: Counted) -> None:
     go = threading.Event()
     newest = Newest(counted, lambda state: (go.wait(60), state)[1], stale=math.inf)
     for _ in range(50):
@@ -109,7 +109,7 @@ async def test_those_who_come_and_go_do_not_each_cost_a_form(counted: Counted) -
         assert await newest.now() == 1
 
 
-async def test_a_form_that_fails_is_that_of_those_who_asked_and_the_next_is_made(counted: Counted) -> None:
+async def test_a_failed_form_affects_only_current_watchers(counted: Counted) -> None:
     newest = Newest(counted, lambda state: 1 // (state - 1), stale=math.inf)
     with pytest.raises(ZeroDivisionError):
         await newest.now()
@@ -128,11 +128,11 @@ async def test_a_form_that_fails_is_that_of_those_who_asked_and_the_next_is_made
         1.5,
     ],
 )
-def test_a_line_is_the_same_json_whole_or_in_pieces(value: object) -> None:
+def test_a_line_encoded_in_pieces_is_the_same_json(value: object) -> None:
     assert json_line(value) == json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-async def test_many_who_ask_again_and_again_share_a_recent_state_whatever_changes(counted: Counted) -> None:
+async def test_many_polling_clients_share_a_recent_state_despite_changes(counted: Counted) -> None:
     newest = Newest(counted, str, stale=0)
     async with asyncio.timeout(60):
         for _ in range(20):

@@ -12,13 +12,13 @@ from devhost.telemetry.page.markup import escaped
 EVERY = [chr(code) for code in range(sys.maxunicode + 1)]
 
 
-def test_no_character_that_is_not_seen_as_itself_comes_through() -> None:
+def test_every_character_that_does_not_print_is_escaped() -> None:
     through = {unicodedata.category(one) for one in EVERY if one in printable(one)}
     assert through.isdisjoint({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
     assert [one for one in EVERY if unicodedata.category(one) == "Zs" and one in printable(one)] == [" "]
 
 
-def test_what_steers_the_direction_of_text_is_written_out() -> None:
+def test_characters_that_change_the_text_direction_are_escaped() -> None:
     marks = [one for one in EVERY if unicodedata.bidirectional(one) in BIDI_MARKS]
     marks += ["\u200e", "\u200f", "\u061c", *map(chr, range(0x206A, 0x2070))]
     assert len(marks) > 15
@@ -33,20 +33,20 @@ BIDI_MARKS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     "text",
     ["", "Tesla V100-SXM2 (rev a1)", "naïve café", "Gerät №5, 10 µm", "設備", "سریال", "ก็", "✓ 🙂", "a\\nb"],
 )
-def test_words_of_any_script_stay_as_they_are(text: str) -> None:
+def test_words_of_any_script_are_unchanged(text: str) -> None:
     assert printable(text) == text
 
 
-def test_two_names_that_differ_in_a_joiner_can_be_told_apart() -> None:
+def test_two_names_that_differ_in_a_joiner_can_be_distinguished() -> None:
     assert printable("می\u200cبیند") == r"می\u200cبیند"
     assert printable("👩\u200d🔧") == r"👩\u200d🔧"
     assert printable("soft\xadware") == r"soft\xadware"
 
 
-def test_every_byte_that_was_not_utf8_can_be_encoded_afterwards() -> None:
+def test_every_byte_that_is_not_utf8_is_escaped() -> None:
     text = bytes(range(256)).decode("utf-8", "surrogateescape")
     assert printable(text).encode() and printable(text).isprintable()
 
 
-def test_the_page_shows_it_as_the_log_does() -> None:
+def test_the_page_escapes_text_like_the_log() -> None:
     assert escaped("<a\u061c>\U000e0041") == "&lt;a\\u061c&gt;\\U000e0041"

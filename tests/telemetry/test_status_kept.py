@@ -7,6 +7,7 @@ import logging
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,20 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def server(tmp_path: Path, path: Path) -> AsyncIterator[StatusServer]:
-    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", limits=Limits(check=0.02))
-    running = asyncio.create_task(server.run())
-    async with asyncio.timeout(60):
+    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", limits=Limits(check=0.02, retry=0.01))
+    async with asyncio.timeout(60), running(server):
         yield server
-        running.cancel()
-        await asyncio.wait([running])
+
+
+@asynccontextmanager
+async def running(server: StatusServer) -> AsyncIterator[None]:
+    """The server runs, and stops at the end."""
+    task = asyncio.create_task(server.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
         await server.stop()
 
 
@@ -40,7 +49,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("taken", ["the socket", "its directory"])
-async def test_a_socket_that_is_taken_away_is_made_again_and_told_of_once(
+async def test_a_removed_socket_is_recreated_and_logged_once(
     server: StatusServer, path: Path, caplog: pytest.LogCaptureFixture, taken: str
 ) -> None:
     caplog.set_level(logging.INFO, "devhost")
@@ -54,13 +63,15 @@ async def test_a_socket_that_is_taken_away_is_made_again_and_told_of_once(
     await until(lambda: len(caplog.records) == 2)
     await asyncio.sleep(0.1)
     assert [record.getMessage() for record in caplog.records] == [
-        "no status socket for now",
+        "status socket is not available",
         "status socket is open",
     ]
     assert vars(caplog.records[0])["fields"] == {"reason": f"{path} was removed"}
 
 
-async def test_who_has_it_open_goes_on_watching(server: StatusServer, path: Path) -> None:
+async def test_connected_clients_keep_watching_after_the_socket_is_removed(
+    server: StatusServer, path: Path
+) -> None:
     await until(path.exists)
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(b'{"want": "watch"}\n')
@@ -72,7 +83,7 @@ async def test_who_has_it_open_goes_on_watching(server: StatusServer, path: Path
     writer.close()
 
 
-async def test_a_socket_that_another_devhost_made_in_its_place_is_left_alone(
+async def test_a_socket_of_another_devhost_in_its_place_is_not_touched(
     server: StatusServer, path: Path, tmp_path: Path
 ) -> None:
     await until(path.exists)
@@ -87,19 +98,17 @@ async def test_a_socket_that_another_devhost_made_in_its_place_is_left_alone(
     assert (await ask.fetch(path))["kubelet"]["dir"] == "/kubelet"
 
 
-async def test_a_directory_that_goes_at_the_very_moment_ends_nothing(
-    server: StatusServer, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await until(path.exists)
-    bind, went = rundir.bind, []
+async def test_a_directory_removed_while_the_socket_is_made_is_retried(tmp_path: Path, path: Path) -> None:
+    removed = []
 
-    def unlucky(where: Path) -> socket.socket:
-        listener = bind(where)
-        if len(went) < 3:
-            went.append(where.unlink())
+    def bind(where: Path) -> socket.socket:
+        listener = rundir.bind(where)
+        if len(removed) < 3:
+            removed.append(where.unlink())
         return listener
 
-    monkeypatch.setattr(rundir, "bind", unlucky)
-    path.unlink()
-    await until(lambda: len(went) == 3 and path.exists())
-    assert await ask.fetch(path) == Source()()
+    limits = Limits(check=0.02, retry=0.01)
+    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", limits=limits, bind=bind)
+    async with asyncio.timeout(60), running(server):
+        await until(lambda: len(removed) == 3 and path.exists())
+        assert await ask.fetch(path) == Source()()

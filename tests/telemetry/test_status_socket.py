@@ -112,19 +112,19 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_the_document_arrives_as_the_host_has_it(serve: Serve) -> None:
+async def test_the_document_arrives_unchanged(serve: Serve) -> None:
     source = Source()
     _, path = await serve(source)
     assert await ask.fetch(path) == source()
 
 
-async def test_a_document_of_many_megabytes_arrives_whole(serve: Serve) -> None:
+async def test_a_document_of_many_megabytes_arrives_completely(serve: Serve) -> None:
     source = Source(padding=20_000_000)
     _, path = await serve(source)
     assert await ask.fetch(path) == source()
 
 
-async def test_socket_and_directory_are_closed_to_others(serve: Serve, runtime: Path) -> None:
+async def test_socket_and_directory_are_inaccessible_to_others(serve: Serve, runtime: Path) -> None:
     umask = os.umask(0)
     try:
         _, path = await serve(Source())
@@ -134,7 +134,7 @@ async def test_socket_and_directory_are_closed_to_others(serve: Serve, runtime: 
     assert path.parent == runtime and stat.S_IMODE(runtime.stat().st_mode) == 0o700
 
 
-async def test_one_kubelet_directory_has_one_socket_by_whatever_path(tmp_path: Path) -> None:
+async def test_a_kubelet_directory_has_one_socket_for_all_its_paths(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     name = rundir.socket_name(tmp_path / "real")
@@ -159,15 +159,15 @@ async def test_a_socket_left_by_a_dead_process_is_replaced(serve: Serve, tmp_pat
     assert (await ask.fetch(path))["devhost"]["generation"] == 0
 
 
-async def test_a_file_in_the_way_is_not_removed(serve: Serve, tmp_path: Path) -> None:
+async def test_a_file_at_the_path_of_the_socket_is_not_removed(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("precious")
-    with pytest.raises(EnvironmentFailure, match="it is not a socket"):
+    with pytest.raises(EnvironmentFailure, match="is not a socket"):
         await serve(Source(), socket=path)
     assert path.read_text() == "precious"
 
 
-async def test_stop_removes_the_socket_but_never_somebody_elses(serve: Serve, tmp_path: Path) -> None:
+async def test_stop_removes_only_its_own_socket(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     first, _ = await serve(Source(), socket=path)
     await first.stop()
@@ -180,24 +180,24 @@ async def test_stop_removes_the_socket_but_never_somebody_elses(serve: Serve, tm
     assert path.exists()
 
 
-async def test_a_vanished_runtime_directory_does_not_disturb_the_stop(serve: Serve, runtime: Path) -> None:
+async def test_stop_succeeds_without_the_runtime_directory(serve: Serve, runtime: Path) -> None:
     server, path = await serve(Source())
     path.unlink()
     runtime.rmdir()
     await server.stop()
 
 
-async def test_a_path_too_long_for_a_socket_is_one_clear_line(serve: Serve, tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFailure, match="over 107 bytes"):
+async def test_a_path_too_long_for_a_socket_is_reported_in_one_line(serve: Serve, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="longer than 107 bytes"):
         await serve(Source(), socket=tmp_path / ("x" * 120))
 
 
-async def test_a_directory_that_does_not_exist_is_one_clear_line(serve: Serve, tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"cannot make the status socket .*: No such file"):
+async def test_a_missing_directory_is_reported_in_one_line(serve: Serve, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"cannot create the status socket .*: No such file"):
         await serve(Source(), socket=tmp_path / "no" / "s.sock")
 
 
-async def test_a_runtime_directory_that_cannot_be_made_is_one_clear_line(
+async def test_a_runtime_directory_that_cannot_be_created_is_reported_in_one_line(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "no" / "such"))
@@ -211,7 +211,9 @@ async def test_a_runtime_directory_that_cannot_be_made_is_one_clear_line(
         await serve(Source())
 
 
-async def test_an_empty_runtime_directory_others_can_write_is_closed(serve: Serve, runtime: Path) -> None:
+async def test_an_empty_runtime_directory_writable_by_others_is_made_private(
+    serve: Serve, runtime: Path
+) -> None:
     """An emptyDir volume of Kubernetes is one."""
     runtime.mkdir()
     runtime.chmod(0o777)
@@ -220,13 +222,15 @@ async def test_an_empty_runtime_directory_others_can_write_is_closed(serve: Serv
     assert await ask.find()
 
 
-async def test_a_runtime_directory_others_can_have_written_to_is_refused(serve: Serve, runtime: Path) -> None:
+async def test_a_runtime_directory_with_possible_files_of_others_is_refused(
+    serve: Serve, runtime: Path
+) -> None:
     runtime.mkdir()
     (runtime / "x.sock").touch()
     runtime.chmod(0o777)
-    with pytest.raises(EnvironmentFailure, match="can be written by other users"):
+    with pytest.raises(EnvironmentFailure, match="is writable by other users"):
         await serve(Source())
-    with pytest.raises(EnvironmentFailure, match="can be written by other users"):
+    with pytest.raises(EnvironmentFailure, match="is writable by other users"):
         await ask.find()
 
 
@@ -239,22 +243,20 @@ async def test_a_runtime_directory_of_another_user_is_refused(
         await serve(Source())
 
 
-async def test_a_runtime_directory_behind_a_symlink_is_refused(
-    serve: Serve, runtime: Path, tmp_path: Path
-) -> None:
+async def test_a_symlink_as_runtime_directory_is_refused(serve: Serve, runtime: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     runtime.symlink_to("elsewhere")
     with pytest.raises(EnvironmentFailure, match="is not a directory"):
         await serve(Source())
 
 
-async def test_a_readable_runtime_directory_is_closed(serve: Serve, runtime: Path) -> None:
+async def test_a_readable_runtime_directory_is_made_private(serve: Serve, runtime: Path) -> None:
     runtime.mkdir(mode=0o755)
     await serve(Source())
     assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
 
 
-def test_each_user_has_a_runtime_directory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_user_has_a_separate_runtime_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEVHOST_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
     monkeypatch.setattr(os, "geteuid", lambda: 7)
@@ -278,20 +280,20 @@ def test_each_user_has_a_runtime_directory_of_their_own(monkeypatch: pytest.Monk
         b"{",
     ],
 )
-async def test_a_request_that_is_not_understood_is_told_so(serve: Serve, sent: bytes) -> None:
+async def test_an_unknown_request_is_answered_with_an_error(serve: Serve, sent: bytes) -> None:
     _, path = await serve(Source())
     (line,) = await _raw(path, sent)
     assert "expected" in json.loads(line)["error"]
 
 
-async def test_a_silent_client_is_dropped(serve: Serve) -> None:
+async def test_a_silent_client_is_disconnected(serve: Serve) -> None:
     _, path = await serve(Source(), limits=Limits(deadline=0.01))
     reader, writer = await asyncio.open_unix_connection(path)
     assert await reader.read() == b""
     writer.close()
 
 
-async def test_one_client_too_many_is_told_so(serve: Serve) -> None:
+async def test_a_client_over_the_limit_gets_an_error(serve: Serve) -> None:
     _, path = await serve(Source())
     clients = [await asyncio.open_unix_connection(path) for _ in range(Limits().clients)]
     with pytest.raises(DevhostError, match="more than 16 clients"):
@@ -300,7 +302,7 @@ async def test_one_client_too_many_is_told_so(serve: Serve) -> None:
         writer.close()
 
 
-async def test_a_source_that_raises_ends_that_connection_only(
+async def test_a_source_that_raises_ends_only_that_connection(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, broken = Source(), [True]
@@ -326,7 +328,7 @@ async def test_a_watching_client_gets_the_document_now_and_after_each_change(ser
             server.changed()
 
 
-async def test_a_burst_of_changes_is_one_document(serve: Serve) -> None:
+async def test_a_burst_of_changes_causes_one_document(serve: Serve) -> None:
     source = Source()
     server, path = await serve(source)
     async with aclosing(ask.watch(path)) as documents:
@@ -337,7 +339,7 @@ async def test_a_burst_of_changes_is_one_document(serve: Serve) -> None:
     assert source.asked == 2
 
 
-async def test_documents_to_one_client_keep_their_distance(serve: Serve) -> None:
+async def test_documents_to_one_client_have_a_minimum_distance(serve: Serve) -> None:
     source = Source()
     server, path = await serve(source, interval=0.1)
     loop = asyncio.get_running_loop()
@@ -357,7 +359,7 @@ async def _tick(server: StatusServer, source: Source) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_a_slow_reader_sees_only_the_newest(serve: Serve) -> None:
+async def test_a_slow_reader_gets_only_the_newest_document(serve: Serve) -> None:
     source = Source(padding=3_000_000)
     server, path = await serve(source)
     reader, writer = await asyncio.open_unix_connection(path, limit=1000)
@@ -388,11 +390,11 @@ async def test_two_watching_clients_both_get_each_change_from_one_document(serve
     assert source.asked == 2
 
 
-async def test_a_watching_client_that_leaves_is_noticed_without_a_change(serve: Serve) -> None:
+async def test_the_server_notices_a_leaving_watcher_without_a_change(serve: Serve) -> None:
     _, path = await serve(Source(), limits=Limits(watchers=1))
     async with aclosing(ask.watch(path)) as documents:
         await anext(documents)
-        with pytest.raises(DevhostError, match="watching already"):
+        with pytest.raises(DevhostError, match="watchers at a time"):
             await anext(ask.watch(path))
     while True:
         with suppress(DevhostError):  # its place is free again, though nothing changed
@@ -410,7 +412,7 @@ async def test_watching_ends_when_the_host_stops(serve: Serve) -> None:
             await anext(documents)
 
 
-async def test_the_only_host_is_found_without_being_named(serve: Serve, runtime: Path) -> None:
+async def test_the_only_host_is_found_without_arguments(serve: Serve, runtime: Path) -> None:
     _, path = await serve(Source())
     (runtime / "note.txt").touch()
     (runtime / "plain.sock").touch()
@@ -423,27 +425,27 @@ async def test_a_host_is_found_by_its_kubelet_directory(serve: Serve, tmp_path: 
     await serve(Source(), kubelet_dir=tmp_path / "a")
     _, path = await serve(Source(), kubelet_dir=tmp_path / "b")
     assert await ask.find(kubelet_dir=tmp_path / "b") == path
-    with pytest.raises(EnvironmentFailure, match=f"no devhost serves {tmp_path / 'c'}"):
+    with pytest.raises(EnvironmentFailure, match=f"no devhost on this node serves {tmp_path / 'c'}"):
         await ask.find(kubelet_dir=tmp_path / "c")
 
 
-async def test_several_hosts_are_named_by_their_kubelet_directories(serve: Serve, tmp_path: Path) -> None:
+async def test_several_hosts_are_listed_by_their_kubelet_directories(serve: Serve, tmp_path: Path) -> None:
     await serve(Source("/one"), kubelet_dir=tmp_path / "a")
     await serve(Source("/two\x1b[2J"), kubelet_dir=tmp_path / "b")
-    with pytest.raises(UsageError, match="several devhosts are running here") as caught:
+    with pytest.raises(UsageError, match="several devhosts are running on this node") as caught:
         await ask.find()
     assert "/one" in caught.value.message and "/two\\x1b[2J" in caught.value.message
     assert "--kubelet-dir" in caught.value.hint
 
 
-async def test_no_host_is_one_clear_line_with_or_without_a_runtime_directory(runtime: Path) -> None:
+async def test_no_host_is_reported_in_one_line_with_and_without_a_runtime_directory(runtime: Path) -> None:
     for _ in range(2):
-        with pytest.raises(EnvironmentFailure, match="no devhost is running here"):
+        with pytest.raises(EnvironmentFailure, match="no devhost is running on this node"):
             await ask.find()
         runtime.mkdir(mode=0o700, exist_ok=True)
 
 
-async def test_a_socket_nobody_listens_on_is_one_clear_line(tmp_path: Path) -> None:
+async def test_a_dead_socket_is_reported_in_one_line(tmp_path: Path) -> None:
     path = await ask.find(socket=tmp_path / "s.sock")
     with pytest.raises(EnvironmentFailure, match="no devhost listens on"):
         await ask.fetch(path)
@@ -456,18 +458,18 @@ async def test_a_socket_nobody_listens_on_is_one_clear_line(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 400 Bad Request\r\n", b"[]\n", b'{"devhost": {}}\n', b"\xff\n"]
 )
-async def test_another_program_on_the_socket_is_one_clear_line(tmp_path: Path, answer: bytes) -> None:
+async def test_another_program_on_the_socket_is_reported_in_one_line(tmp_path: Path, answer: bytes) -> None:
     async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(answer)
         writer.close()
 
     async with await asyncio.start_unix_server(other, tmp_path / "s.sock"):
-        with pytest.raises(DevhostError, match="does not speak devhost's status"):
+        with pytest.raises(DevhostError, match="did not answer with a status document"):
             await ask.fetch(tmp_path / "s.sock")
 
 
-async def test_a_host_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
+async def test_a_host_that_does_not_answer_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stuck:
         stuck.bind(str(tmp_path / "s.sock"))
         stuck.listen()

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs/backends/testing.md"
 PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
 
 
-def test_every_promise_is_in_the_documentation_with_its_reason() -> None:
+def test_every_contract_test_is_documented() -> None:
     section = PAGE.read_text().partition("## What is promised")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| \S.* \|$", section, re.M)
     assert [f"test_{row}" for row in rows] == PROMISES
@@ -43,7 +43,7 @@ def run(place: Path, ini: str, *arguments: str) -> str:
     return ran.stdout + ran.stderr
 
 
-def test_the_example_of_the_documentation_keeps_every_promise(tmp_path: Path) -> None:
+def test_the_documented_example_passes_the_contract(tmp_path: Path) -> None:
     for name, code in blocks("file"):
         (tmp_path / name).write_text(code)
     printed = run(tmp_path, "")
@@ -51,7 +51,7 @@ def test_the_example_of_the_documentation_keeps_every_promise(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mark", ["looking", "node"])
-def test_the_other_tests_of_the_documentation_pass_with_the_example(tmp_path: Path, mark: str) -> None:
+def test_the_other_documented_tests_pass_with_the_example(tmp_path: Path, mark: str) -> None:
     (backend,) = (code for name, code in blocks("file") if name == "mycard.py")
     (tmp_path / "mycard.py").write_text(backend)
     ((name, code),) = blocks(mark)
@@ -61,6 +61,6 @@ def test_the_other_tests_of_the_documentation_pass_with_the_example(tmp_path: Pa
     assert "1 passed" in printed, printed
 
 
-def test_the_trees_of_the_documentation_are_as_it_says(tmp_path: Path) -> None:
+def test_the_documented_trees_are_correct(tmp_path: Path) -> None:
     ((_, code),) = blocks("run")
     exec(compile(code, str(PAGE), "exec"), {"root": tmp_path.resolve()})

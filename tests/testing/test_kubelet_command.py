@@ -87,7 +87,7 @@ def started(line: str) -> bool:
     return "started" in line
 
 
-async def test_the_first_lines_of_the_help_say_what_it_is_for():
+async def test_the_help_begins_with_the_purpose():
     async with running("--help") as kubelet:
         code, err = await kubelet.end()
     assert (code, err) == (0, "")
@@ -95,7 +95,7 @@ async def test_the_first_lines_of_the_help_say_what_it_is_for():
     assert "allocate N of RESOURCE" in "\n".join(kubelet.lines)
 
 
-async def test_a_session_shows_registration_list_and_all_that_a_container_gets(plugin_dir, tiny):
+async def test_a_session_shows_registration_list_and_allocation(plugin_dir, tiny):
     async with running("--dir", plugin_dir) as kubelet:
         await kubelet.until(started)
         plugin = await tiny()
@@ -119,7 +119,7 @@ async def test_a_session_shows_registration_list_and_all_that_a_container_gets(p
     assert "pod-1/main gets again\n" in text
 
 
-async def test_json_lines_carry_the_same_for_scripts(plugin_dir, tiny):
+async def test_json_lines_have_the_same_content(plugin_dir, tiny):
     async with running("--dir", plugin_dir, "--output", "json") as kubelet:
         assert (await kubelet.json("started"))["profile"] == "1.36"
         plugin = await tiny()
@@ -167,24 +167,24 @@ async def test_streams_can_be_killed_and_the_kubelet_restarted_and_crashed(plugi
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("dance", "cannot understand 'dance' (the command help lists what there is)"),
+        ("dance", "unknown command 'dance' (run the command help to list all commands)"),
         ("alocate 1 of a/b", "(did you mean: allocate N of RESOURCE [for POD])"),
-        ("allocate", "cannot understand 'allocate' (did you mean: allocate N of RESOURCE [for POD])"),
+        ("allocate", "unknown command 'allocate' (did you mean: allocate N of RESOURCE [for POD])"),
         ("allocate none of a/b", "the number of devices must be a whole number above 0, not 'none'"),
         ("allocate 0 of a/b", "must be a whole number above 0, not '0'"),
         ("allocate 99999999999999 of a/b", "must be a whole number above 0"),
         ("allocate 1 of a/b", "admission-failed  a/b  pod-1/main: cannot allocate unregistered device a/b"),
-        ("release me", "there is no pod me (the command pods lists them)"),
+        ("release me", "there is no pod me (run the command pods to list all pods)"),
         ("restart pod me", "pod me has no container main with devices"),
         ("devices a/b", "no plugin has listed a/b"),
         ("kill stream a/b", "a/b has no open stream"),
         ("wait for a/b 0.01", "a/b had no free healthy device within 0.01 s"),
         ("wait for a/b soon", "the time to wait must be a number above 0, not 'soon'"),
-        ("x" * 200_000, "cannot understand"),
-        ("\N{SNOWMAN}", "cannot understand '\N{SNOWMAN}'"),
+        ("x" * 200_000, "unknown command"),
+        ("\N{SNOWMAN}", "unknown command '\N{SNOWMAN}'"),
     ],
 )
-async def test_a_wrong_command_gets_one_clear_line_and_the_session_goes_on(plugin_dir, line, answer):
+async def test_an_invalid_command_is_one_line_and_the_session_continues(plugin_dir, line, answer):
     code, err, lines = await script(plugin_dir, line, "capacity")
     assert (code, err) == (0, "")
     begin, *told, end = lines
@@ -196,7 +196,7 @@ async def test_a_wrong_command_gets_one_clear_line_and_the_session_goes_on(plugi
         assert len(told) == 2
 
 
-async def test_comments_empty_lines_and_a_last_line_without_its_end_are_fine(plugin_dir):
+async def test_comments_empty_lines_and_an_unterminated_last_line_are_accepted(plugin_dir):
     async with running("--dir", plugin_dir, "--exit-on-eof") as kubelet:
         assert kubelet.process.stdin is not None
         kubelet.process.stdin.write(b"# a comment\n\n   \n  pods")
@@ -213,7 +213,7 @@ async def test_commands_may_come_from_a_file(plugin_dir, tmp_path):
     assert kubelet.lines[1] == "no pod holds a device"
 
 
-async def test_the_end_of_input_does_not_end_it_but_a_signal_does(plugin_dir):
+async def test_the_end_of_input_does_not_stop_it_but_a_signal_does(plugin_dir):
     for number in (signal.SIGINT, signal.SIGTERM):
         async with running("--dir", plugin_dir) as kubelet:
             kubelet.tell("pods")
@@ -226,7 +226,7 @@ async def test_the_end_of_input_does_not_end_it_but_a_signal_does(plugin_dir):
         assert not (plugin_dir / "kubelet.sock").exists()
 
 
-async def test_a_signal_ends_it_also_while_a_plugin_hangs(plugin_dir, tiny):
+async def test_a_signal_stops_it_even_if_a_plugin_hangs(plugin_dir, tiny):
     async with running("--dir", plugin_dir) as kubelet:
         await kubelet.until(started)
         plugin = await tiny()
@@ -238,7 +238,7 @@ async def test_a_signal_ends_it_also_while_a_plugin_hangs(plugin_dir, tiny):
         assert await kubelet.end() == (0, "")
 
 
-async def test_a_plugin_that_dies_in_a_call_is_told_among_the_events_only(plugin_dir, tiny):
+async def test_a_plugin_that_dies_in_a_call_is_reported_only_as_an_event(plugin_dir, tiny):
     async with running("--dir", plugin_dir) as kubelet:
         await kubelet.until(started)
         plugin = await tiny()
@@ -252,7 +252,7 @@ async def test_a_plugin_that_dies_in_a_call_is_told_among_the_events_only(plugin
         assert await kubelet.end() == (0, "")
 
 
-async def test_a_reader_that_goes_away_ends_it_quietly(plugin_dir):
+async def test_a_closed_pipe_ends_it_silently(plugin_dir):
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
@@ -268,13 +268,13 @@ async def test_a_reader_that_goes_away_ends_it_quietly(plugin_dir):
     assert not (plugin_dir / "kubelet.sock").exists()
 
 
-async def test_the_directory_is_made_for_owner_and_group(plugin_dir):
+async def test_the_directory_is_created_for_owner_and_group(plugin_dir):
     code, _, _ = await script(plugin_dir / "new")
     assert code == 0
     assert stat.S_IMODE((plugin_dir / "new").stat().st_mode) & 0o007 == 0
 
 
-async def test_a_live_kubelet_is_not_disturbed(plugin_dir, tiny):
+async def test_a_live_kubelet_is_not_replaced(plugin_dir, tiny):
     async with KubeletSimulator(plugin_dir) as real:
         plugin = await tiny()
         await plugin.register()
@@ -282,8 +282,9 @@ async def test_a_live_kubelet_is_not_disturbed(plugin_dir, tiny):
         code, err, lines = await script(plugin_dir)
         assert (code, lines) == (3, [])
         assert err == (
-            f"devhost: a kubelet is listening on {plugin_dir}/kubelet.sock, and starting another would cut "
-            "its plugins off (choose another directory)\n"
+            f"devhost: a kubelet already listens on {plugin_dir}/kubelet.sock, and another one would "
+            f"disconnect "
+            "its plugins (choose another directory)\n"
         )
         assert real.healthy(RESOURCE)
 

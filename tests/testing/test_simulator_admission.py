@@ -50,7 +50,7 @@ async def test_allocate_carries_one_container_request_with_all_ids(kubelet, plug
     assert kubelet.in_use(RESOURCE) == {"a", "b", "c"}
 
 
-async def test_devices_in_use_stay_in_allocatable_and_are_not_given_twice(kubelet, plugin):
+async def test_devices_in_use_stay_allocatable_and_are_not_allocated_twice(kubelet, plugin):
     await kubelet.admit("one", "main", RESOURCE, 2)
     second = await kubelet.admit("two", "main", RESOURCE, 2)
     assert second.device_ids == ("c", "d")
@@ -127,7 +127,7 @@ async def test_an_answer_without_a_container_is_an_error(kubelet, plugin):
     assert await rejection(kubelet) == "no containers return in allocation response"
 
 
-async def test_a_hung_allocate_holds_up_every_other_admission(kubelet, plugin):
+async def test_a_hung_allocate_blocks_every_other_admission(kubelet, plugin):
     kubelet.faults.inject(Point.ALLOCATE, hang)
     stuck = asyncio.create_task(kubelet.admit("one", "main", RESOURCE, 1))
     await kubelet.wait_for(lambda: kubelet.events.of(events.AllocateSent))
@@ -139,7 +139,7 @@ async def test_a_hung_allocate_holds_up_every_other_admission(kubelet, plugin):
     assert (await behind).pod == "two"
 
 
-async def test_the_end_of_the_kubelet_ends_admissions_that_wait(kubelet, plugin):
+async def test_the_end_of_the_kubelet_ends_waiting_admissions(kubelet, plugin):
     kubelet.faults.inject(Point.ALLOCATE, hang)
     stuck = asyncio.create_task(kubelet.admit("one", "main", RESOURCE, 1))
     await kubelet.wait_for(lambda: kubelet.events.of(events.AllocateSent))
@@ -161,7 +161,7 @@ async def test_faults_delay_and_fail_the_calls_of_an_admission(kubelet, plugin):
     await kubelet.start_container("one", "main")
 
 
-async def test_preference_is_asked_even_without_a_choice_and_followed(kubelet, plugin):
+async def test_preference_is_requested_even_without_a_choice_and_followed(kubelet, plugin):
     plugin.preferred = lambda request: ["d", "b"]
     assert (await kubelet.admit("one", "main", RESOURCE, 2)).device_ids == ("b", "d")
     await kubelet.admit("two", "main", RESOURCE, 2)
@@ -181,7 +181,7 @@ async def test_preference_is_asked_even_without_a_choice_and_followed(kubelet, p
     ],
     ids=["empty", "too few", "unknown ids", "too many"],
 )
-async def test_a_poor_preference_is_filled_up_or_cut(kubelet, plugin, answer, given):
+async def test_an_incomplete_or_excessive_preference_is_adjusted(kubelet, plugin, answer, given):
     plugin.preferred = lambda request: answer
     assert (await kubelet.admit("pod", "main", RESOURCE, 2)).device_ids == given
 
@@ -209,7 +209,7 @@ async def test_alignment_offers_only_aligned_devices_while_there_are_more_than_n
     assert list(request.available_deviceIDs) == ["a", "b"]
 
 
-async def test_alignment_takes_all_aligned_devices_first_and_then_asks_for_the_rest(kubelet, plugin):
+async def test_alignment_takes_all_aligned_devices_first_and_then_others(kubelet, plugin):
     plugin.preferred = lambda request: ["d"]
     allocation = await kubelet.admit("pod", "main", RESOURCE, 3, numa_nodes=[0])
     (request,) = plugin.named("preferred")
@@ -218,12 +218,12 @@ async def test_alignment_takes_all_aligned_devices_first_and_then_asks_for_the_r
     assert allocation.device_ids == ("a", "b", "d")
 
 
-async def test_alignment_that_is_met_exactly_asks_for_no_preference(kubelet, plugin):
+async def test_exactly_met_alignment_requests_no_preference(kubelet, plugin):
     assert (await kubelet.admit("pod", "main", RESOURCE, 2, numa_nodes=[0])).device_ids == ("a", "b")
     assert plugin.named("preferred") == []
 
 
-async def test_devices_of_an_init_container_are_used_and_allocated_again(kubelet, plugin):
+async def test_devices_of_an_init_container_are_reused_with_a_new_allocate(kubelet, plugin):
     await kubelet.admit("pod", "init", RESOURCE, 3, role="init")
     app = await kubelet.admit("pod", "app", RESOURCE, 2)
     assert app.device_ids == ("a", "b")
@@ -233,7 +233,7 @@ async def test_devices_of_an_init_container_are_used_and_allocated_again(kubelet
     assert more.device_ids == ("c", "d"), "what an app container has is not used again"
 
 
-async def test_devices_of_a_sidecar_are_not_used_again(kubelet, plugin):
+async def test_devices_of_a_sidecar_are_not_reused(kubelet, plugin):
     await kubelet.admit("pod", "sidecar", RESOURCE, 2, role="sidecar")
     assert (await kubelet.admit("pod", "app", RESOURCE, 2)).device_ids == ("c", "d")
 
@@ -247,7 +247,7 @@ async def test_each_container_start_calls_pre_start_and_none_calls_allocate(kube
     assert first == again
 
 
-async def test_a_failed_pre_start_leaves_the_pod_for_another_try(kubelet, plugin):
+async def test_a_failed_pre_start_keeps_the_pod_for_a_retry(kubelet, plugin):
     await kubelet.admit("pod", "main", RESOURCE, 1)
     plugin.failures["prestart"] = "busy"
     with pytest.raises(ContainerStartError, match="PreStartContainer rpc failed with err: rpc error"):
@@ -262,7 +262,7 @@ async def test_an_unknown_container_cannot_be_started(kubelet):
         await kubelet.start_container("nobody", "main")
 
 
-async def test_two_resources_of_one_container_are_merged_and_the_first_wins(kubelet, plugin, tiny):
+async def test_answers_for_two_resources_are_merged_and_the_first_applies(kubelet, plugin, tiny):
     other = await tiny("other.sock", "example.com/other")
     await other.register()
     await kubelet.wait_for(lambda: kubelet.healthy("example.com/other"))
@@ -273,7 +273,7 @@ async def test_two_resources_of_one_container_are_merged_and_the_first_wins(kube
     assert len(merged.devices) == 1
 
 
-def test_the_first_to_name_a_thing_wins_for_each_kind_of_thing():
+def test_the_first_definition_applies_for_each_kind_of_edit():
     def answer(text: str) -> api_pb2.ContainerAllocateResponse:
         return api_pb2.ContainerAllocateResponse(
             envs={"K": text, text: "1"},

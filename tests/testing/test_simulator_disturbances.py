@@ -16,7 +16,7 @@ RESOURCE = "example.com/tiny"
 @pytest.mark.parametrize(
     "reply", [b"\xff\xff", b"\x0a\x03abc"], ids=["no message", "more than a kubelet says"]
 )
-async def test_a_wrong_answer_reaches_the_plugin_and_nothing_is_registered(kubelet, tiny, reply):
+async def test_an_injected_answer_reaches_the_plugin_and_nothing_is_registered(kubelet, tiny, reply):
     kubelet.faults.inject(Point.REGISTER, answer(reply))
     plugin = await tiny()
     await plugin.register()  # grpc.aio takes a message that it cannot read for none, and not for an error
@@ -26,7 +26,7 @@ async def test_a_wrong_answer_reaches_the_plugin_and_nothing_is_registered(kubel
     await kubelet.wait_for(lambda: kubelet.allocatable() == {RESOURCE: 2})
 
 
-async def test_a_gate_holds_a_step_until_it_is_opened_and_none_after(kubelet, tiny):
+async def test_a_gate_blocks_a_step_until_it_is_opened(kubelet, tiny):
     gate = Gate()
     kubelet.faults.inject(Point.LIST, gate.wait, times=None)
     plugin = await tiny()
@@ -40,7 +40,7 @@ async def test_a_gate_holds_a_step_until_it_is_opened_and_none_after(kubelet, ti
     await kubelet.wait_for(lambda: kubelet.allocatable() == {RESOURCE: 1})
 
 
-async def test_a_lost_kubelet_socket_comes_back_with_the_next_start(kubelet, tiny):
+async def test_a_deleted_kubelet_socket_returns_with_the_next_start(kubelet, tiny):
     disturbances.lose_socket(kubelet)
     disturbances.lose_socket(kubelet)  # a second loss is none
     assert kubelet.running
@@ -49,7 +49,7 @@ async def test_a_lost_kubelet_socket_comes_back_with_the_next_start(kubelet, tin
     await (await tiny()).register()
 
 
-async def test_a_wipe_takes_every_socket_and_leaves_streams_open(kubelet, tiny):
+async def test_a_wipe_removes_every_socket_and_keeps_streams_open(kubelet, tiny):
     plugin = await tiny()
     await plugin.register()
     await kubelet.wait_for(lambda: kubelet.allocatable() == {RESOURCE: 2})
@@ -58,7 +58,7 @@ async def test_a_wipe_takes_every_socket_and_leaves_streams_open(kubelet, tiny):
     await kubelet.wait_for(lambda: kubelet.allocatable() == {RESOURCE: 1})
 
 
-async def test_a_replaced_directory_is_empty_and_a_new_one(kubelet, tiny):
+async def test_a_replaced_directory_is_new_and_empty(kubelet, tiny):
     plugin = await tiny()
     await plugin.register()
     await kubelet.wait_for(lambda: kubelet.allocatable() == {RESOURCE: 2})
@@ -71,7 +71,7 @@ async def test_a_replaced_directory_is_empty_and_a_new_one(kubelet, tiny):
     assert kubelet.capacity() == {}
 
 
-async def test_a_flood_is_over_when_it_is_over_and_changes_nothing(kubelet, tiny):
+async def test_a_flood_of_calls_changes_nothing(kubelet, tiny):
     plugin = await tiny()
     await plugin.register()
     await kubelet.wait_for(lambda: kubelet.allocatable() == {RESOURCE: 2})

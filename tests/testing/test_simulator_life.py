@@ -24,7 +24,7 @@ async def listed(kubelet, plugin):
     await kubelet.wait_for(lambda: kubelet.events.of(events.ListReceived, plugin.resource, since=before))
 
 
-async def test_a_missing_directory_is_made_for_owner_and_group_only(plugin_dir):
+async def test_a_missing_directory_is_created_for_owner_and_group_only(plugin_dir):
     directory = plugin_dir / "deep" / "plugins"
     old = os.umask(0o022)
     try:
@@ -34,7 +34,7 @@ async def test_a_missing_directory_is_made_for_owner_and_group_only(plugin_dir):
         os.umask(old)
 
 
-async def test_a_start_removes_sockets_and_nothing_else(plugin_dir):
+async def test_a_start_removes_only_sockets(plugin_dir):
     (plugin_dir / "below").mkdir()
     (plugin_dir / "file").write_text("kept")
     (plugin_dir / "link").symlink_to("file")
@@ -49,7 +49,7 @@ async def test_a_start_removes_sockets_and_nothing_else(plugin_dir):
     assert started.wiped == ("old.sock",)
 
 
-async def test_the_socket_accepts_connections_before_anything_is_served(plugin_dir):
+async def test_the_socket_accepts_connections_before_calls_are_served(plugin_dir):
     simulator = KubeletSimulator(plugin_dir)
     starting = asyncio.create_task(simulator.start(delay_serving=3600))
     await asyncio.sleep(0)  # the start goes on to its delay
@@ -62,7 +62,7 @@ async def test_the_socket_accepts_connections_before_anything_is_served(plugin_d
     assert not simulator.socket.exists()
 
 
-async def test_a_plugin_that_registers_before_anything_is_served_is_answered_later(plugin_dir, tiny):
+async def test_a_plugin_that_registers_before_calls_are_served_is_answered_later(plugin_dir, tiny):
     simulator = KubeletSimulator(plugin_dir)
     starting = asyncio.create_task(simulator.start(delay_serving=0.05))
     await asyncio.sleep(0)  # the start goes on to its delay
@@ -72,7 +72,7 @@ async def test_a_plugin_that_registers_before_anything_is_served_is_answered_lat
     await simulator.stop()
 
 
-async def test_a_clean_stop_removes_the_socket_and_a_crash_leaves_it_dead(kubelet):
+async def test_a_clean_stop_removes_the_socket_and_a_crash_leaves_it_behind(kubelet):
     await kubelet.stop()
     assert not kubelet.socket.exists()
     await kubelet.start()
@@ -85,7 +85,7 @@ async def test_a_clean_stop_removes_the_socket_and_a_crash_leaves_it_dead(kubele
 
 
 @pytest.mark.parametrize("crash", [False, True])
-async def test_a_restart_ends_streams_wipes_plugins_and_waits_for_them(kubelet, tiny, crash, plugin_dir):
+async def test_a_restart_ends_streams_and_removes_sockets_of_plugins(kubelet, tiny, crash, plugin_dir):
     plugin = await tiny()
     await listed(kubelet, plugin)
     await kubelet.restart(crash)
@@ -154,10 +154,10 @@ async def test_a_real_kubelets_checkpoint_is_never_overwritten(plugin_dir):
     assert "Checksum" in file.read_text()
 
 
-async def test_a_live_kubelet_in_the_directory_is_left_alone(kubelet, tiny, plugin_dir):
+async def test_a_live_kubelet_in_the_directory_is_not_touched(kubelet, tiny, plugin_dir):
     plugin = await tiny()
     await listed(kubelet, plugin)
-    with pytest.raises(EnvironmentFailure, match="a kubelet is listening on"):
+    with pytest.raises(EnvironmentFailure, match="a kubelet already listens on"):
         await KubeletSimulator(plugin_dir).start()
     assert sorted(os.listdir(plugin_dir)) == ["kubelet.sock", "kubelet_internal_checkpoint", "tiny.sock"]
     assert kubelet.allocatable() == {RESOURCE: 2}
@@ -173,11 +173,11 @@ async def test_a_directory_that_vanishes_does_not_end_streams(kubelet, tiny, plu
     moved.rename(plugin_dir)
 
 
-async def test_unusable_directories_are_refused_in_one_clear_line(plugin_dir):
+async def test_unusable_directories_are_refused_in_one_line(plugin_dir):
     (plugin_dir / "file").write_text("")
-    with pytest.raises(EnvironmentFailure, match="cannot make the directory"):
+    with pytest.raises(EnvironmentFailure, match="cannot create the directory"):
         await KubeletSimulator(plugin_dir / "file").start()
-    with pytest.raises(EnvironmentFailure, match="cannot make the directory"):
+    with pytest.raises(EnvironmentFailure, match="cannot create the directory"):
         await KubeletSimulator("/proc/devhost").start()
     with pytest.raises(EnvironmentFailure, match="too long for a unix socket"):
         await KubeletSimulator(plugin_dir / ("x" * 100)).start()
@@ -190,7 +190,7 @@ async def test_a_directory_that_is_not_writable_is_refused(plugin_dir):
         await KubeletSimulator(plugin_dir).start()
 
 
-async def test_odd_characters_in_the_directory_are_no_obstacle(plugin_dir, tiny):
+async def test_special_characters_in_the_directory_are_supported(plugin_dir, tiny):
     odd = plugin_dir / "a b%20ü"
     odd.mkdir()
     async with KubeletSimulator(odd) as kubelet:
@@ -199,7 +199,7 @@ async def test_odd_characters_in_the_directory_are_no_obstacle(plugin_dir, tiny)
 
 
 async def test_stopping_twice_is_harmless_and_starting_twice_is_an_error(kubelet):
-    with pytest.raises(DevhostError, match="is running already"):
+    with pytest.raises(DevhostError, match="is already running"):
         await kubelet.start()
     await kubelet.stop()
     await kubelet.stop()
@@ -208,7 +208,7 @@ async def test_stopping_twice_is_harmless_and_starting_twice_is_an_error(kubelet
         kubelet.capacity()
 
 
-async def test_a_wait_that_fails_says_what_happened_instead(kubelet):
+async def test_a_failed_wait_lists_the_latest_events(kubelet):
     with pytest.raises(TimeoutError, match=r"not true within 0\.01 s; the latest events:\n  Started"):
         await kubelet.wait_for(lambda: False, timeout=0.01)
 

@@ -48,7 +48,7 @@ def kinds() -> list[type[events.Event]]:
     return [kind for kind in found if "kind" in vars(kind) and kind is not events.Event]
 
 
-def test_until_1_36_a_stream_that_ends_during_a_registration_strikes_the_newcomer_from_the_books(clock):
+def test_until_1_36_a_stream_that_ends_during_a_registration_removes_the_new_plugin(clock):
     books = registry.ByName(clock, 300)
     old, new = Plug("/old"), Plug("/new")
     books.enlist(old)
@@ -63,7 +63,7 @@ def test_until_1_36_a_stream_that_ends_during_a_registration_strikes_the_newcome
     assert books.resource(RESOURCE).primary.stopped_at is None
 
 
-def test_since_1_37_a_stopped_endpoint_does_not_stand_in_the_way_of_its_path(clock):
+def test_since_1_37_a_stopped_endpoint_does_not_block_its_path(clock):
     books = registry.ByPath(clock, 300)
     first, second = Plug("/same"), Plug("/same")
     for plug in (first, second):
@@ -81,7 +81,7 @@ def test_a_resource_that_was_never_listed_does_not_expire(clock):
     assert books.expire() == ()
 
 
-async def test_faults_come_in_order_of_injection_and_as_often_as_wanted():
+async def test_faults_apply_in_order_of_injection_and_as_often_as_requested():
     faults = Faults()
     faults.inject(Point.ALLOCATE, fail("first"), times=2)
     faults.inject(Point.ALLOCATE, fail("second"))
@@ -94,7 +94,7 @@ async def test_faults_come_in_order_of_injection_and_as_often_as_wanted():
     await faults.reached(Point.LIST, RESOURCE)
 
 
-async def test_a_log_that_keeps_little_still_counts_all():
+async def test_a_limited_log_still_counts_all_events():
     log = EventLog(keep=2)
     heard: list[events.Event] = []
     log.listen(heard.append)
@@ -124,7 +124,7 @@ def test_long_lists_are_abbreviated():
     assert listed([ListedDevice("a", "odd")]) == "0 healthy, 1 unhealthy; unhealthy: a"
 
 
-def test_an_answer_is_shown_whole():
+def test_an_answer_is_shown_completely():
     response = ContainerAllocateResponse(
         envs={"B": "2", "A": "1"},
         annotations={"k": "v"},
@@ -150,7 +150,7 @@ def test_an_answer_is_shown_whole():
     assert lines(empty) == ["p/c gets a", "an empty answer"]
 
 
-def test_a_preference_says_what_must_be_in_it():
+def test_a_preference_shows_the_devices_that_must_be_included():
     asked = events.PreferenceAsked(
         at=0,
         pod="p",
@@ -160,7 +160,7 @@ def test_a_preference_says_what_must_be_in_it():
         size=2,
         answer=("a", "c"),
     )
-    assert lines(asked) == ["p/c: asked for 2 of 3 with a among them; the plugin prefers a, c"]
+    assert lines(asked) == ["p/c: requested 2 of 3 including a; the plugin prefers a, c"]
 
 
 def test_every_event_command_option_and_point_is_documented():
@@ -193,7 +193,7 @@ async def test_the_example_in_the_documentation_works(plugin_dir, tiny):
     await names["shows_its_devices_again_after_a_restart"](plugin_dir, start_plugin)
 
 
-def test_a_wipe_passes_over_a_socket_whose_plugin_removes_it_meanwhile(tmp_path, monkeypatch):
+def test_a_wipe_ignores_a_socket_that_is_removed_meanwhile(tmp_path, monkeypatch):
     for name in ("going.sock", "old.sock"):
         with socket.socket(socket.AF_UNIX) as stale:
             stale.bind(str(tmp_path / name))

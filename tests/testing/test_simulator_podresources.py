@@ -56,13 +56,13 @@ async def kubelet(plugin_dir, pods_dir, profile, tiny) -> AsyncIterator[KubeletS
         yield simulator
 
 
-def test_a_plugin_directory_of_the_kubelets_name_has_it_beside_it_and_no_other_has(plugin_dir):
+def test_podresources_is_served_only_next_to_a_directory_with_the_kubelet_name(plugin_dir):
     beside = KubeletSimulator(plugin_dir / "device-plugins").pod_resources
     assert beside == plugin_dir / "pod-resources" / "kubelet.sock"
     assert KubeletSimulator(plugin_dir).pod_resources is None
 
 
-async def test_a_list_names_what_each_container_holds_until_its_pod_is_over(kubelet):
+async def test_a_list_has_the_devices_of_each_container_until_its_pod_ends(kubelet):
     assert await held(kubelet) == {}
     await kubelet.admit("one", "main", RESOURCE, 1)
     await kubelet.admit("two", "main", RESOURCE, 1)
@@ -81,7 +81,7 @@ async def test_an_init_container_that_ends_is_not_listed_and_a_sidecar_is(kubele
 
 
 @pytest.mark.parametrize("crash", [False, True])
-async def test_what_pods_hold_is_listed_again_after_a_restart(kubelet, pods_dir, crash):
+async def test_the_devices_of_pods_are_listed_again_after_a_restart(kubelet, pods_dir, crash):
     await kubelet.admit("pod", "setup", RESOURCE, 1, role="init")
     await kubelet.admit("pod", "main", RESOURCE, 1)
     before = (pods_dir / "kubelet.sock").stat()
@@ -93,7 +93,7 @@ async def test_what_pods_hold_is_listed_again_after_a_restart(kubelet, pods_dir,
     assert await held(kubelet) == {"pod": {"main": ["a"]}}
 
 
-async def test_a_list_can_be_refused_cut_garbled_emptied_and_made_impossible(kubelet):
+async def test_a_list_can_be_refused_cut_garbled_and_emptied(kubelet):
     kubelet.faults.inject(Point.POD_RESOURCES, refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "too often"))
     kubelet.faults.inject(Point.POD_RESOURCES, fail("EOF"))
     kubelet.faults.inject(Point.POD_RESOURCES, answer(b""))
@@ -115,9 +115,9 @@ async def test_a_list_can_be_refused_cut_garbled_emptied_and_made_impossible(kub
     assert not kubelet.pod_resources.exists()
 
 
-async def test_a_directory_that_cannot_be_made_is_told_and_leaves_no_kubelet(plugin_dir, pods_dir):
+async def test_a_directory_that_cannot_be_created_is_an_error_and_no_kubelet_starts(plugin_dir, pods_dir):
     pods_dir.touch()
     kubelet = KubeletSimulator(plugin_dir, pod_resources=pods_dir)
-    with pytest.raises(EnvironmentFailure, match="cannot make"):
+    with pytest.raises(EnvironmentFailure, match="cannot create"):
         await kubelet.start()
     assert not kubelet.running

@@ -74,24 +74,24 @@ async def test_another_version_is_refused_before_anything_is_dialled(kubelet, ti
 @pytest.mark.parametrize(
     "name", ["plain", "kubernetes.io/x", "a.kubernetes.io/x", "requests.a.b/c", "A/b", "a/b/c"]
 )
-async def test_a_name_that_is_no_extended_resource_is_refused(kubelet, tiny, name):
+async def test_an_invalid_extended_resource_name_is_refused(kubelet, tiny, name):
     plugin = await tiny(resource=name)
     assert await refusal(plugin) == f'the ResourceName "{name}" is invalid'
 
 
-async def test_version_is_looked_at_before_the_name(kubelet, tiny):
+async def test_the_version_is_checked_before_the_name(kubelet, tiny):
     plugin = await tiny(resource="plain")
     assert (await refusal(plugin, version="v2")).startswith('requested API version "v2"')
 
 
-async def test_a_socket_nobody_serves_is_dialled_until_the_dial_times_out(plugin_dir, profile, tiny):
+async def test_a_dead_socket_is_dialled_until_the_timeout(plugin_dir, profile, tiny):
     async with KubeletSimulator(plugin_dir, profile, dial_timeout=0.2):
         plugin = await tiny()
         plugin.endpoint = "nobody.sock"
         assert await refusal(plugin) == "failed to dial device plugin: context deadline exceeded"
 
 
-async def test_a_plugin_that_begins_to_serve_during_the_dial_is_registered(kubelet, tiny, plugin_dir):
+async def test_a_plugin_that_starts_to_serve_during_the_dial_is_registered(kubelet, tiny, plugin_dir):
     plugin = await tiny()
     await plugin.stop()
     registering = asyncio.create_task(plugin.register())
@@ -101,16 +101,16 @@ async def test_a_plugin_that_begins_to_serve_during_the_dial_is_registered(kubel
     await kubelet.wait_for(lambda: kubelet.allocatable().get(RESOURCE) == 2)
 
 
-async def test_the_callers_own_deadline_bounds_the_dial(kubelet, tiny):
+async def test_the_deadline_of_the_caller_limits_the_dial(kubelet, tiny):
     plugin = await tiny()
     plugin.endpoint = "nobody.sock"
     with pytest.raises(grpc.aio.AioRpcError):
-        await plugin.register(timeout=2.0)
+        await plugin.register(timeout=0.7)
     await kubelet.wait_for(lambda: kubelet.events.of(events.RegisterRefused))
     assert kubelet.capacity() == {}
 
 
-async def test_an_error_of_get_options_refuses_and_is_asked_exactly_once(kubelet, tiny):
+async def test_an_error_of_get_options_refuses_after_exactly_one_call(kubelet, tiny):
     plugin = await tiny()
     plugin.failures["options"] = "not today"
     text = await refusal(plugin)
@@ -121,30 +121,30 @@ async def test_an_error_of_get_options_refuses_and_is_asked_exactly_once(kubelet
     assert kubelet.events.of(events.StreamOpened) == []
 
 
-async def test_an_endpoint_may_lie_in_a_directory_below(kubelet, tiny, plugin_dir):
+async def test_an_endpoint_may_be_in_a_subdirectory(kubelet, tiny, plugin_dir):
     (plugin_dir / "sub").mkdir()
     plugin = await tiny("sub/x.sock")
     await plugin.register()
     await kubelet.wait_for(lambda: kubelet.allocatable().get(RESOURCE) == 2)
 
 
-async def test_a_registration_refused_by_order_tells_its_text(kubelet, tiny):
+async def test_an_injected_refusal_of_a_registration_has_its_text(kubelet, tiny):
     plugin = await tiny()
     kubelet.faults.inject(Point.REGISTER, fail("the disk is full"))
     assert await refusal(plugin) == "the disk is full"
     await plugin.register()
 
 
-async def test_a_register_that_is_never_answered_ends_at_the_callers_deadline(kubelet, tiny):
+async def test_an_unanswered_register_ends_at_the_deadline_of_the_caller(kubelet, tiny):
     plugin = await tiny()
     kubelet.faults.inject(Point.REGISTER, hang)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await plugin.register(timeout=2.0)
+        await plugin.register(timeout=0.7)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await plugin.register()
 
 
-async def test_a_stream_that_is_cut_at_once_leaves_the_resource_at_zero(kubelet, tiny):
+async def test_a_stream_cut_at_once_leaves_the_resource_at_zero(kubelet, tiny):
     plugin = await tiny()
     kubelet.faults.inject(Point.STREAM, cut)
     await plugin.register()
@@ -152,7 +152,7 @@ async def test_a_stream_that_is_cut_at_once_leaves_the_resource_at_zero(kubelet,
     assert (kubelet.capacity(), kubelet.allocatable()) == ({RESOURCE: 0}, {RESOURCE: 0})
 
 
-async def test_a_fault_for_one_resource_leaves_others_alone(kubelet, tiny):
+async def test_a_fault_for_a_resource_does_not_affect_others(kubelet, tiny):
     kubelet.faults.inject(Point.REGISTER, fail("no"), resource="example.com/b", times=None)
     a, b = await tiny("a.sock", "example.com/a"), await tiny("b.sock", "example.com/b")
     assert await refusal(b) == "no"

@@ -48,7 +48,7 @@ def counts(kubelet):
     return kubelet.capacity().get(RESOURCE), kubelet.allocatable().get(RESOURCE)
 
 
-async def test_each_list_replaces_the_one_before(kubelet, tiny, make_devices):
+async def test_each_list_replaces_the_previous_one(kubelet, tiny, make_devices):
     plugin = await tiny()
     await listed(kubelet, plugin)
     plugin.push(*make_devices("b", "c", "d"))
@@ -58,7 +58,7 @@ async def test_each_list_replaces_the_one_before(kubelet, tiny, make_devices):
 
 
 @pytest.mark.parametrize("health", ["Unhealthy", "healthy", ""])
-async def test_any_word_but_healthy_is_unhealthy_and_keeps_capacity(kubelet, tiny, make_devices, health):
+async def test_any_health_but_healthy_is_unhealthy_and_keeps_capacity(kubelet, tiny, make_devices, health):
     plugin = await tiny()
     await listed(kubelet, plugin)
     plugin.push(*make_devices("a"), *make_devices("b", health=health))
@@ -91,7 +91,7 @@ async def test_a_list_of_more_than_four_mebibytes_ends_the_stream(kubelet, tiny,
     assert counts(kubelet) == (0, 0)
 
 
-async def test_the_end_of_the_stream_makes_all_devices_unhealthy_and_nobody_dials_again(kubelet, tiny):
+async def test_the_end_of_the_stream_makes_all_devices_unhealthy_without_a_new_dial(kubelet, tiny):
     plugin = await tiny()
     await listed(kubelet, plugin)
     plugin.end_streams()
@@ -119,7 +119,7 @@ async def test_deleting_the_socket_file_changes_nothing_for_a_live_stream(
     await kubelet.wait_for(lambda: counts(kubelet) == (1, 1))
 
 
-async def test_a_killed_stream_is_seen_by_the_plugin_and_a_new_registration_heals_it(kubelet, tiny):
+async def test_a_killed_stream_is_seen_by_the_plugin_and_replaced_by_a_new_registration(kubelet, tiny):
     plugin = await tiny()
     await listed(kubelet, plugin)
     assert kubelet.kill_stream(RESOURCE) == 1
@@ -139,7 +139,7 @@ async def test_a_list_that_is_made_to_fail_is_not_applied(kubelet, tiny, make_de
     await kubelet.wait_for(lambda: counts(kubelet) == (2, 0))
 
 
-async def test_capacity_stays_for_five_minutes_and_then_shows_zero_for_good(timed, clock, tiny):
+async def test_capacity_stays_for_five_minutes_and_then_is_zero(timed, clock, tiny):
     kubelet = timed
     plugin = await tiny()
     await listed(kubelet, plugin)
@@ -202,7 +202,7 @@ async def test_until_1_36_the_same_path_may_register_twice(old, tiny):
     assert old.endpoints(RESOURCE) == ("tiny.sock", "tiny.sock")
 
 
-async def test_since_1_37_two_plugins_live_side_by_side_and_the_newest_answers(new, tiny, make_devices):
+async def test_since_1_37_two_plugins_coexist_and_the_newest_is_used(new, tiny, make_devices):
     first, second = await tiny("one.sock"), await tiny("two.sock")
     await listed(new, first)
     await listed(new, second)
@@ -237,7 +237,7 @@ async def test_since_1_37_a_live_path_cannot_register_again(new, tiny, plugin_di
     assert new.endpoints(RESOURCE) == ("tiny.sock",)
 
 
-async def test_since_1_37_a_refused_second_registration_wedges_the_path_until_a_restart(new, tiny):
+async def test_since_1_37_a_refused_second_registration_blocks_the_path_until_a_restart(new, tiny):
     plugin = await tiny()
     await listed(new, plugin)
     with pytest.raises(grpc.aio.AioRpcError):
@@ -263,7 +263,7 @@ async def test_since_1_37_a_path_can_register_again_once_its_stream_has_ended(ne
     assert counts(new) == (2, 2)
 
 
-async def test_resources_do_not_touch_each_other(kubelet, tiny):
+async def test_resources_are_independent(kubelet, tiny):
     plugins = [await tiny(f"{n}.sock", f"example.com/r{n}") for n in range(5)]
     for plugin in plugins:
         await listed(kubelet, plugin)

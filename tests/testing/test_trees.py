@@ -25,7 +25,7 @@ def test_a_tree_may_be_built_in_any_order_and_twice(tmp_path: Path) -> None:
     assert (tmp_path / "sys/class/block/sda/subsystem").resolve().name == "block"
 
 
-def test_removing_a_device_takes_what_hangs_on_it_and_all_links_to_it(tmp_path: Path) -> None:
+def test_removing_a_device_removes_its_children_and_all_links_to_it(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     card = tree.pci("pci0000:00/0000:00:02.0", driver="i915", iommu_group=3)
     tree.device("pci0000:00/0000:00:02.0/drm/card0", "drm", "dri/card0", "226:0")
@@ -34,7 +34,7 @@ def test_removing_a_device_takes_what_hangs_on_it_and_all_links_to_it(tmp_path: 
     assert left == []
 
 
-def test_a_device_of_a_class_links_to_the_device_it_hangs_on(tmp_path: Path) -> None:
+def test_a_device_of_a_class_links_to_its_parent(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     card = tree.device("pci0000:00/0000:00:02.0/net/eth0", "net")
     tree.device("virtual/net/lo", "net")
@@ -44,7 +44,7 @@ def test_a_device_of_a_class_links_to_the_device_it_hangs_on(tmp_path: Path) -> 
     assert not (tmp_path / "sys/class/net/lo/device").is_symlink()
 
 
-def test_a_function_brings_the_ports_above_it_and_says_whose_board_it_is(tmp_path: Path) -> None:
+def test_a_function_has_the_ports_above_it_and_the_ids_of_its_board(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     below = "0000:3a:00.0/0000:3b:08.0"
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_virtual_functions_and_their_physical_function_link_to_each_other(tmp_pa
     assert not (functions / "0000:3b:00.0/virtfn1").is_symlink()
 
 
-def test_a_packed_machine_is_laid_out_with_its_links_and_empty_directories(tmp_path: Path) -> None:
+def test_a_packed_machine_is_unpacked_with_links_and_empty_directories(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "machine")
     tree.device("virtual/mycard/mycard0", "mycard", "mycard0", "240:0", {"serial": "A1"})
     with tarfile.open(tmp_path / "machine.tar.gz", "w:gz") as archive:

@@ -6,7 +6,7 @@ from devhost.testing.trees import Tree
 
 
 def timers(root):
-    """A chip on the PCI bus, one of the firmware that has lost its node, and one in software."""
+    """A timer on the PCI bus, one of the firmware without its node, and a software timer."""
     tree = Tree(root)
     places = ("pci0000:00/0000:00:1f.4", "platform/wdat_wdt", "virtual")
     for number, (place, timeout) in enumerate(zip(places, ("30", "300", "60"), strict=True)):
@@ -25,7 +25,7 @@ class TestWatchdog(BackendContract):
         timers(root)
 
 
-async def test_a_pod_finds_its_timer_where_the_options_say(tmp_path):
+async def test_a_pod_finds_its_timer_at_the_configured_path(tmp_path):
     async with Node(tmp_path, Watchdog) as node:
         timers(node.root)
         node.configure(

@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from devhost_fpga.backend import Fpga
 
 from devhost.testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 
 if TYPE_CHECKING:
+    from devhost_fpga.backend import Fpga
     from fpga_backend import Faults
 
 
 @pytest.fixture
-def looking() -> Iterator[BackendFixture[Fpga]]:
-    """Makes backends on a machine, and ends what they began."""
-    with BackendFixture(Fpga) as looking:
-        yield looking
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+def faults() -> Faults:
     """Errors of drivers, which plain files cannot have."""
     from fpga_backend import Faults
 
-    made = Faults()
-    monkeypatch.setattr("devhost_fpga.model.os", made)
-    return made
+    return Faults()
+
+
+@pytest.fixture
+def looking(faults: Faults) -> Iterator[BackendFixture[Fpga]]:
+    """Creates backends on a machine with these faults, and closes them."""
+    from fpga_backend import reading
+
+    with BackendFixture(reading(faults.sysfs)) as looking:
+        yield looking

@@ -10,12 +10,12 @@ import pytest
 from devhost_fpga.allocation import node
 from devhost_fpga.backend import Fpga
 from devhost_fpga.dfl import Dfl
+from devhost_fpga.model import FpgaSysfs
 from devhost_fpga.options import FpgaUse
-from fpga_backend import ill
+from fpga_backend import unhealthy
 from fpga_tree import NLB, FpgaTree
 
 from devhost.backend import AllocationError, Edits
-from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import BackendFixture, by_id, request
 
 CARD = "0000:3f:00.0"
@@ -52,14 +52,14 @@ def test_each_mode_has_its_nodes(looking: BackendFixture, tree: FpgaTree) -> Non
     assert all(one.required for one in given(backend, ENGINE).nodes)
 
 
-def test_variables_tell_the_container_what_it_has(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_variables_name_the_devices_of_the_container(looking: BackendFixture, tree: FpgaTree) -> None:
     env = given(looking(tree), PORT0).env
     assert env == {
-        "FPGA_NODES_{RESOURCE}": "/dev/dfl-port.0",
-        "FPGA_PCI_{RESOURCE}": CARD,
-        "FPGA_AFU_{RESOURCE}": NLB,
+        "FPGA_NODES_EXAMPLE_COM_RESOURCE": "/dev/dfl-port.0",
+        "FPGA_PCI_EXAMPLE_COM_RESOURCE": CARD,
+        "FPGA_AFU_EXAMPLE_COM_RESOURCE": NLB,
     }
-    assert "FPGA_AFU_{RESOURCE}" not in given(looking(tree), ENGINE).env
+    assert "FPGA_AFU_EXAMPLE_COM_RESOURCE" not in given(looking(tree), ENGINE).env
 
 
 def test_nothing_is_left_for_a_runtime_to_program(looking: BackendFixture, tree: FpgaTree) -> None:
@@ -75,12 +75,14 @@ def test_the_order_of_the_devices_does_not_matter(looking: BackendFixture, tree:
 
 
 def test_an_accelerator_function_comes_without_the_engine(looking: BackendFixture, tree: FpgaTree) -> None:
-    with pytest.raises(AllocationError, match=f"{PORT0}: development: true asks for .*use kind: region"):
+    with pytest.raises(AllocationError, match=f"{PORT0}: development: true needs .*use kind: region"):
         given(looking(tree), PORT0, use=DEVELOPMENT)
 
 
-def test_a_management_node_that_is_not_there_is_said(looking: BackendFixture, tree: FpgaTree) -> None:
-    with pytest.raises(AllocationError, match="management: true asks for a management node; it has none"):
+def test_a_missing_management_node_is_refused_with_the_reason(
+    looking: BackendFixture, tree: FpgaTree
+) -> None:
+    with pytest.raises(AllocationError, match="management: true needs a management node, and it has none"):
         given(looking(tree), ENGINE, use=FpgaUse(management=True))
 
 
@@ -98,14 +100,14 @@ def test_a_device_that_is_gone_is_refused(looking: BackendFixture, tree: FpgaTre
 
 def test_a_missing_node_is_refused_by_name_and_number(looking: BackendFixture, tree: FpgaTree) -> None:
     (tree.root / "dev/dfl-port.0").unlink()
-    with pytest.raises(AllocationError, match=r"/dev/dfl-port.0 does not exist; it should be c244:1"):
+    with pytest.raises(AllocationError, match=r"/dev/dfl-port.0 does not exist, expected c244:1"):
         given(looking(tree), PORT0)
 
 
-def test_a_foreign_node_is_refused(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_a_node_of_another_device_is_refused(looking: BackendFixture, tree: FpgaTree) -> None:
     """Minors are given anew when a driver is loaded again, and a name may be left behind."""
     (tree.root / "dev/dfl-port.0").write_text("c10:229\n")
-    with pytest.raises(AllocationError, match=r"/dev/dfl-port.0 is c10:229, and not c244:1"):
+    with pytest.raises(AllocationError, match=r"/dev/dfl-port.0 is c10:229, expected c244:1"):
         given(looking(tree), PORT0)
 
 
@@ -128,12 +130,12 @@ def test_a_link_out_of_dev_is_not_followed(looking: BackendFixture, tree: FpgaTr
         given(looking(tree), PORT0)
 
 
-def test_a_plain_file_is_no_node_on_a_live_machine(tree: FpgaTree) -> None:
-    sysfs = Sysfs(tree.root)
+def test_a_plain_file_is_not_a_node_on_a_live_machine(tree: FpgaTree) -> None:
+    sysfs = FpgaSysfs(tree.root)
     place = next((tree.root / "sys/devices").rglob("dfl-port.0"))
     inside = f"/{place.relative_to(tree.root)}"
     assert node(sysfs, inside, is_live=False) == "/dev/dfl-port.0"
-    with pytest.raises(AllocationError, match=r"/dev/dfl-port\.0 is no device node, and not c244:1"):
+    with pytest.raises(AllocationError, match=r"/dev/dfl-port\.0 is not a device node, expected c244:1"):
         node(sysfs, inside, is_live=True)
 
 
@@ -144,7 +146,7 @@ def test_a_device_without_a_number_has_no_node(looking: BackendFixture, tree: Fp
         given(looking(tree), PORT0)
 
 
-def test_a_name_that_leads_out_of_dev_is_not_believed(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_a_name_that_leads_out_of_dev_is_ignored(looking: BackendFixture, tree: FpgaTree) -> None:
     uevent = next((tree.root / "sys/devices").rglob("dfl-port.0/uevent"))
     uevent.write_text("DEVNAME=../etc/passwd\nMAJOR=244\nMINOR=1\n")
     assert paths(given(looking(tree), PORT0)) == ["/dev/dfl-port.0"]
@@ -189,17 +191,17 @@ def test_what_changes_the_card_cannot_be_shared(use: FpgaUse, alone: bool) -> No
     assert not use.prepares
 
 
-def test_a_device_whose_node_is_missing_or_foreign_is_unhealthy_until_it_is_back(
+def test_a_device_with_a_missing_or_wrong_node_is_unhealthy_until_it_is_back(
     looking: BackendFixture, tree: FpgaTree
 ) -> None:
     backend = looking(tree)
     (tree.root / "dev/dfl-port.0").unlink()
-    reason = "/dev/dfl-port.0 does not exist; it should be c244:1"
-    assert ill(backend) == {PORT0: reason, ENGINE: reason}
+    reason = "/dev/dfl-port.0 does not exist, expected c244:1"
+    assert unhealthy(backend) == {PORT0: reason, ENGINE: reason}
     tree.node("/dev/dfl-port.0", "c244:1")
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
 
 
 def test_a_port_of_unknown_number_is_never_programmed(tree: FpgaTree) -> None:
     next((tree.root / "sys/devices").rglob("dfl-port.1/id")).unlink()
-    assert [len(unit.slots) for unit in Dfl(Sysfs(tree.root)).scan()] == [1, 0, 0]
+    assert [len(unit.slots) for unit in Dfl(FpgaSysfs(tree.root)).scan()] == [1, 0, 0]

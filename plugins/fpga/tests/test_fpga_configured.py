@@ -98,7 +98,7 @@ async def test_a_missing_node_refuses_all_of_a_container_and_no_other(node: Node
         await node.offers({NAME: 2})
 
 
-async def test_a_card_that_is_pulled_and_put_back_has_the_ids_it_had(node: Node) -> None:
+async def test_a_reinserted_card_keeps_its_ids(node: Node) -> None:
     """The kernel numbers its devices on, and a driver may find the ports in another order."""
     tree = cards.two_ports(node.root)
     node.configure(entry("kind: af"))
@@ -119,7 +119,7 @@ async def test_a_card_that_is_pulled_and_put_back_has_the_ids_it_had(node: Node)
         assert nodes(await node.container({NAME: 2})) == ["/dev/dfl-port.2", "/dev/dfl-port.3"]
 
 
-async def test_who_takes_both_kinds_is_offered_regions(node: Node) -> None:
+async def test_an_entry_for_both_kinds_offers_regions(node: Node) -> None:
     cards.mixed(node.root)
     node.configure(entry("vendor: intel"))
     async with node.served():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
-from fpga_backend import Faults, ill
+from fpga_backend import Faults, unhealthy
 from fpga_tree import ARRIA, NLB, ONES, OTHER, STRATIX, FpgaTree
 
 from devhost.testing.fixtures import BackendFixture, by_id, request
@@ -82,7 +82,7 @@ def test_a_port_is_named_by_its_number_on_the_card_and_not_by_the_kernels_index(
     assert devices[PORT0].attributes["afuId"] == NLB
 
 
-def test_two_identical_cards_are_two_devices_with_nodes_of_their_own(
+def test_two_identical_cards_are_two_devices_with_separate_nodes(
     looking: BackendFixture, tmp_path: Path
 ) -> None:
     """Intel's hook notes "already used" in a copy, so that two equal regions can become one port."""
@@ -100,7 +100,7 @@ def test_two_identical_cards_are_two_devices_with_nodes_of_their_own(
     assert not devices["0000:af:00.0-fme"].claims & devices["0000:d8:00.0-fme"].claims
 
 
-def test_the_pci_class_says_nothing(looking: BackendFixture, tmp_path: Path) -> None:
+def test_the_pci_class_does_not_matter(looking: BackendFixture, tmp_path: Path) -> None:
     """Intel's plugin ends at a card with another class than 1200."""
     devices = by_id(looking(cards.twins(tmp_path)))
     assert devices["0000:d8:00.0-port0"].attributes["vendorID"] == "1c2c"
@@ -119,7 +119,7 @@ def test_a_port_of_a_virtual_function_belongs_to_the_engine_of_the_physical_one(
     assert port.part_of == {"pci:0000:05:00.0", "pci:0000:05:00.1"}
 
 
-def test_a_port_whose_engine_is_out_of_sight_can_be_used(looking: BackendFixture, tmp_path: Path) -> None:
+def test_a_port_with_an_invisible_engine_can_be_used(looking: BackendFixture, tmp_path: Path) -> None:
     """As in a virtual machine that has nothing but the virtual function."""
     tree = FpgaTree(tmp_path)
     tree.port(tree.container(tree.function("0000:00:05.0", cards.PAC_VF)), 0)
@@ -132,15 +132,17 @@ def test_a_port_whose_engine_is_out_of_sight_can_be_used(looking: BackendFixture
     assert backend.allocate(request(backend, [device])).nodes
 
 
-def test_an_engine_without_ports_says_where_they_are(looking: BackendFixture, tmp_path: Path) -> None:
+def test_an_engine_without_ports_is_unhealthy_with_the_likely_cause(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
     tree = FpgaTree(tmp_path)
     tree.engine(tree.container(tree.function(CARD)), ports=2)
-    assert ill(looking(tree)) == {
-        ENGINE: "none of its ports is here: they are with virtual functions, or their module is not loaded"
+    assert unhealthy(looking(tree)) == {
+        ENGINE: "it has no visible port: virtual functions have them, or their module is not loaded"
     }
 
 
-def test_cards_that_are_on_no_pci_bus_are_found(looking: BackendFixture, tmp_path: Path) -> None:
+def test_cards_on_other_buses_are_found(looking: BackendFixture, tmp_path: Path) -> None:
     backend = looking(cards.soc(tmp_path))
     devices = by_id(backend)
     assert list(devices) == ["c000000.fpga-dfl-port0", "c000000.fpga-dfl-fme"]
@@ -167,11 +169,11 @@ def test_a_port_without_its_driver_names_the_module(looking: BackendFixture, tre
     port = next((tree.root / "sys/devices").rglob("dfl-port.0"))
     for name in ("id", "afu_id", "power_state"):
         (port / name).unlink()
-    reasons = ill(looking(tree))
-    assert reasons == {f"{CARD}-dfl-port.0": "its driver shows nothing of it: is module dfl_afu loaded?"}
+    reasons = unhealthy(looking(tree))
+    assert reasons == {f"{CARD}-dfl-port.0": "its driver shows no attributes (is module dfl_afu loaded?)"}
 
 
-def test_what_did_not_change_is_the_same_object(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_unchanged_fpgas_are_the_same_objects(looking: BackendFixture, tree: FpgaTree) -> None:
     backend = looking(tree)
     before = by_id(backend)
     assert all(before[name] is device for name, device in by_id(backend).items())
@@ -185,7 +187,7 @@ def test_what_did_not_change_is_the_same_object(looking: BackendFixture, tree: F
 
 
 @pytest.mark.parametrize("text", ["", "\n", "0", "69528db6", "not an id", "z" * 32, "9" * 5000])
-def test_an_odd_interface_id_is_a_reason_and_no_name(
+def test_an_invalid_interface_id_is_a_reason_and_not_a_name(
     looking: BackendFixture, tree: FpgaTree, text: str
 ) -> None:
     """Issue 667 of intel-device-plugins: an empty id became the resource ``region-``, and that the end."""
@@ -212,7 +214,7 @@ def test_a_card_that_cannot_be_programmed_has_no_interface_id_and_works(
     assert devices[PORT0].attributes["afuId"] == NLB
 
 
-def test_an_interface_id_that_the_driver_does_not_have_is_none(
+def test_a_missing_interface_id_is_not_a_fault(
     looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     faults.set("compat_id", errno.ENOENT)
@@ -225,12 +227,12 @@ def test_a_short_afu_id_is_a_reason(looking: BackendFixture, tree: FpgaTree, tex
     """Intel's plugin takes three digits of an id without looking whether it has them."""
     next((tree.root / "sys/devices").rglob("dfl-port.0/afu_id")).write_text(text)
     backend = looking(tree)
-    assert list(ill(backend)) == [PORT0]
-    assert "AFU id" in ill(backend)[PORT0]
+    assert list(unhealthy(backend)) == [PORT0]
+    assert "AFU id" in unhealthy(backend)[PORT0]
     assert "intelName" not in by_id(backend)[PORT0].attributes
 
 
-def test_ids_are_taken_as_others_write_them(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_ids_are_accepted_in_other_spellings(looking: BackendFixture, tree: FpgaTree) -> None:
     file = next((tree.root / "sys/devices").rglob("dfl-port.0/afu_id"))
     file.write_text("D8424DC4-A4A3-C413-F89E-433683F9040B\n")
     assert by_id(looking(tree))[PORT0].attributes["afuId"] == NLB
@@ -243,7 +245,7 @@ def test_one_unreadable_port_hides_no_other(
     """Intel's plugin ends its whole look, and itself, at the first file it cannot read."""
     backend = looking(cards.mixed(tmp_path))
     faults.set("dfl-port.1/afu_id", number)
-    reasons = ill(backend)
+    reasons = unhealthy(backend)
     assert list(reasons) == [PORT1]
     assert reasons[PORT1].startswith("its AFU id cannot be read: ")
     assert len(backend.discover()) == 5
@@ -253,14 +255,12 @@ def test_an_id_that_is_a_directory_is_a_reason(looking: BackendFixture, tree: Fp
     file = next((tree.root / "sys/devices").rglob("dfl-port.0/afu_id"))
     file.unlink()
     file.mkdir()
-    assert list(ill(looking(tree))) == [PORT0]
+    assert list(unhealthy(looking(tree))) == [PORT0]
 
 
-def test_regions_of_one_engine_with_different_interfaces_are_no_region(
-    looking: BackendFixture, tree: FpgaTree
-) -> None:
+def test_different_interface_ids_make_an_engine_unhealthy(looking: BackendFixture, tree: FpgaTree) -> None:
     next((tree.root / "sys/devices").rglob("compat_id")).write_text(f"{STRATIX}\n")
-    assert "different interface ids" in ill(looking(tree))[ENGINE]
+    assert "different interface ids" in unhealthy(looking(tree))[ENGINE]
 
 
 def test_two_ports_with_one_number_are_two_devices(looking: BackendFixture, tree: FpgaTree) -> None:
@@ -281,3 +281,11 @@ def test_a_class_that_cannot_be_listed_is_an_error_and_empties_nothing(
         *("0000:05:00.0-port0", "0000:05:00.0-fme")
     }
     assert ONES not in str(after)
+
+
+def test_a_damaged_link_to_a_physical_function_is_ignored(looking: BackendFixture, tree: FpgaTree) -> None:
+    (card,) = (tree.root / "sys/devices").rglob(CARD)
+    (card / "physfn").symlink_to("../no address ")
+    devices = by_id(looking(tree))
+    assert list(devices) == [PORT0, PORT1, ENGINE]
+    assert all(device.part_of == {f"pci:{CARD}"} for device in devices.values())

@@ -7,9 +7,8 @@ from pathlib import Path
 import fpga_kernel
 import pytest
 from devhost_fpga.embedded import Embedded
-from devhost_fpga.model import Interface
+from devhost_fpga.model import FpgaSysfs, Interface
 
-from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import BackendFixture, by_id, request
 
 NAME = "axi:zyxclmm_drm"
@@ -37,10 +36,10 @@ def test_a_kria_is_one_card_with_the_render_node_of_zocl(tmp_path: Path, looking
 
 def test_its_manager_can_be_programmed_where_the_kernel_has_a_file_for_it(tmp_path: Path) -> None:
     fpga_kernel.kria_kv260(tmp_path)
-    (unit,) = Embedded(Sysfs(tmp_path)).scan()
+    (unit,) = Embedded(FpgaSysfs(tmp_path)).scan()
     assert [(slot.interface, slot.engine) for slot in unit.slots] == [(Interface.FIRMWARE, PCAP)]
     (tmp_path / PCAP.lstrip("/") / "firmware").unlink()
-    (unit,) = Embedded(Sysfs(tmp_path)).scan()
+    (unit,) = Embedded(FpgaSysfs(tmp_path)).scan()
     assert unit.slots == ()
 
 
@@ -59,27 +58,25 @@ def test_the_module_may_be_loaded_later(tmp_path: Path, looking: BackendFixture)
     tree.remove(f"{ZOCL}/drm/renderD128")
     (tmp_path / ZOCL.lstrip("/") / "driver").unlink()
     backend = looking(tree)
-    assert by_id(backend)[NAME].health.reason == "no driver is bound to it: load the module zocl"
+    assert by_id(backend)[NAME].health.reason == "no driver is bound to it (run modprobe zocl)"
     tree.link(f"{ZOCL}/driver", "/sys/bus/platform/drivers/zocl-drm")
-    assert by_id(backend)[NAME].health.reason == "zocl has made no render node for it"
+    assert by_id(backend)[NAME].health.reason == "zocl created no render node for it"
     tree.render(ZOCL)
     assert by_id(backend)[NAME].health.healthy
 
 
 @pytest.mark.parametrize("state", ["write error", "firmware request error", "unknown", "dreaming", ""])
-def test_an_image_that_failed_does_not_keep_the_next_container_from_loading_its_own(
-    tmp_path: Path, state: str
-) -> None:
+def test_a_failed_image_does_not_block_the_next_container(tmp_path: Path, state: str) -> None:
     tree = fpga_kernel.kria_kv260(tmp_path)
     tree.file(f"{PCAP}/state", state)
-    (unit,) = Embedded(Sysfs(tmp_path)).scan()
+    (unit,) = Embedded(FpgaSysfs(tmp_path)).scan()
     assert unit.device.health.healthy and not unit.is_busy
     assert unit.device.attributes["regionState"] == ("failed" if not state or "error" in state else "ready")
 
 
 def test_while_it_is_being_programmed_it_is_busy_and_stays_what_it_was(tmp_path: Path) -> None:
     tree = fpga_kernel.kria_kv260(tmp_path)
-    family = Embedded(Sysfs(tmp_path))
+    family = Embedded(FpgaSysfs(tmp_path))
     (before,) = family.scan()
     tree.file(f"{PCAP}/state", "write")
     (unit,) = family.scan()

@@ -9,10 +9,9 @@ from pathlib import Path
 import fpga_cards as cards
 import pytest
 from devhost_fpga.dfl import DFL_LAYOUT, EngineFamily
-from fpga_backend import Faults, ill
+from fpga_backend import Faults, unhealthy
 from fpga_tree import ARRIA, NLB, ONES, OTHER, FpgaTree
 
-from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import BackendFixture, by_id
 
 CARD = "0000:3f:00.0"
@@ -45,10 +44,10 @@ def write(tree: FpgaTree, name: str, text: str) -> None:
         ("dfl-fme.0/errors/fme_errors", "0x2", EVERY, "errors/fme_errors is 0x2"),
         ("dfl-fme.0/errors/pcie0_errors", "0x1", EVERY, "errors/pcie0_errors is 0x1"),
         ("dfl-fme.0/errors/pcie1_errors", "0x10", EVERY, "errors/pcie1_errors is 0x10"),
-        ("temp1_crit_alarm", "1", EVERY, "alarm temp1_crit_alarm, it is at 55 °C"),
-        ("power1_crit_alarm", "1", EVERY, "alarm power1_crit_alarm, it draws 30 W"),
+        ("temp1_crit_alarm", "1", EVERY, "alarm temp1_crit_alarm at 55 °C"),
+        ("power1_crit_alarm", "1", EVERY, "alarm power1_crit_alarm at 30 W"),
         ("dfl-port.1/errors/errors", "0x4", [PORT1, ENGINE], "errors/errors is 0x4"),
-        ("dfl-port.1/power_state", "0x6", [PORT1, ENGINE], "power_state is AP6: it was cut off"),
+        ("dfl-port.1/power_state", "0x6", [PORT1, ENGINE], "power_state is AP6: shut down"),
         ("fpga_manager/fpga0/state", "write error", [ENGINE], "its FPGA manager is in state 'write error'"),
         (
             "fpga_manager/fpga0/state",
@@ -64,30 +63,30 @@ def write(tree: FpgaTree, name: str, text: str) -> None:
         ),
     ],
 )
-def test_what_makes_ill_makes_ill_and_passes(
+def test_each_fault_makes_its_devices_unhealthy_until_it_clears(
     looking: BackendFixture, tree: FpgaTree, file: str, text: str, sick: list[str], reason: str
 ) -> None:
     backend = looking(tree)
     before = at(tree, file).read_text()
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
     write(tree, file, text)
-    found = ill(backend)
+    found = unhealthy(backend)
     assert list(found) == sick
     assert all(reason in text for text in found.values())
     at(tree, file).write_text(before)
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
 
 
 @pytest.mark.parametrize(
     ("file", "text", "warning"),
     [
         ("dfl-fme.0/errors/nonfatal_errors", "0x3", "errors/nonfatal_errors is 0x3"),
-        ("temp1_max_alarm", "1", "alarm temp1_max_alarm, it is at 55 °C"),
-        ("dfl-port.0/power_state", "0x1", "power_state is AP1: it is slowed down"),
+        ("temp1_max_alarm", "1", "alarm temp1_max_alarm at 55 °C"),
+        ("dfl-port.0/power_state", "0x1", "power_state is AP1: throttled"),
         ("dfl-port.0/ap2_event", "1", "ap2_event is 0x1"),
     ],
 )
-def test_what_only_slows_down_is_said_once_and_makes_nobody_ill(
+def test_throttling_is_logged_once_and_keeps_devices_healthy(
     looking: BackendFixture,
     tree: FpgaTree,
     caplog: pytest.LogCaptureFixture,
@@ -100,7 +99,7 @@ def test_what_only_slows_down_is_said_once_and_makes_nobody_ill(
         backend.discover()
         assert caplog.messages == []
         write(tree, file, text)
-        assert ill(backend) == {}
+        assert unhealthy(backend) == {}
         assert f"{PORT0}: {warning}" in caplog.messages
         caplog.clear()
         backend.discover()
@@ -108,38 +107,40 @@ def test_what_only_slows_down_is_said_once_and_makes_nobody_ill(
 
 
 @pytest.mark.parametrize("state", ["unknown", "power off", "operating", "some state of a later kernel", ""])
-def test_other_states_of_a_manager_say_nothing(looking: BackendFixture, tree: FpgaTree, state: str) -> None:
+def test_other_manager_states_keep_devices_healthy(
+    looking: BackendFixture, tree: FpgaTree, state: str
+) -> None:
     write(tree, "fpga_manager/fpga0/state", state)
     backend = looking(tree)
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
     assert by_id(backend)[ENGINE].attributes.get("managerState", "") == state
 
 
-def test_of_a_card_with_one_port_a_failed_programming_is_that_ports(
+def test_a_failed_programming_of_a_card_with_one_port_counts_for_that_port(
     looking: BackendFixture, tmp_path: Path
 ) -> None:
     tree = cards.d5005(tmp_path)
     write(tree, "fpga_manager/fpga0/state", "write complete error")
     backend = looking(tree)
-    assert list(ill(backend)) == ["0000:86:00.0-port0", "0000:86:00.0-fme"]
+    assert list(unhealthy(backend)) == ["0000:86:00.0-port0", "0000:86:00.0-fme"]
     assert by_id(backend)["0000:86:00.0-fme"].attributes["regionState"] == "failed"
 
 
-def test_the_message_says_what_came_first(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_the_reason_names_the_first_error(looking: BackendFixture, tree: FpgaTree) -> None:
     write(tree, "dfl-port.0/errors/errors", "0x11")
     write(tree, "dfl-port.0/errors/first_error", "0x10")
-    assert ill(looking(tree))[PORT0] == "errors/errors is 0x11, first_error is 0x10"
+    assert unhealthy(looking(tree))[PORT0] == "errors/errors is 0x11, first_error is 0x10"
 
 
-def test_what_came_first_is_no_illness_once_the_errors_are_cleared(
+def test_the_first_error_does_not_count_once_errors_are_cleared(
     looking: BackendFixture, tree: FpgaTree
 ) -> None:
     write(tree, "dfl-port.0/errors/first_error", "0x10")
     write(tree, "dfl-fme.0/errors/first_error", "0x10")
-    assert ill(looking(tree)) == {}
+    assert unhealthy(looking(tree)) == {}
 
 
-def test_registers_under_the_lock_of_programming_are_left_alone_by_looks_and_while_it_goes_on(
+def test_locked_registers_are_read_neither_by_scans_nor_during_programming(
     looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     """``fme_pr`` in drivers/fpga/dfl-fme-pr.c holds the lock of the engine all the time."""
@@ -158,7 +159,7 @@ def test_registers_under_the_lock_of_programming_are_left_alone_by_looks_and_whi
 # A link that was lost
 
 
-def test_a_card_that_lost_its_link_keeps_its_names_and_says_so(
+def test_a_card_that_lost_its_link_keeps_its_names_and_is_unhealthy(
     looking: BackendFixture, tmp_path: Path
 ) -> None:
     tree = cards.mixed(tmp_path)
@@ -171,7 +172,7 @@ def test_a_card_that_lost_its_link_keeps_its_names_and_says_so(
     tree.kill(f"/{function.relative_to(tmp_path)}")
     after = by_id(backend)
     assert after.keys() == before.keys()
-    lost = "its PCI function answers no more: it has failed, or lost its link"
+    lost = "its PCI function does not respond: it failed or lost its link"
     assert {
         name: device.health.reason for name, device in after.items() if not device.health
     } == dict.fromkeys(EVERY, lost)
@@ -183,7 +184,7 @@ def test_a_card_that_lost_its_link_keeps_its_names_and_says_so(
     assert by_id(backend) == before
 
 
-def test_a_card_that_was_never_seen_with_its_link_hides_no_other(
+def test_a_card_without_a_link_since_the_start_hides_no_other_card(
     looking: BackendFixture, tmp_path: Path
 ) -> None:
     tree = cards.mixed(tmp_path)
@@ -199,7 +200,7 @@ def test_a_card_that_was_never_seen_with_its_link_hides_no_other(
 
 
 @pytest.mark.parametrize(("file", "sick"), [("dfl-port.0/afu_id", [PORT0]), ("compat_id", EVERY)])
-def test_an_id_of_ones_is_ill_and_keeps_the_last_one(
+def test_an_id_of_ones_is_unhealthy_and_keeps_the_last_id(
     looking: BackendFixture, tree: FpgaTree, file: str, sick: list[str]
 ) -> None:
     backend = looking(tree)
@@ -207,7 +208,7 @@ def test_an_id_of_ones_is_ill_and_keeps_the_last_one(
     files = [path for path in (tree.root / "sys/devices").rglob("*") if str(path).endswith(file)]
     for path in files:
         path.write_text(f"{ONES}\n")
-    found = ill(backend)
+    found = unhealthy(backend)
     assert list(found) == sick
     assert all("reads as ones" in reason for reason in found.values())
     assert all(by_id(backend)[name].attributes == device.attributes for name, device in before.items())
@@ -241,18 +242,18 @@ def test_a_port_that_is_being_programmed_stays_what_it_was(
     assert after[PORT0].attributes["regionState"] == "ready"
 
 
-def test_a_port_that_was_never_read_says_that_it_is_being_reconfigured(
+def test_a_port_that_was_busy_since_the_start_is_unhealthy(
     looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     faults.set("dfl-port.0/afu_id", errno.EBUSY)
     backend = looking(tree)
-    assert ill(backend) == {PORT0: "it is being reconfigured"}
+    assert unhealthy(backend) == {PORT0: "it is being reconfigured"}
     assert "afuId" not in by_id(backend)[PORT0].attributes
     faults.clear()
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
 
 
-def test_a_port_whose_programming_failed_is_ill_and_not_busy_for_ever(
+def test_a_port_whose_programming_failed_is_unhealthy_and_not_busy(
     looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     """The driver leaves such a port in reset: its ``afu_id`` gives EBUSY until the card is bound anew."""
@@ -264,18 +265,18 @@ def test_a_port_whose_programming_failed_is_ill_and_not_busy_for_ever(
         "its FPGA manager is in state 'write error', and its driver holds the port in reset: "
         "unbind the card from its driver and bind it again"
     )
-    assert ill(backend) == {PORT0: reason, ENGINE: f"{PORT0}: {reason}"}
+    assert unhealthy(backend) == {PORT0: reason, ENGINE: f"{PORT0}: {reason}"}
     found = by_id(backend)
     assert [found[name].attributes["regionState"] for name in EVERY] == ["failed", "ready", "failed"]
     write(tree, "fpga_manager/fpga0/state", "unknown")
     faults.clear()
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
 
 
-def test_a_port_that_stays_busy_longer_than_any_programming_is_ill(tree: FpgaTree, faults: Faults) -> None:
+def test_a_port_that_stays_busy_too_long_is_unhealthy(tree: FpgaTree, faults: Faults) -> None:
     """As one whose reset was never acknowledged, which the driver does not end."""
     now = [0.0]
-    family = EngineFamily(Sysfs(tree.root), DFL_LAYOUT, lambda: now[0])
+    family = EngineFamily(faults.sysfs(tree.root), DFL_LAYOUT, lambda: now[0])
 
     def look() -> dict[str, tuple[str, object]]:
         devices = [unit.device for unit in family.scan()]
@@ -302,18 +303,18 @@ def test_a_port_that_stays_busy_longer_than_any_programming_is_ill(tree: FpgaTre
 @pytest.mark.parametrize(
     "state", ["firmware request", "parse header", "write init", "write", "write complete"]
 )
-def test_a_manager_between_two_images_is_busy_and_not_ill(
+def test_a_manager_that_is_programming_is_busy_and_healthy(
     looking: BackendFixture, tree: FpgaTree, state: str
 ) -> None:
     backend = looking(tree)
     backend.discover()
     write(tree, "fpga_manager/fpga0/state", state)
     write(tree, "fpga_manager/fpga0/status", "reconfig operation error")  # of the time before
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
     assert by_id(backend)[ENGINE].attributes["regionState"] == "reconfiguring"
 
 
-def test_what_is_known_of_a_card_goes_with_it(
+def test_knowledge_about_a_removed_card_is_dropped(
     looking: BackendFixture, tmp_path: Path, faults: Faults
 ) -> None:
     """Another card in the same slot must not inherit the ids of the one before."""
@@ -328,7 +329,7 @@ def test_what_is_known_of_a_card_goes_with_it(
     assert "afuId" not in by_id(backend)["0000:86:00.0-port0"].attributes
 
 
-def test_a_card_that_was_replaced_between_two_looks_inherits_nothing(
+def test_a_card_replaced_between_two_scans_inherits_nothing(
     looking: BackendFixture, tmp_path: Path, faults: Faults
 ) -> None:
     """The kernel gives another inode to each directory in sysfs, also under the same name."""
@@ -342,7 +343,7 @@ def test_a_card_that_was_replaced_between_two_looks_inherits_nothing(
     assert "afuId" not in by_id(backend)["0000:86:00.0-port0"].attributes
 
 
-def test_names_and_claims_do_not_depend_on_what_is_ill(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_names_and_claims_do_not_depend_on_health(looking: BackendFixture, tree: FpgaTree) -> None:
     before = by_id(looking(tree))
     write(tree, "dfl-fme.0/errors/catfatal_errors", "0x1")
     after = by_id(looking(tree))

@@ -10,12 +10,11 @@ import fpga_kernel
 import fpga_xrt
 import pytest
 from devhost_fpga.managers import Managers
-from devhost_fpga.model import Interface
+from devhost_fpga.model import FpgaSysfs, Interface
 from fpga_backend import Faults
 from fpga_kernel import KernelTree
 
 from devhost.backend import AllocationError
-from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import BackendFixture, by_id, request
 
 DEVCFG = "/sys/devices/platform/axi/f8007000.devcfg/fpga_manager/fpga0"
@@ -74,10 +73,10 @@ def test_an_overlay_that_is_applied_later_makes_a_region_usable(
 
 
 def test_a_manager_with_a_firmware_file_gives_a_slot_to_program(tmp_path: Path) -> None:
-    (unit,) = Managers(Sysfs(fpga_kernel.zynq(tmp_path, firmware=True).root)).scan()
+    (unit,) = Managers(FpgaSysfs(fpga_kernel.zynq(tmp_path, firmware=True).root)).scan()
     (slot,) = unit.slots
     assert (slot.interface, slot.engine, slot.function) == (Interface.FIRMWARE, DEVCFG, "")
-    (unit,) = Managers(Sysfs(fpga_kernel.zynq(tmp_path / "mainline").root)).scan()
+    (unit,) = Managers(FpgaSysfs(fpga_kernel.zynq(tmp_path / "mainline").root)).scan()
     assert unit.slots == ()
 
 
@@ -91,7 +90,7 @@ def test_an_empty_chip_that_can_be_programmed_is_offered_without_nodes(
     backend = looking(tree)
     device = by_id(backend)[REGION]
     assert device.health.healthy and not device.withheld
-    with pytest.raises(AllocationError, match=r"no device node .* needs an entry with `program`"):
+    with pytest.raises(AllocationError, match=r"no device node .*use an entry with `program`"):
         backend.allocate(request(backend, [device]))
 
 
@@ -99,27 +98,25 @@ def test_an_empty_chip_that_can_be_programmed_is_offered_without_nodes(
 
 
 @pytest.mark.parametrize("state", TRANSITIONS)
-def test_a_transition_is_busy_and_keeps_what_was_known(tmp_path: Path, state: str) -> None:
+def test_programming_keeps_the_last_health(tmp_path: Path, state: str) -> None:
     tree = fpga_kernel.zynq(tmp_path)
-    family = Managers(Sysfs(tmp_path))
+    family = Managers(FpgaSysfs(tmp_path))
     (unit,) = family.scan()
     tree.file(f"{DEVCFG}/state", state)
     (unit,) = family.scan()
     assert unit.is_busy and unit.device.health.healthy
     assert unit.device.attributes["regionState"] == "reconfiguring"
     assert unit.device.attributes["managerState"] == state
-    (unit,) = Managers(Sysfs(tmp_path)).scan()
+    (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
     assert unit.device.health.reason == "it is being reconfigured", "never seen at rest"
 
 
 @pytest.mark.parametrize(
     "state", ["firmware request error", "parse header error", "write error", "melting error"]
 )
-def test_an_error_is_told_with_the_status_and_ends_when_it_is_programmed_again(
-    tmp_path: Path, state: str
-) -> None:
+def test_an_error_names_the_status_and_ends_with_the_next_programming(tmp_path: Path, state: str) -> None:
     tree = fpga_kernel.zynq(tmp_path)
-    family = Managers(Sysfs(tmp_path))
+    family = Managers(FpgaSysfs(tmp_path))
     (before,) = family.scan()
     tree.file(f"{DEVCFG}/state", state)
     tree.file(f"{DEVCFG}/status", "reconfig CRC error\nreconfig fifo overflow error")
@@ -137,32 +134,32 @@ def test_an_error_is_told_with_the_status_and_ends_when_it_is_programmed_again(
 
 
 @pytest.mark.parametrize("state", ["unknown", "contemplating", "…", "operating"])
-def test_words_of_later_kernels_and_unknown_ones_harm_nothing(tmp_path: Path, state: str) -> None:
+def test_unknown_manager_states_keep_a_device_healthy(tmp_path: Path, state: str) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     tree.file(f"{DEVCFG}/state", state)
-    (unit,) = Managers(Sysfs(tmp_path)).scan()
+    (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
     assert unit.device.health.healthy and not unit.is_busy
     assert unit.device.attributes["managerState"] == state
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
-    [("power off", "switched off"), ("reset", "nothing is programmed"), ("", "cannot be read")],
+    [("power off", "switched off"), ("reset", "it is not programmed"), ("", "cannot be read")],
 )
-def test_a_chip_that_has_nothing_in_it_says_so(tmp_path: Path, state: str, said: str) -> None:
+def test_an_empty_chip_is_unhealthy_with_the_reason(tmp_path: Path, state: str, said: str) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     tree.file(f"{DEVCFG}/state", state)
-    (unit,) = Managers(Sysfs(tmp_path)).scan()
+    (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
     assert said in unit.device.health.reason and not unit.is_busy
 
 
-def test_a_status_while_operating_makes_ill_and_one_of_an_empty_chip_does_not(tmp_path: Path) -> None:
+def test_a_status_makes_an_operating_chip_unhealthy_but_not_an_empty_one(tmp_path: Path) -> None:
     tree = fpga_kernel.zynq(tmp_path, firmware=True)
     tree.file(f"{DEVCFG}/status", "all I/Os are placed in High-Z state")
-    (unit,) = Managers(Sysfs(tmp_path)).scan()
+    (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
     assert "High-Z" in unit.device.health.reason
     tree.file(f"{DEVCFG}/state", "unknown")
-    (unit,) = Managers(Sysfs(tmp_path)).scan()
+    (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
     assert unit.device.health.healthy
 
 
@@ -171,13 +168,13 @@ def test_a_status_while_operating_makes_ill_and_one_of_an_empty_chip_does_not(tm
 def test_a_damaged_file_never_raises(tmp_path: Path, file: str, content: bytes) -> None:
     fpga_kernel.zynq(tmp_path)
     (tmp_path / DEVCFG.lstrip("/") / file).write_bytes(content)
-    (unit,) = Managers(Sysfs(tmp_path)).scan()
+    (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
     assert unit.device.id == REGION
 
 
-def test_a_disabled_bridge_is_named_and_an_enabled_one_heals(tmp_path: Path) -> None:
+def test_a_disabled_bridge_makes_its_region_unhealthy_until_it_is_enabled(tmp_path: Path) -> None:
     tree = fpga_kernel.zynq(tmp_path)
-    family = Managers(Sysfs(tmp_path))
+    family = Managers(FpgaSysfs(tmp_path))
     (before,) = family.scan()
     assert f"{BRIDGE}/state" in before.watched
     tree.file(f"{BRIDGE}/state", "disabled")
@@ -188,11 +185,11 @@ def test_a_disabled_bridge_is_named_and_an_enabled_one_heals(tmp_path: Path) -> 
     assert unit == before
 
 
-def test_a_bridge_of_another_region_says_nothing_of_this_one(tmp_path: Path) -> None:
+def test_a_bridge_of_another_region_does_not_matter(tmp_path: Path) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     tree.device("platform/50000000.decoupler", "platform", DRIVER="xlnx-pr-decoupler")
     tree.fpga_bridge("platform/50000000.decoupler", 1, "other", "disabled")
-    (unit,) = Managers(Sysfs(tmp_path)).scan()
+    (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
     assert unit.device.health.healthy
 
 
@@ -217,11 +214,11 @@ def test_regions_in_a_region_are_parts_of_it_with_their_own_nodes(
     assert {device.attributes["managerState"] for device in devices.values()} == {"operating"}
 
 
-def test_a_region_without_a_manager_of_its_own_has_that_of_the_region_around_it(tmp_path: Path) -> None:
+def test_a_region_without_a_manager_uses_that_of_the_region_around_it(tmp_path: Path) -> None:
     tree = fpga_kernel.nested(tmp_path)
     tree.device("platform/soc/spi0.0", "spi", DRIVER="ice40-spi")
     tree.fpga_manager("platform/soc/spi0.0", 1, "Lattice iCE40 FPGA Manager", "write error")
-    units = {unit.device.id: unit.device for unit in Managers(Sysfs(tmp_path)).scan()}
+    units = {unit.device.id: unit.device for unit in Managers(FpgaSysfs(tmp_path)).scan()}
     assert units["c0000000.pr-region"].attributes["manager"] == "Altera SOCFPGA FPGA Manager"
     assert units["c0000000.pr-region"].health.healthy
     assert not units["spi0.0"].health.healthy
@@ -238,9 +235,7 @@ def test_ids_do_not_depend_on_the_kernels_numbers(tmp_path: Path, looking: Backe
     assert list(by_id(looking(tree))) == list(first)
 
 
-def test_a_chip_without_region_is_a_card_with_what_hangs_on_it(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_a_chip_without_regions_is_a_card_with_its_nodes(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(fpga_kernel.ice40(tmp_path))
     devices = by_id(backend)
     assert list(devices) == ["spi0.0", "spi1.0"]
@@ -268,19 +263,19 @@ def test_a_chip_on_pci_knows_its_place_and_dies_with_its_link(
     assert "lost its link" in by_id(backend)["0000:65:00.0"].health.reason
 
 
-def test_a_region_that_nothing_ties_to_a_manager_says_so(tmp_path: Path) -> None:
+def test_a_region_without_a_known_manager_is_unhealthy_with_the_reason(tmp_path: Path) -> None:
     tree = fpga_kernel.ice40(tmp_path)
     tree.device("platform/fpga-region", "platform", DRIVER="of-fpga-region")
     tree.fpga_region("platform/fpga-region", 0)
-    units = {unit.device.id: unit for unit in Managers(Sysfs(tmp_path)).scan()}
-    assert "nothing tells which FPGA manager" in units[REGION].device.health.reason
+    units = {unit.device.id: unit for unit in Managers(FpgaSysfs(tmp_path)).scan()}
+    assert "sysfs does not show which FPGA manager" in units[REGION].device.health.reason
 
 
 def test_an_interface_id_is_kept_while_it_cannot_be_read(tmp_path: Path, faults: Faults) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     path = "/sys/devices/platform/fpga-region/fpga_region/region0/compat_id"
     tree.file(path, "69528db6eb31577a8c3668f9faa081f6")
-    family = Managers(Sysfs(tmp_path))
+    family = Managers(faults.sysfs(tmp_path))
     (before,) = family.scan()
     assert before.device.attributes["interfaceId"] == "69528db6eb31577a8c3668f9faa081f6"
     faults.set(path, errno.EBUSY)
@@ -303,10 +298,12 @@ def test_what_another_family_lists_is_not_listed_again(tmp_path: Path, looking: 
     tree.fpga_manager(fmgr, 1, "Xilinx PCIe FPGA Manager")
     tree.user(tree.function("0000:3b:00.1", fpga_xrt.U250, "xocl"))
     assert set(by_id(looking(tree))) == {"0000:3b:00.1", REGION}
-    assert list(Managers(Sysfs(tmp_path)).scan(["/sys/devices/platform", "/sys/devices/pci0000:3b"])) == []
+    assert (
+        list(Managers(FpgaSysfs(tmp_path)).scan(["/sys/devices/platform", "/sys/devices/pci0000:3b"])) == []
+    )
 
 
-def test_a_flash_and_the_node_for_mode_setting_are_not_given(tmp_path: Path, looking: BackendFixture) -> None:
+def test_flash_and_mode_setting_nodes_are_not_allocated(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     base = "platform/fpga-region/44000000.gpu"
     tree.device(base, "platform", DRIVER="gpu")
@@ -317,32 +314,28 @@ def test_a_flash_and_the_node_for_mode_setting_are_not_given(tmp_path: Path, loo
     assert nodes == {"/dev/dri/renderD128", "/dev/uio0", "/dev/uio1"}
 
 
-def test_a_region_that_vanishes_during_a_look_harms_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_region_that_vanishes_during_a_scan_does_no_harm(tmp_path: Path) -> None:
+    class Vanishing(FpgaSysfs):
+        def text(self, path: str) -> str:
+            shutil.rmtree(tmp_path / "sys/devices/platform/soc:base-region/fpga_region", ignore_errors=True)
+            return super().text(path)
+
     fpga_kernel.nested(tmp_path)
-    true_text = Sysfs.text
-
-    def text(self: Sysfs, path: str) -> str:
-        shutil.rmtree(tmp_path / "sys/devices/platform/soc:base-region/fpga_region", ignore_errors=True)
-        return true_text(self, path)
-
-    monkeypatch.setattr(Sysfs, "text", text)
-    assert all(unit.device.id for unit in Managers(Sysfs(tmp_path)).scan())
-    assert [unit.device.id for unit in Managers(Sysfs(tmp_path)).scan()] == ["ff706000.fpgamgr"]
+    assert all(unit.device.id for unit in Managers(Vanishing(tmp_path)).scan())
+    assert [unit.device.id for unit in Managers(FpgaSysfs(tmp_path)).scan()] == ["ff706000.fpgamgr"]
 
 
-def test_a_long_or_odd_name_still_makes_a_legal_id(tmp_path: Path) -> None:
+def test_a_long_or_unusual_name_gives_a_legal_id(tmp_path: Path) -> None:
     tree = KernelTree(tmp_path)
     for name in ("x" * 90, "x" * 89 + "y", "a b$c"):
         tree.device(f"platform/{name}", "platform", DRIVER="some_fpga")
     for number, name in enumerate(("x" * 90, "x" * 89 + "y", "a b$c")):
         tree.fpga_manager(f"platform/{name}", number, "Some FPGA Manager")
-    found = [unit.device.id for unit in Managers(Sysfs(tmp_path)).scan()]
+    found = [unit.device.id for unit in Managers(FpgaSysfs(tmp_path)).scan()]
     assert len(set(found)) == 3 and all(len(name) <= 63 and " " not in name for name in found)
 
 
-def test_regions_that_only_the_kernels_numbers_tell_apart_are_withheld(
+def test_regions_that_differ_only_in_kernel_numbers_are_withheld(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = fpga_kernel.zynq(tmp_path)
@@ -350,5 +343,5 @@ def test_regions_that_only_the_kernels_numbers_tell_apart_are_withheld(
     withheld = {device.id: device.withheld for device in looking(tree).discover()}
     first, second = sorted(withheld)
     assert (first, second) == ("fpga-region-region0", "fpga-region-region7")
-    assert withheld[first] == "nothing in sysfs tells it from region7 for good"
-    assert withheld[second] == "nothing in sysfs tells it from region0 for good"
+    assert withheld[first] == "no permanent name in sysfs distinguishes it from region7"
+    assert withheld[second] == "no permanent name in sysfs distinguishes it from region0"

@@ -38,7 +38,7 @@ def test_an_accelerator_function_has_the_name_that_intels_plugin_gave_it(
 
 
 @pytest.mark.parametrize(("one", "two"), [("", AFU), (INTERFACE, ""), (INTERFACE[:3], AFU), ("g" * 32, AFU)])
-def test_without_both_ids_there_is_no_name(one: str, two: str) -> None:
+def test_a_name_needs_both_ids(one: str, two: str) -> None:
     assert af_name(one, two) == ""
 
 
@@ -57,7 +57,7 @@ def test_every_name_is_legal_and_the_core_leaves_it_as_it_is(number: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["\x00", "?", "ü" * 16, "0x" + AFU, AFU.upper(), f" {AFU} "])
-def test_readings_are_ids_or_say_why_not(text: str) -> None:
+def test_readings_are_ids_or_have_a_reason(text: str) -> None:
     reading = Reading(text)
     assert bool(reading.id) is not bool(reading.flaw("it"))
     assert reading.id in ("", AFU)

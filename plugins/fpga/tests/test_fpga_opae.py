@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
-from fpga_backend import Faults, ill
+from fpga_backend import Faults, unhealthy
 from fpga_tree import ARRIA, NLB, FpgaTree
 
 from devhost.testing.fixtures import BackendFixture, by_id, request
@@ -32,7 +32,7 @@ def test_a_card_has_a_device_for_its_port_and_one_for_its_region(
     assert [node.path for node in backend.allocate(request(backend, [devices[PORT]])).nodes] == [
         "/dev/intel-fpga-port.0"
     ]
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_a_card_has_a_device_for_its_port_and_one_for_its_region(
         ("intel-fpga-port.0/afu_id", "ffff", [PORT]),
     ],
 )
-def test_its_registers_have_names_of_their_own(
+def test_its_registers_have_different_names(
     looking: BackendFixture, tree: FpgaTree, file: str, text: str, sick: list[str]
 ) -> None:
     next((tree.root / "sys/devices").rglob(file)).write_text(f"{text}\n")
-    assert list(ill(looking(tree))) == sick
+    assert list(unhealthy(looking(tree))) == sick
 
 
 def test_a_port_that_is_being_programmed_stays_what_it_was(
@@ -60,7 +60,7 @@ def test_a_port_that_is_being_programmed_stays_what_it_was(
     backend = looking(tree)
     before = by_id(backend)
     faults.set("intel-fpga-port.0/afu_id")
-    assert ill(backend) == {}
+    assert unhealthy(backend) == {}
     assert by_id(backend)[PORT].attributes["afuId"] == before[PORT].attributes["afuId"]
 
 

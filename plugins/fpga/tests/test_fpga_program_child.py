@@ -85,7 +85,7 @@ def test_a_dfl_driver_gets_the_image_without_its_header(request_of: Callable[...
     assert driver.image == IMAGE
 
 
-def test_an_opae_driver_gets_its_longer_request_and_tells_the_error_of_the_hardware(
+def test_an_opae_driver_gets_its_longer_request_and_reports_hardware_errors(
     request_of: Callable[..., dict[str, Any]],
 ) -> None:
     driver = Driver(errno.EIO, 0b10)
@@ -104,7 +104,7 @@ def test_the_requests_are_those_of_the_kernels_header() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EBUSY, errno.EINVAL, errno.ETIMEDOUT, errno.EIO, errno.EPERM])
-def test_what_the_driver_refuses_is_told_by_its_number(
+def test_a_refusal_of_the_driver_is_reported_with_its_errno(
     request_of: Callable[..., dict[str, Any]], number: int
 ) -> None:
     assert carry_out(request_of(), Driver(number)) == {"step": "program", "errno": number, "status": 0}
@@ -133,7 +133,7 @@ def test_a_node_with_another_number_is_not_opened(
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "nothing"])
-def test_what_is_no_node_is_not_opened(
+def test_only_device_nodes_are_opened(
     request_of: Callable[..., dict[str, Any]], tmp_path: Path, kind: str
 ) -> None:
     place = tmp_path / "dfl-fme.0"
@@ -148,7 +148,7 @@ def test_what_is_no_node_is_not_opened(
 
 
 @pytest.mark.parametrize("change", [{"size": 1}, {"modified": 1}, {"head": "00"}])
-def test_a_file_that_is_not_what_was_looked_at_is_not_programmed(
+def test_a_file_that_changed_after_the_check_is_not_programmed(
     request_of: Callable[..., dict[str, Any]], change: dict[str, Any]
 ) -> None:
     driver = Driver()
@@ -231,10 +231,10 @@ def test_a_process_that_cannot_be_ended_is_left_and_watched() -> None:
     with pytest.raises(Unkillable) as caught:
         run({}, [], 0.05, command=command, grace=0.05, kill=started.append)
     child = started[0]
-    assert not caught.value.held.is_gone
+    assert not caught.value.leftover.is_gone
     kill_group(child)
     child.wait(60)
-    assert caught.value.held.is_gone
+    assert caught.value.leftover.is_gone
 
 
 @pytest.mark.parametrize(
@@ -243,16 +243,16 @@ def test_a_process_that_cannot_be_ended_is_left_and_watched() -> None:
         ("raise ValueError('odd')", "ValueError: odd"),
         ("import sys; sys.exit(3)", "status 3"),
         ("import os; os.kill(os.getpid(), 7)", "signal SIGBUS"),
-        ("print('nonsense')", "it answered nothing that can be read"),
-        ("print('[]')", "it answered nothing that can be read"),
-        ("pass", "it answered nothing that can be read"),
+        ("print('nonsense')", "its answer cannot be parsed"),
+        ("print('[]')", "its answer cannot be parsed"),
+        ("pass", "its answer cannot be parsed"),
     ],
 )
-def test_a_process_that_breaks_is_told_from_a_refusal(code: str, text: str) -> None:
+def test_a_crash_differs_from_a_refusal(code: str, text: str) -> None:
     assert run({}, [], 60, python(code)) == Verdict("crash", text=text)
 
 
-def test_a_process_that_cannot_be_started_is_told() -> None:
+def test_a_process_that_cannot_start_is_reported() -> None:
     assert run({}, [], 60, ["/nonexistent"]) == Verdict("start", errno.ENOENT)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from devhost_fpga.options import Program
-from devhost_fpga.programming import bitstream as files
-from devhost_fpga.programming.bitstream import OPENCL, opened
+from devhost_fpga.programming.bitstream import FILES, OPENCL, Files, opened
 from fpga_programming import AFU, BITSTREAM, INTERFACE, OTHER_INTERFACE, Machine, gbs, machine
 
 from devhost.backend import AllocationError
@@ -20,16 +20,16 @@ def node(tmp_path: Path) -> Machine:
     return machine(tmp_path)
 
 
-def why(node: Machine, program: Program) -> str:
-    """What is said of a file that is refused."""
-    with pytest.raises(AllocationError) as caught, opened(str(node.root), program):
+def why(node: Machine, program: Program, files: Files = FILES) -> str:
+    """Why a file is refused."""
+    with pytest.raises(AllocationError) as caught, opened(str(node.root), program, files=files):
         pass
     assert "\n" not in caught.value.message
     assert str(program.bitstream) in caught.value.message
     return caught.value.message
 
 
-def test_a_gbs_file_tells_its_ids_and_where_its_image_begins(node: Machine) -> None:
+def test_a_gbs_file_gives_its_ids_and_the_start_of_its_image(node: Machine) -> None:
     upper = "69528DB6-EB31-577A-8C36-68F9FAA081F6"
     content = gbs(upper, AFU, b"\x00\x01\x02")
     with opened(str(node.root), node.put(content)) as image:
@@ -47,13 +47,13 @@ def test_metadata_padded_with_zeros_is_read(node: Machine) -> None:
         assert image.afu_id == AFU
 
 
-def test_a_raw_image_has_the_ids_that_the_resource_says(node: Machine) -> None:
+def test_a_raw_image_has_the_ids_of_the_resource(node: Machine) -> None:
     program = replace(node.put(b"\x00" * 64, "/srv/x.rbf"), interface_id=INTERFACE, afu_id=AFU)
     with opened(str(node.root), program) as image:
         assert (image.interface_id, image.afu_id, image.head) == (INTERFACE, AFU, b"")
 
 
-def test_the_file_is_closed_whatever_happens(node: Machine) -> None:
+def test_the_file_is_always_closed(node: Machine) -> None:
     before = len(os.listdir("/proc/self/fd"))
     why(node, node.put(b""))
     with opened(str(node.root), node.put(gbs())):
@@ -65,28 +65,24 @@ def test_a_missing_file_is_named(node: Machine) -> None:
     assert why(node, Program(Path("/srv/none.gbs"))) == "/srv/none.gbs does not exist on the node"
 
 
-def test_a_file_that_may_not_be_read_says_so(node: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = node.put(gbs())
-
-    def refuse(path: str, flags: int) -> int:
+def test_a_missing_permission_is_reported(node: Machine) -> None:
+    def refuse(path: str) -> NoReturn:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(files.os, "open", refuse)
-    assert why(node, program).endswith("cannot be read: Permission denied")
+    reason = why(node, node.put(gbs()), Files(open=refuse))
+    assert reason.endswith("cannot be read: Permission denied")
 
 
-def test_a_file_that_breaks_while_it_is_read_says_so(node: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = node.put(gbs())
-
-    def fail(*_: object) -> bytes:
+def test_a_read_error_is_reported(node: Machine) -> None:
+    def fail(*_: object) -> NoReturn:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(files.os, "pread", fail)
-    assert why(node, program).endswith("cannot be read: Input/output error")
+    reason = why(node, node.put(gbs()), Files(pread=fail))
+    assert reason.endswith("cannot be read: Input/output error")
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe"])
-def test_what_is_no_regular_file_is_refused_and_does_not_block(node: Machine, kind: str) -> None:
+def test_only_regular_files_are_opened_and_none_blocks(node: Machine, kind: str) -> None:
     place = node.root / "srv/x.gbs"
     place.parent.mkdir()
     if kind == "directory":
@@ -130,12 +126,9 @@ def test_a_link_is_followed_on_the_node_and_not_out_of_it(
     assert "leads out of" in why(node, Program(Path("/srv/outside.gbs")))
 
 
-def test_an_empty_file_and_one_that_is_too_large_are_refused(
-    node: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_file_and_one_that_is_too_large_are_refused(node: Machine) -> None:
     assert why(node, node.put(b"")).endswith("is empty")
-    monkeypatch.setattr(files, "LARGEST", 10)
-    assert "is too large" in why(node, node.put(gbs()))
+    assert "is too large" in why(node, node.put(gbs()), Files(largest=10))
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 19, 20, 100, len(gbs(image=b""))])
@@ -143,8 +136,8 @@ def test_a_truncated_gbs_file_is_refused_wherever_it_ends(node: Machine, length:
     assert "truncated" in why(node, node.put(gbs()[:length]))
 
 
-def test_a_file_called_gbs_that_is_none_is_refused(node: Machine) -> None:
-    assert "is no GBS file" in why(node, node.put(b"\x00" * 4096))
+def test_an_invalid_file_named_gbs_is_refused(node: Machine) -> None:
+    assert "is not a GBS file" in why(node, node.put(b"\x00" * 4096))
 
 
 def damaged(text: bytes, length: int | None = None) -> bytes:
@@ -193,11 +186,11 @@ def test_other_kinds_of_files_are_refused_by_their_beginning(node: Machine, star
     assert words in why(node, node.put(start + b"\0" * 100, "/srv/x.bin"))
 
 
-def test_opencl_images_are_refused_for_their_id_tells_nothing(node: Machine) -> None:
+def test_opencl_images_are_refused_because_of_their_common_id(node: Machine) -> None:
     assert "OpenCL" in why(node, node.put(gbs(afu=OPENCL)))
 
 
-def test_what_the_resource_says_must_be_what_the_file_says(node: Machine) -> None:
+def test_ids_of_the_resource_must_match_the_file(node: Machine) -> None:
     program = node.put(gbs())
     message = why(node, replace(program, interface_id=OTHER_INTERFACE))
     assert INTERFACE in message and OTHER_INTERFACE in message

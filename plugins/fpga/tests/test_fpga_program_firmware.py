@@ -31,7 +31,7 @@ def refusal(board: Machine, program: Program) -> str:
     return str(caught.value)
 
 
-def test_the_kernel_is_told_the_name_of_the_file(board: Machine) -> None:
+def test_the_kernel_gets_the_name_of_the_file(board: Machine) -> None:
     board.programmer.program([board.chip()], board.put(b"image", IMAGE))
     assert board.kernel.requests == [
         {"do": "firmware", "manager": f"{board.root}{MANAGER}", "name": "devhost/top.bit.bin", "flags": "0"}
@@ -113,7 +113,7 @@ def test_usr_lib_is_lib_where_the_one_links_to_the_other(board: Machine) -> None
     assert board.kernel.requests[0]["name"] == "top.bin"
 
 
-def test_usr_lib_is_not_where_the_kernel_looks_otherwise(board: Machine) -> None:
+def test_usr_lib_is_used_only_where_the_kernel_searches(board: Machine) -> None:
     assert "does not find firmware top.bin" in refusal(
         board, board.put(b"image", "/usr/lib/firmware/top.bin")
     )
@@ -126,17 +126,17 @@ def test_a_name_longer_than_the_drivers_buffer_is_refused(board: Machine) -> Non
 
 
 def test_gbs_files_and_afu_ids_are_for_other_hardware(board: Machine) -> None:
-    assert "raw images" in refusal(board, board.put(gbs(), "/lib/firmware/x.gbs"))
+    assert "raw image" in refusal(board, board.put(gbs(), "/lib/firmware/x.gbs"))
     program = replace(board.put(b"image", IMAGE), afu_id=AFU)
     assert "remove `afuId`" in refusal(board, program)
 
 
-def test_the_interface_counts_where_the_resource_says_it(board: Machine) -> None:
+def test_the_interface_is_checked_if_the_resource_names_it(board: Machine) -> None:
     program = replace(board.put(b"image", IMAGE), interface_id=INTERFACE)
     board.programmer.check(board.chip(INTERFACE), program)
     with pytest.raises(AllocationError, match=OTHER_INTERFACE):
         board.programmer.check(board.chip(OTHER_INTERFACE), program)
-    with pytest.raises(AllocationError, match="is not known"):
+    with pytest.raises(AllocationError, match="is unknown"):
         board.programmer.check(board.chip(), program)
 
 
@@ -154,7 +154,7 @@ def test_the_interface_counts_where_the_resource_says_it(board: Machine) -> None
         (Verdict("flags", errno.ENODEV), "the device is gone"),
     ],
 )
-def test_each_failure_is_told_in_words(board: Machine, verdict: Verdict, words: str) -> None:
+def test_each_failure_has_a_readable_reason(board: Machine, verdict: Verdict, words: str) -> None:
     board.kernel.verdicts[0] = verdict
     assert words in refusal(board, board.put(b"image", IMAGE))
 

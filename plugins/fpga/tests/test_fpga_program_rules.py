@@ -69,7 +69,7 @@ def test_a_region_gets_the_image_of_its_resource_and_shows_its_id(card: Machine)
     assert request["size"] == len(content)
 
 
-def test_opae_is_asked_through_its_own_request(card: Machine) -> None:
+def test_opae_gets_its_own_request(card: Machine) -> None:
     unit = card.region()
     slots = tuple(replace(slot, interface=type(slot.interface).OPAE) for slot in unit.slots)
     card.programmer.program([replace(unit, slots=slots)], card.put(gbs()))
@@ -83,14 +83,14 @@ def test_a_container_restart_programs_nothing(card: Machine) -> None:
     assert card.kernel.ports == [0]
 
 
-def test_a_region_that_holds_the_image_is_left_alone_whoever_uses_it(card: Machine) -> None:
+def test_a_region_with_the_image_is_not_programmed_again(card: Machine) -> None:
     show(card.root, 0, AFU)
     card.held = None
     card.programmer.program([card.region()], card.put(gbs()))
     assert card.kernel.requests == []
 
 
-def test_a_restart_does_not_need_the_file_where_the_resource_says_its_id(card: Machine) -> None:
+def test_a_restart_does_not_need_the_file_if_the_resource_names_its_id(card: Machine) -> None:
     show(card.root, 0, AFU)
     card.programmer.program([card.region()], Program(Path("/srv/gone.gbs"), afu_id=AFU))
     assert card.kernel.requests == []
@@ -114,7 +114,7 @@ def test_several_devices_of_one_container_are_programmed_though_each_holds_a_par
     assert two_ports.kernel.ports == [0, 1]
 
 
-def test_a_raw_image_is_programmed_where_the_resource_says_its_ids(card: Machine) -> None:
+def test_a_raw_image_is_programmed_if_the_resource_names_its_ids(card: Machine) -> None:
     program = replace(card.put(b"\0" * 99, "/srv/x.rbf"), interface_id=INTERFACE, afu_id=AFU)
     card.programmer.program([card.region()], program)
     assert card.kernel.requests[0]["head"] == ""
@@ -132,8 +132,8 @@ def test_interface_ids_that_differ_are_refused_at_allocate_and_again_when_progra
     assert card.kernel.requests == []
 
 
-def test_a_region_whose_interface_is_not_known_is_not_programmed(card: Machine) -> None:
-    assert "is not known" in refusal(card, card.put(gbs()), card.region(interface=""))
+def test_a_region_with_an_unknown_interface_is_not_programmed(card: Machine) -> None:
+    assert "is unknown" in refusal(card, card.put(gbs()), card.region(interface=""))
     assert card.kernel.requests == []
 
 
@@ -156,8 +156,8 @@ def test_check_names_a_missing_file(card: Machine) -> None:
         card.programmer.check(card.region(), Program(Path("/srv/none.gbs")))
 
 
-@pytest.mark.parametrize(("kind", "words"), [(Kind.CARD, "XRT programs"), (Kind.REGION, "gives no way")])
-def test_a_device_that_cannot_be_programmed_is_refused_in_clear_words(
+@pytest.mark.parametrize(("kind", "words"), [(Kind.CARD, "XRT programs"), (Kind.REGION, "has no interface")])
+def test_a_device_that_cannot_be_programmed_is_refused_with_the_reason(
     card: Machine, kind: Kind, words: str
 ) -> None:
     unit = Unit(Device("0000:65:00.1", {"kind": kind.value}))
@@ -172,10 +172,10 @@ def test_a_port_whose_engine_belongs_to_another_function_is_refused(card: Machin
     assert "virtual function" in refusal(card, card.put(gbs()), unit)
 
 
-def test_a_port_whose_id_nothing_shows_is_refused(card: Machine) -> None:
+def test_a_port_without_a_visible_id_is_refused(card: Machine) -> None:
     unit = card.region()
     unit = replace(unit, slots=(replace(unit.slots[0], function=""),))
-    assert "nothing shows the AFU id" in refusal(card, card.put(gbs()), unit)
+    assert "shows no AFU id" in refusal(card, card.put(gbs()), unit)
 
 
 # who holds it
@@ -205,7 +205,7 @@ def test_what_others_hold_of_other_hardware_does_not_matter(card: Machine) -> No
     assert card.kernel.ports == [0]
 
 
-def test_nothing_is_programmed_while_it_is_not_known_who_holds_what(card: Machine) -> None:
+def test_nothing_is_programmed_while_the_holders_are_unknown(card: Machine) -> None:
     card.held = None
     assert "not yet known" in refusal(card, card.put(gbs()))
     assert card.kernel.requests == []
@@ -231,7 +231,7 @@ def test_holders_are_asked_again_before_each_port(two_ports: Machine) -> None:
         (Verdict("node", errno.ENOENT), "management engine is gone"),
         (Verdict("node", errno.ENODEV), "management engine is gone"),
         (Verdict("node", errno.ENXIO), "management engine is gone"),
-        (Verdict("node"), "another device's by now"),
+        (Verdict("node"), "now belongs to another device"),
         (Verdict("program", errno.EBUSY), "the FPGA is busy"),
         (Verdict("program", errno.EINVAL), "the driver refuses the request"),
         (Verdict("program", errno.ETIMEDOUT), "did not finish in time"),
@@ -244,9 +244,9 @@ def test_holders_are_asked_again_before_each_port(two_ports: Machine) -> None:
         (Verdict("program", errno.ENXIO), "the device is gone"),
         (Verdict("program", errno.ENOTTY), "does not know the request"),
         (Verdict("program", errno.EFAULT), "the file became shorter"),
-        (Verdict("program", errno.ENOMEM), "no memory"),
+        (Verdict("program", errno.ENOMEM), "not enough memory"),
         (Verdict("program", errno.ERANGE), "Numerical result out of range"),
-        (Verdict("file"), "the file was changed meanwhile"),
+        (Verdict("file"), "the file changed meanwhile"),
         (Verdict("file", errno.ENODEV), "No such device"),
         (Verdict("start", errno.EAGAIN), "cannot be started: Resource temporarily unavailable"),
         (Verdict("time"), "took too long"),
@@ -254,7 +254,7 @@ def test_holders_are_asked_again_before_each_port(two_ports: Machine) -> None:
         (Verdict("crash", text="signal SIGKILL"), "ended unexpectedly: signal SIGKILL"),
     ],
 )
-def test_each_failure_is_told_in_words(card: Machine, verdict: Verdict, words: str) -> None:
+def test_each_failure_has_a_readable_reason(card: Machine, verdict: Verdict, words: str) -> None:
     card.kernel.verdicts[0] = verdict
     assert words in refusal(card, card.put(gbs()))
     card.kernel.verdicts.clear()
@@ -268,7 +268,7 @@ def test_an_error_of_the_hardware_comes_with_what_its_manager_reports(card: Mach
     assert "(reconfig CRC error, reconfig incompatible image)" in refusal(card, card.put(gbs()))
 
 
-def test_a_failure_in_the_second_port_says_that_the_first_is_programmed(two_ports: Machine) -> None:
+def test_a_failure_in_the_second_port_reports_that_the_first_is_programmed(two_ports: Machine) -> None:
     two_ports.kernel.verdicts[1] = Verdict("program", errno.EIO)
     program, unit = two_ports.put(gbs()), two_ports.region(2)
     message = refusal(two_ports, program, unit)
@@ -283,11 +283,11 @@ def test_a_failure_in_the_second_port_says_that_the_first_is_programmed(two_port
     [
         (OLD_AFU, f"its AFU id is {OLD_AFU} instead of {AFU}"),
         ("f" * 32, "reads as ones"),
-        ("0x1", "not 32 hexadecimal digits"),
+        ("0x1", "expected 32 hexadecimal digits"),
         ("", "is empty"),
     ],
 )
-def test_another_id_than_that_of_the_file_is_an_error(card: Machine, shown: str, words: str) -> None:
+def test_a_different_id_after_programming_is_an_error(card: Machine, shown: str, words: str) -> None:
     card.kernel.shows = shown
     assert words in refusal(card, card.put(gbs()))
 
@@ -298,7 +298,7 @@ def test_a_port_that_is_gone_afterwards_is_an_error(card: Machine) -> None:
     assert "its AFU id cannot be read: No such file" in refusal(card, card.put(gbs()), unit)
 
 
-def test_an_engine_without_a_node_is_told(card: Machine) -> None:
+def test_an_engine_without_a_node_is_reported(card: Machine) -> None:
     (card.root / ENGINE[1:] / "dev").write_text("1:2999\n")
     assert "no node in /dev" in refusal(card, card.put(gbs()))
     (card.root / ENGINE[1:] / "dev").unlink()
@@ -325,7 +325,7 @@ def test_the_pauses_are_spread(card: Machine) -> None:
 
 def test_a_region_that_stays_busy_is_given_up_in_time_and_not_programmed(card: Machine) -> None:
     card.busy_until = 1e9
-    assert "is being reconfigured" in refusal(card, card.put(gbs()))
+    assert "has been busy with programming for too long" in refusal(card, card.put(gbs()))
     assert card.clock.time <= PATIENCE < CORE_DEADLINE
     assert card.kernel.requests == []
 
@@ -412,9 +412,9 @@ def test_two_containers_that_start_at_once_are_programmed_one_after_the_other(tw
     assert two_ports.kernel.ports == [0, 1], "the second one found it done"
 
 
-def test_who_waits_for_another_container_too_long_is_told(card: Machine) -> None:
+def test_waiting_too_long_for_another_container_is_reported(card: Machine) -> None:
     card.patience = 0.01
-    with card.engines.alone(ENGINE, 0.0):
+    with card.engines.locked(ENGINE, 0.0):
         assert "being programmed for another container" in refusal(card, card.put(gbs()))
     assert card.kernel.requests == []
 

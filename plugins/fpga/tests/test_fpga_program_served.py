@@ -8,18 +8,18 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fpga_cards as cards
 import pytest
 from devhost_fpga.backend import Fpga
-from devhost_fpga.programming.loader import Verdict
-from devhost_fpga.programming.programmer import Programmer
+from devhost_fpga.options import FpgaOptions
+from devhost_fpga.programming.loader import Verdict, run
 from fpga_programming import gbs
 from fpga_tree import ARRIA, NLB, OTHER, STRATIX
 
+from devhost.backend import Context
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.node import PATIENCE, Node
@@ -44,8 +44,12 @@ class Kernel:
         self.root = root
         self.ports: list[int] = []
         self.verdict = Verdict()
+        self.is_real = False
+        """Whether the real process runs after all."""
 
     def __call__(self, request: Mapping[str, Any], descriptors: Collection[int], patience: float) -> Verdict:
+        if self.is_real:
+            return run(request, descriptors, patience)
         self.ports.append(request["port"])
         if not self.verdict.step:
             (place,) = self.root.glob(f"sys/devices/**/dfl-port.{request['port']}/afu_id")
@@ -54,20 +58,22 @@ class Kernel:
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with Node(tmp_path, Fpga) as made:
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path / "root")
+
+
+@pytest.fixture
+async def node(tmp_path: Path, kernel: Kernel) -> AsyncIterator[Node]:
+    class Programmed(Fpga):
+        def __init__(self, options: FpgaOptions, context: Context) -> None:
+            super().__init__(options, context, run=kernel)
+
+    async with Node(tmp_path, Programmed) as made:
         cards.two_ports(made.root)
         put(made, ARRIA)
         (number,) = made.root.glob("sys/devices/**/dfl-fme.0/dev")
         (made.root / "dev/dfl-fme.0").write_text(f"c{number.read_text()}")
         yield made
-
-
-@pytest.fixture
-def kernel(node: Node, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    made = Kernel(node.root)
-    monkeypatch.setattr("devhost_fpga.programming.programmer.Programmer", partial(Programmer, run=made))
-    return made
 
 
 def put(node: Node, interface: str) -> None:
@@ -112,7 +118,7 @@ async def test_a_file_for_another_card_is_refused_at_admission(node: Node, kerne
         await node.offers({CRYPTO: 1})
         with pytest.raises(UnexpectedAdmissionError) as caught:
             await node.container({CRYPTO: 1})
-        assert f"the file is for interface {STRATIX}, and port 0 has {ARRIA}" in str(caught.value)
+        assert f"the file is for interface {STRATIX}, but port 0 has {ARRIA}" in str(caught.value)
     assert kernel.ports == []
 
 
@@ -150,11 +156,12 @@ resources:
         assert kernel.ports == []
 
 
-async def test_the_real_process_leaves_a_file_alone_that_stands_for_a_node(node: Node) -> None:
+async def test_the_real_process_refuses_a_file_in_place_of_a_node(node: Node, kernel: Kernel) -> None:
+    kernel.is_real = True
     node.configure(PROGRAMMED)
     async with node.served():
         await node.offers({CRYPTO: 1})
-        with pytest.raises(ContainerStartError, match="its node is another device's by now"):
+        with pytest.raises(ContainerStartError, match="its node now belongs to another device"):
             await pod(node, CRYPTO)
 
 

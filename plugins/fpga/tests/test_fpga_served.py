@@ -7,8 +7,7 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
-from devhost_fpga.backend import Fpga
-from fpga_backend import Faults
+from fpga_backend import Faults, reading
 from fpga_tree import OTHER
 
 from devhost.testing.kubelet import UnexpectedAdmissionError
@@ -21,8 +20,8 @@ PORT0, PORT1 = "0000:3f:00.0-port0", "0000:3f:00.0-port1"
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with Node(tmp_path, Fpga) as made:
+async def node(tmp_path: Path, faults: Faults) -> AsyncIterator[Node]:
+    async with Node(tmp_path, reading(faults.sysfs)) as made:
         yield made
 
 
@@ -69,7 +68,7 @@ async def test_a_region_gives_its_ports_and_in_development_its_engine(node: Node
         ]
 
 
-async def test_a_region_and_a_port_of_it_are_never_both_given(node: Node) -> None:
+async def test_a_region_and_its_port_are_never_both_allocated(node: Node) -> None:
     cards.two_ports(node.root)
     node.configure(
         resources(
@@ -108,7 +107,7 @@ async def test_a_port_that_is_being_programmed_stays_offered(node: Node, faults:
         assert node.devices("fpga")[PORT0].health
 
 
-async def test_a_card_that_falls_ill_is_not_handed_out_and_comes_back(node: Node) -> None:
+async def test_an_unhealthy_card_is_not_allocated_until_it_recovers(node: Node) -> None:
     cards.two_ports(node.root)
     node.configure(BY_NAME)
     register = None
@@ -129,7 +128,7 @@ async def test_a_pod_whose_node_is_another_devices_is_refused_by_name(node: Node
     async with node.served():
         await node.offers({INTEL_AF: 1, INTEL_OTHER: 1})
         (node.root / "dev/dfl-port.0").write_text("c10:229\n")
-        with pytest.raises(UnexpectedAdmissionError, match=r"/dev/dfl-port\.0 is c10:229, and not c244:1"):
+        with pytest.raises(UnexpectedAdmissionError, match=r"/dev/dfl-port\.0 is c10:229, expected c244:1"):
             await node.kubelet.admit("pod", "main", INTEL_AF, 1)
 
 

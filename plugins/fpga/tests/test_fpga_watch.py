@@ -12,13 +12,12 @@ import fpga_cards as cards
 import pytest
 from devhost_fpga import watch
 from devhost_fpga.dfl import Dfl
-from devhost_fpga.model import Unit
+from devhost_fpga.model import FpgaSysfs, Unit
 from devhost_fpga.watch import Watch
 from fpga_tree import OTHER, FpgaTree
 
 from devhost.backend import Device
 from devhost.backend.errors import BackendTimeout
-from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import ServiceContext
 from devhost.testing.fixtures import BackendFixture, by_id
 
@@ -58,7 +57,7 @@ def unit(*names: str, busy: bool = False) -> Unit:
 
 
 def made(context: ServiceContext, clock: Clock, spread: float = 0.0) -> Watch:
-    return Watch(Sysfs(context.root), context, clock.sleep, lambda: spread)
+    return Watch(FpgaSysfs(context.root), context, clock.sleep, lambda: spread)
 
 
 def write(context: ServiceContext, name: str, text: str) -> None:
@@ -78,9 +77,7 @@ async def count(source: Watch) -> int:
     return total
 
 
-async def test_while_nothing_goes_on_files_are_read_every_ten_seconds(
-    context: ServiceContext, clock: Clock
-) -> None:
+async def test_idle_files_are_read_every_ten_seconds(context: ServiceContext, clock: Clock) -> None:
     source = made(context, clock)
     write(context, "afu_id", "one")
     source.follow([unit("afu_id")])
@@ -98,7 +95,7 @@ async def test_a_change_is_one_event_and_no_change_is_none(context: ServiceConte
     assert await count(source) == 3
 
 
-async def test_a_file_that_goes_or_cannot_be_read_any_more_is_a_change(
+async def test_a_file_that_disappears_or_becomes_unreadable_is_a_change(
     context: ServiceContext, clock: Clock
 ) -> None:
     source = made(context, clock)
@@ -108,7 +105,7 @@ async def test_a_file_that_goes_or_cannot_be_read_any_more_is_a_change(
     assert await count(source) == 2
 
 
-async def test_while_something_is_busy_it_looks_sooner_and_not_for_ever(
+async def test_polling_is_faster_at_the_beginning_of_programming(
     context: ServiceContext, clock: Clock
 ) -> None:
     source = made(context, clock)
@@ -142,7 +139,7 @@ async def test_without_files_nothing_is_read(
     assert await count(made(context, clock)) == 0
 
 
-async def test_a_driver_that_hangs_ends_nothing(
+async def test_a_hanging_driver_does_not_end_polling(
     context: ServiceContext, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = context.run_blocking, [0]
@@ -161,7 +158,7 @@ async def test_a_driver_that_hangs_ends_nothing(
     assert clock.sleeps[:4] == [watch.CALM] * 4
 
 
-async def test_a_machine_full_of_files_is_read_in_part(
+async def test_the_number_of_polled_files_is_limited(
     context: ServiceContext, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, read = context.run_blocking, set[int]()
@@ -181,9 +178,9 @@ async def test_a_machine_full_of_files_is_read_in_part(
     assert read == {watch.MOST}
 
 
-async def test_what_begins_to_be_busy_ends_the_pause(context: ServiceContext) -> None:
+async def test_the_start_of_programming_ends_the_pause(context: ServiceContext) -> None:
     """The real pause: woken from another thread, as looks are on one."""
-    source = Watch(Sysfs(context.root), context)
+    source = Watch(FpgaSysfs(context.root), context)
     write(context, "afu_id", "one")
     source.follow([unit("afu_id")])
     async with aclosing(source.events()) as heard:
@@ -193,7 +190,7 @@ async def test_what_begins_to_be_busy_ends_the_pause(context: ServiceContext) ->
         assert (await asyncio.wait_for(first, watch.CALM * (1 - watch.SPREAD) / 2)).sys_path == PLACE
 
 
-async def test_following_without_a_loop_harms_nobody(context: ServiceContext, clock: Clock) -> None:
+async def test_following_without_a_loop_does_no_harm(context: ServiceContext, clock: Clock) -> None:
     source = made(context, clock)
     source.follow([unit("afu_id", busy=True)])
     clock.most = 1
@@ -208,7 +205,7 @@ def test_every_id_register_and_state_is_watched_and_none_that_is_read_under_the_
     tree: FpgaTree = cards.two_ports(tmp_path)
     backend = looking(tree)
     devices = by_id(backend)
-    units = {unit.device.id: unit for unit in Dfl(Sysfs(tree.root)).scan()}
+    units = {unit.device.id: unit for unit in Dfl(FpgaSysfs(tree.root)).scan()}
     region = units["0000:3f:00.0-fme"]
     ends = {"/".join(file.rsplit("/", 2)[1:]) for file in region.watched}
     assert {"dfl-port.0/afu_id", "dfl-port.1/afu_id", "dfl-port.1/power_state", "fpga0/state"} <= ends

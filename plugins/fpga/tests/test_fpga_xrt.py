@@ -21,7 +21,7 @@ def paths(edits: object) -> list[str]:
     return [node.path for node in edits.nodes]  # type: ignore[attr-defined]
 
 
-def test_a_u250_says_everything_that_its_drivers_know_of_it(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_u250_has_all_attributes_that_its_drivers_show(tmp_path: Path, looking: BackendFixture) -> None:
     device = by_id(looking(fpga_xrt.alveo_u250(tmp_path)))["0000:3b:00.1"]
     assert device.attributes == {
         "vendor": "xilinx",
@@ -59,7 +59,7 @@ def test_the_two_functions_of_a_card_are_one_device_that_uses_up_both(
     }
 
 
-def test_a_container_gets_the_render_node_and_the_management_node_only_if_its_entry_says_so(
+def test_a_container_gets_the_management_node_only_on_request(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(fpga_xrt.alveo_u250(tmp_path))
@@ -81,16 +81,12 @@ def test_a_shell_with_qdma_brings_the_node_of_its_queues(tmp_path: Path, looking
     ]
 
 
-def test_other_functions_of_the_same_vendors_are_none_of_its_business(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_other_functions_of_the_same_vendors_are_ignored(tmp_path: Path, looking: BackendFixture) -> None:
     assert list(by_id(looking(fpga_xrt.alveo_u280(tmp_path / "a")))) == ["0000:af:00.1", "0000:d8:00.1"]
     assert list(by_id(looking(fpga_xrt.aws_f1(tmp_path / "b")))) == ["0000:00:0f.0", "0000:00:11.0"]
 
 
-def test_each_fpga_of_a_u30_is_a_device_where_the_option_says_so(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_each_fpga_of_a_u30_is_a_device_with_the_option(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(fpga_xrt.alveo_u30(tmp_path), FpgaOptions(u30_unit="fpga")))
     assert list(devices) == ["0000:21:00.1", "0000:22:00.1"]
     for device in devices.values():
@@ -100,7 +96,7 @@ def test_each_fpga_of_a_u30_is_a_device_where_the_option_says_so(
         assert "interfaceId" not in device.attributes
 
 
-def test_a_versal_tells_its_serial_number_through_its_sensors(
+def test_the_serial_number_of_a_versal_comes_from_its_sensors(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     device = by_id(looking(fpga_xrt.vck5000(tmp_path)))["0000:81:00.1"]
@@ -109,7 +105,7 @@ def test_a_versal_tells_its_serial_number_through_its_sensors(
     assert "numaNode" not in device.attributes and device.numa_nodes == ()
 
 
-def test_user_functions_in_a_virtual_machine_are_well_without_their_partners(
+def test_user_functions_in_a_virtual_machine_are_healthy_without_management_functions(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(fpga_xrt.aws_f1(tmp_path))
@@ -121,14 +117,14 @@ def test_user_functions_in_a_virtual_machine_are_well_without_their_partners(
         backend.allocate(request(backend, [devices["0000:00:11.0"]], MANAGEMENT))
 
 
-def test_a_card_of_the_ami_driver_is_shown_and_withheld(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_card_of_the_ami_driver_is_listed_and_withheld(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_xrt.v80(tmp_path)
     device = by_id(looking(tree))["0000:c1:00.0"]
     assert device.attributes["shell"] == "ALVEO V80 PQ"
     assert device.attributes["serial"] == "XFL1V80TEST0"
-    assert "managing" in device.withheld
+    assert "manages" in device.withheld
     tree.file("/sys/devices/pci0000:c1/0000:c1:00.0/dev_state", "NO_AMC")
-    assert by_id(looking(tree))["0000:c1:00.0"].health.reason == "the ami driver says NO_AMC of it"
+    assert by_id(looking(tree))["0000:c1:00.0"].health.reason == "the ami driver reports state NO_AMC"
 
 
 def test_transcoders_are_found_by_their_misc_devices(tmp_path: Path, looking: BackendFixture) -> None:
@@ -142,16 +138,14 @@ def test_transcoders_are_found_by_their_misc_devices(tmp_path: Path, looking: Ba
     assert paths(backend.allocate(request(backend, [device]))) == ["/dev/ama_transcoder1"]
 
 
-def test_a_transcoder_without_driver_or_without_address_says_so(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_a_transcoder_without_driver_or_address_is_unhealthy(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_xrt.ma35d(tmp_path)
     tree.function("0000:05:00.0", fpga_xrt.MA35D)
     tree.file("/sys/devices/virtual/misc/ama_transcoder1/bus_id", "??")
     devices = by_id(looking(tree))
     assert devices["0000:03:00.0"].health.healthy
-    assert "load the module ama_transcoder" in devices["0000:05:00.0"].health.reason
-    assert "does not say" in devices["ama_transcoder1"].health.reason
+    assert "run modprobe ama_transcoder" in devices["0000:05:00.0"].health.reason
+    assert "does not report" in devices["ama_transcoder1"].health.reason
 
 
 @pytest.mark.parametrize(
@@ -173,7 +167,7 @@ def test_names_are_those_of_xilinx_plugin_and_legal(shell: str, timestamp: str, 
         assert naming.expand("amd.com/{xilinxName}", {"xilinxName": expected}) == f"amd.com/{expected}"
 
 
-def test_a_very_long_shell_still_makes_a_legal_resource(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_very_long_shell_gives_a_legal_resource(tmp_path: Path, looking: BackendFixture) -> None:
     tree = XrtTree(tmp_path)
     user = tree.function("0000:3b:00.1", fpga_xrt.U250, "xocl")
     tree.user(user, "x" * 63)
@@ -184,7 +178,7 @@ def test_a_very_long_shell_still_makes_a_legal_resource(tmp_path: Path, looking:
 
 @pytest.mark.parametrize("file", ["VBNV", "timestamp"])
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"\n", b"y" * 5000])
-def test_a_damaged_file_costs_one_attribute_and_never_the_card_or_another(
+def test_a_damaged_file_affects_only_its_attribute(
     tmp_path: Path, looking: BackendFixture, file: str, content: bytes
 ) -> None:
     tree = fpga_xrt.alveo_u280(tmp_path)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import fpga_xrt
 import pytest
-from devhost_fpga import xrt_cards
+from devhost_fpga.model import FpgaSysfs
 from devhost_fpga.xrt import Xrt
+from fpga_backend import reading
 from fpga_xrt import XrtTree
 
-from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import BackendFixture, by_id, request
 
 USER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1"
@@ -31,18 +31,18 @@ def part(tree: XrtTree, path: str, name: str) -> str:
 # Order of arrival
 
 
-def test_a_card_without_drivers_says_which_module_to_load(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_card_without_drivers_names_the_module_to_load(tmp_path: Path, looking: BackendFixture) -> None:
     tree = XrtTree(tmp_path)
     tree.function("0000:3b:00.0", fpga_xrt.U250_MANAGEMENT)
     tree.function("0000:3b:00.1", fpga_xrt.U250)
     devices = by_id(looking(tree))
     assert list(devices) == ["0000:3b:00.1"]
     assert devices["0000:3b:00.1"].health.reason == (
-        "no driver is bound to its user function: load the module xocl"
+        "no driver is bound to its user function (run modprobe xocl)"
     )
 
 
-def test_a_module_that_is_loaded_later_makes_the_card_well_without_a_restart(
+def test_a_module_loaded_later_makes_the_card_healthy_without_a_restart(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = XrtTree(tmp_path)
@@ -53,7 +53,7 @@ def test_a_module_that_is_loaded_later_makes_the_card_well_without_a_restart(
     (tmp_path / "sys/bus/pci/drivers/xocl").mkdir(parents=True)
     tree.file(f"{user}/user_pf")
     assert by_id(backend)["0000:3b:00.1"].health.reason == (
-        "it is being reset, or its driver is still looking at it"
+        "it is being reset, or its driver is still probing it"
     )
     tree.user(user)
     device = by_id(backend)["0000:3b:00.1"]
@@ -75,9 +75,9 @@ def test_a_management_function_that_comes_after_its_user_function_joins_it(
 
 @pytest.mark.parametrize(
     ("driver", "said"),
-    [("xclmgmt", "not shown the user"), ("", "no driver"), ("vfio-pci", "vfio-pci has it")],
+    [("xclmgmt", "not enabled the user"), ("", "no driver"), ("vfio-pci", "bound to vfio-pci")],
 )
-def test_a_management_function_alone_is_shown_with_the_reason(
+def test_a_management_function_alone_is_unhealthy_with_the_reason(
     tmp_path: Path, looking: BackendFixture, driver: str, said: str
 ) -> None:
     tree = XrtTree(tmp_path)
@@ -140,10 +140,10 @@ def no_shell(tree: XrtTree, value: str) -> None:
         (memory, "uncorrectable memory error in bank0"),
         (heat, "98 °C"),
         (link, "lost its link"),
-        (no_shell, "no shell"),
+        (no_shell, "unknown shell"),
     ],
 )
-def test_what_the_drivers_say_makes_ill_and_well_again(
+def test_each_driver_state_makes_the_card_unhealthy_until_it_clears(
     tmp_path: Path, looking: BackendFixture, turn: Callable[[XrtTree, str], None], said: str
 ) -> None:
     tree = fpga_xrt.alveo_u250(tmp_path)
@@ -156,7 +156,7 @@ def test_what_the_drivers_say_makes_ill_and_well_again(
     assert by_id(backend)["0000:3b:00.1"] == before
 
 
-def test_a_card_with_a_dead_link_leaves_the_other_one_alone(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_card_with_a_dead_link_does_not_affect_others(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_xrt.alveo_u280(tmp_path)
     backend = looking(tree)
     other = by_id(backend)["0000:af:00.1"]
@@ -167,51 +167,48 @@ def test_a_card_with_a_dead_link_leaves_the_other_one_alone(tmp_path: Path, look
     assert devices["0000:af:00.1"] == other
 
 
-def test_firewall_and_sensors_are_never_read_on_the_user_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """xocl asks xclmgmt for them through a mailbox, and says so in the kernel's log at each read."""
+class Recording(FpgaSysfs):
+    """Records the path of every text file that is read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.paths: list[str] = []
+
+    def text(self, path: str) -> str:
+        self.paths.append(path)
+        return super().text(path)
+
+
+def test_firewall_and_sensors_are_never_read_on_the_user_function(tmp_path: Path) -> None:
+    """xocl asks xclmgmt for them through a mailbox, and writes to the kernel's log at each read."""
     tree = fpga_xrt.alveo_u250(tmp_path)
     tree.part(USER, "firewall.u", status="1")
     tree.part(USER, "mig.u", ecc_status="1")
     tree.file(f"{MANAGER}/error", "something")
-    asked: list[str] = []
-    true_text = Sysfs.text
-
-    def text(self: Sysfs, path: str) -> str:
-        asked.append(path)
-        return true_text(self, path)
-
-    monkeypatch.setattr(Sysfs, "text", text)
-    (unit,) = Xrt(Sysfs(tmp_path)).scan()
+    sysfs = Recording(tmp_path)
+    (unit,) = Xrt(sysfs).scan()
     assert unit.device.health.healthy
-    assert not [path for path in asked if ".u." in path and not path.endswith(("/VBNV", "/timestamp"))]
-    assert not [path for path in asked if path.endswith("/error")], "reading it clears it"
+    assert not [path for path in sysfs.paths if ".u." in path and not path.endswith(("/VBNV", "/timestamp"))]
+    assert not [path for path in sysfs.paths if path.endswith("/error")], "reading it clears it"
     assert not [path for path in unit.watched if ".u." in path or path.endswith("temp")]
 
 
 @pytest.mark.parametrize("number", ["2130048AK02K", "\n"])
-def test_the_serial_number_is_asked_for_once_in_the_life_of_a_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
-) -> None:
+def test_the_serial_number_is_read_once_per_card(tmp_path: Path, number: str) -> None:
     tree = XrtTree(tmp_path)
     tree.user(tree.function("0000:3b:00.1", fpga_xrt.U250, "xocl"), serial=number)
-    asked: list[str] = []
-    true_serial = xrt_cards.serial
-    monkeypatch.setattr(
-        xrt_cards, "serial", lambda sysfs, path: (asked.append(path), true_serial(sysfs, path))[1]
-    )
-    family = Xrt(Sysfs(tmp_path))
+    sysfs = Recording(tmp_path)
+    family = Xrt(sysfs)
     for _ in range(3):
         (unit,) = family.scan()
         assert unit.device.attributes.get("serial", "") == number.strip()
-    assert len(asked) == 1
+    assert len([path for path in sysfs.paths if path.endswith("/serial_num")]) == 1
 
 
 # Reset and removal
 
 
-def test_a_reset_in_a_pod_makes_one_card_ill_for_a_while_and_touches_no_other(
+def test_a_reset_makes_one_card_temporarily_unhealthy_and_no_other(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     """`xbutil reset` in a pod took all cards of a node from Xilinx's plugin until it was restarted."""
@@ -221,7 +218,7 @@ def test_a_reset_in_a_pod_makes_one_card_ill_for_a_while_and_touches_no_other(
     before = by_id(backend)
     tree.reset_begins(user)
     during = by_id(backend)
-    assert during["0000:af:00.1"].health.reason == "it is being reset, or its driver is still looking at it"
+    assert during["0000:af:00.1"].health.reason == "it is being reset, or its driver is still probing it"
     assert during["0000:af:00.1"].attributes == before["0000:af:00.1"].attributes, "its resource must stay"
     assert during["0000:d8:00.1"] == before["0000:d8:00.1"]
     tree.user(user, "xilinx_u280_gen3x16_xdma_base_1", serial="21770205K01Y")
@@ -253,7 +250,7 @@ def test_a_reset_that_takes_the_functions_away_brings_the_same_device_back(
     assert after["0000:d8:00.1"] == before["0000:d8:00.1"]
 
 
-def test_cards_of_old_drivers_that_have_no_file_ready_are_well(
+def test_cards_of_earlier_drivers_without_the_file_ready_are_healthy(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = fpga_xrt.alveo_u250(tmp_path)
@@ -263,39 +260,37 @@ def test_cards_of_old_drivers_that_have_no_file_ready_are_well(
     assert "does not answer xocl" in reason(tree, looking)
 
 
-def test_another_card_in_the_same_slot_is_not_taken_for_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel never gives an inode of sysfs again; plain files may get one again, so it is told here."""
-    tree = fpga_xrt.alveo_u250(tmp_path)
-    family = Xrt(Sysfs(tmp_path))
+def test_another_card_in_the_same_slot_does_not_inherit_its_identity(tmp_path: Path) -> None:
+    """The kernel never uses an inode of sysfs again, unlike other file systems: this test sets it."""
+
+    class Inodes(FpgaSysfs):
+        offset = 0
+
+        def identities(self, path: str) -> dict[str, int]:
+            return {name: inode + self.offset for name, inode in super().identities(path).items()}
+
+    tree, sysfs = fpga_xrt.alveo_u250(tmp_path), Inodes(tmp_path)
+    family = Xrt(sysfs)
     (unit,) = family.scan()
     assert unit.device.attributes["serial"] == "2130048AK02K"
     tree.reset_begins(USER)
     (unit,) = family.scan()
     assert unit.device.attributes["serial"] == "2130048AK02K", "the same card, in its reset"
-    true_identities = Sysfs.identities
-    monkeypatch.setattr(Sysfs, "identities", lambda *rest: {name: -1 for name in true_identities(*rest)})
+    sysfs.offset = 1
     (unit,) = family.scan()
     assert not {"serial", "shell", "xilinxName"} & unit.device.attributes.keys()
 
 
-def test_a_card_that_vanishes_during_a_look_harms_nothing(
-    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_vanishes_during_a_scan_does_no_harm(tmp_path: Path, looking: BackendFixture) -> None:
+    class Vanishing(FpgaSysfs):
+        def names(self, path: str) -> list[str]:
+            found = super().names(path)
+            if path.endswith("0000:af:00.1"):
+                shutil.rmtree(tmp_path / "sys/devices/pci0000:af/0000:af:00.1", ignore_errors=True)
+            return found
+
     tree = fpga_xrt.alveo_u280(tmp_path)
-    backend = looking(tree)
-    true_names = Sysfs.names
-    victim = tmp_path / "sys/devices/pci0000:af/0000:af:00.1"
-
-    def names(self: Sysfs, path: str) -> list[str]:
-        found = true_names(self, path)
-        if path.endswith("0000:af:00.1"):
-            shutil.rmtree(victim, ignore_errors=True)
-        return found
-
-    monkeypatch.setattr(Sysfs, "names", names)
-    devices = by_id(backend)
+    devices = by_id(looking(tree, kind=reading(Vanishing)))
     assert devices["0000:d8:00.1"].health.healthy
     if "0000:af:00.1" in devices:
         assert not devices["0000:af:00.1"].health.healthy

@@ -90,7 +90,7 @@ async def test_a_pod_of_xilinx_plugin_gets_both_fpgas_of_a_u30(node: Node, text:
         ]
 
 
-async def test_a_u30_of_which_a_pod_has_one_fpga_from_before_goes_to_no_other_pod(node: Node) -> None:
+async def test_a_u30_with_one_fpga_held_from_before_goes_to_no_other_pod(node: Node) -> None:
     """Earlier versions offered each FPGA, under its PCI address."""
     fpga_xrt.alveo_u30(node.root)
     node.configure("backends: {fpga: {u30Unit: fpga}}\n" + BY_NAME)
@@ -107,7 +107,7 @@ async def test_a_u30_of_which_a_pod_has_one_fpga_from_before_goes_to_no_other_po
         await node.offers({"amd.com/ama_u30": 1})
 
 
-async def test_a_region_and_one_inside_it_are_never_both_given(node: Node) -> None:
+async def test_a_region_and_an_inner_region_are_never_both_allocated(node: Node) -> None:
     fpga_kernel.nested(node.root)
     node.configure("resources:\n- {name: example.com/part, backend: fpga, where: {kind: region}}\n")
     async with node.served():

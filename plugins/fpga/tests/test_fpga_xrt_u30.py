@@ -47,14 +47,14 @@ def test_a_card_is_one_device_with_the_nodes_and_claims_of_both_fpgas(
     assert card.attributes["pciBusID"] == f"{FIRST}.1"
     edits = backend.allocate(request(backend, [card]))
     assert [node.path for node in edits.nodes] == ["/dev/dri/renderD128", "/dev/dri/renderD129"]
-    assert edits.env["FPGA_PCI_{RESOURCE}"] == f"{FIRST}.1,{SECOND}.1"
+    assert edits.env["FPGA_PCI_EXAMPLE_COM_RESOURCE"] == f"{FIRST}.1,{SECOND}.1"
     managed = {
         node.path for node in backend.allocate(request(backend, [card], FpgaUse(management=True))).nodes
     }
     assert managed - {node.path for node in edits.nodes} == {"/dev/xclmgmt8448", "/dev/xclmgmt8704"}
 
 
-def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looking: BackendFixture) -> None:
+def test_two_cards_are_never_mixed_in_any_order_of_slots(tmp_path: Path, looking: BackendFixture) -> None:
     tree = XrtTree(tmp_path)
     for bus, serial in (("21", "ONE"), ("22", "TWO"), ("23", "ONE"), ("24", "TWO")):
         u30_fpga(tree, bus, serial)
@@ -62,7 +62,7 @@ def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looki
     devices = by_id(backend)
     assert list(devices) == ["u30-ONE", "u30-TWO"]
     given = {
-        name: backend.allocate(request(backend, [device])).env["FPGA_PCI_{RESOURCE}"]
+        name: backend.allocate(request(backend, [device])).env["FPGA_PCI_EXAMPLE_COM_RESOURCE"]
         for name, device in devices.items()
     }
     assert given == {"u30-ONE": "0000:21:00.1,0000:23:00.1", "u30-TWO": "0000:22:00.1,0000:24:00.1"}
@@ -70,7 +70,7 @@ def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looki
 
 
 @pytest.mark.parametrize("slot", [FIRST, SECOND])
-def test_a_card_is_as_healthy_as_its_worse_fpga_and_says_which(
+def test_a_card_has_the_health_of_its_worse_fpga_and_names_it(
     tmp_path: Path, looking: BackendFixture, slot: str
 ) -> None:
     tree = fpga_xrt.alveo_u30(tmp_path)
@@ -79,7 +79,7 @@ def test_a_card_is_as_healthy_as_its_worse_fpga_and_says_which(
     tree.file(f"{place(f'{slot}.1')}/dev_offline", "1")
     during = by_id(backend)
     assert list(during) == [CARD]
-    assert during[CARD].health.reason == f"{slot}.1: xocl has it offline: it is being reset"
+    assert during[CARD].health.reason == f"{slot}.1: it is being reset: xocl has set it offline"
     tree.file(f"{place(f'{slot}.1')}/dev_offline", "0")
     assert by_id(backend) == {CARD: before}
 
@@ -128,12 +128,12 @@ def test_an_fpga_of_another_card_in_a_known_slot_leaves_the_first_card_incomplet
     u30_fpga(tree, "22", "OTHER")
     devices = by_id(backend)
     assert {name: device.health.reason for name, device in devices.items()} == {
-        CARD: f"only {FIRST}.1 of its two FPGAs is here",
-        "u30-OTHER": f"only {SECOND}.1 of its two FPGAs is here",
+        CARD: f"only {FIRST}.1 of its two FPGAs is present",
+        "u30-OTHER": f"only {SECOND}.1 of its two FPGAs is present",
     }
 
 
-def test_an_fpga_without_serial_number_is_never_given_away(tmp_path: Path, looking: BackendFixture) -> None:
+def test_an_fpga_without_serial_number_is_never_allocated(tmp_path: Path, looking: BackendFixture) -> None:
     """Xilinx's plugin does not list it."""
     tree = XrtTree(tmp_path)
     u30_fpga(tree, "21", "")

@@ -210,7 +210,7 @@ def refused(tmp_path: Path, text: str) -> str:
     file.write_text(f"version: 1\n{text}")
     with pytest.raises(ConfigError) as error:
         load(file, catalog.load)
-    (complaint,) = error.value.complaints
+    (complaint,) = error.value.diagnostics
     return str(complaint)
 
 

@@ -9,39 +9,52 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
+from click.testing import CliRunner, Result
 from rdma_tree import RdmaTree
+
+from devhost.cli import discover, explain
 
 Machine = Callable[[Path], RdmaTree]
 VIRTUAL = [f"0000:3b:00.{number}" for number in range(2, 6)]
 
 
 class Node:
-    """A machine, a configuration for it, and the program on both."""
+    """A machine, a configuration for it, and the commands on both."""
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "root"
         self.root.mkdir()
         self._config = directory / "devhost.yaml"
 
-    def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end."""
-        whole = [sys.executable, "-m", "devhost", command, *arguments]
-        whole += ["--config", str(self._config), "--root", str(self.root)]
+    def run(self, command: click.Command, *arguments: str) -> Result:
+        """Runs a command to its end, in this process."""
+        return CliRunner().invoke(
+            command, [*arguments, *self._options], catch_exceptions=False, standalone_mode=False
+        )
+
+    def program(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end, as a program."""
+        whole = [sys.executable, "-m", "devhost", command, *arguments, *self._options]
         return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
 
+    @property
+    def _options(self) -> list[str]:
+        return ["--config", str(self._config), "--root", str(self.root)]
+
     def write(self, *resources: str) -> None:
-        """Makes these the resources, each in YAML's flow style."""
+        """Writes a configuration with these resources, each in YAML's flow style."""
         lines = "".join(f"- {{{resource}}}\n" for resource in resources)
         self._config.write_text(f"version: 1\nresources:\n{lines}")
 
     def discover(self, *resources: str) -> dict[str, Any]:
         """The whole answer to ``devhost discover`` with these resources."""
         self.write(*resources)
-        done = self.run("discover", "--output", "json")
-        assert (done.returncode, done.stderr) == (0, "")
+        done = self.run(discover.command, "--output", "json")
+        assert done.stderr == ""
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
@@ -96,7 +109,7 @@ SELECTIONS: dict[Machine, dict[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("machine", SELECTIONS, ids=lambda machine: machine.__name__)
-def test_where_takes_the_devices_a_user_means(machine: Machine, node: Node):
+def test_where_selects_the_expected_devices(machine: Machine, node: Node):
     machine(node.root)
     entries = dict(enumerate(SELECTIONS[machine].items()))
     offers = node.offers(
@@ -109,7 +122,7 @@ def test_where_takes_the_devices_a_user_means(machine: Machine, node: Node):
     assert taken == SELECTIONS[machine]
 
 
-def test_a_name_with_the_link_layer_makes_a_resource_of_each(node: Node):
+def test_a_name_with_the_link_layer_gives_a_resource_for_each(node: Node):
     connectx.infiniband_and_roce(node.root)
     offers = node.offers("name: 'rdma/hca-{linkLayer}', backend: rdma")
     assert offers == {"rdma/hca-infiniband": ["0000:3b:00.0"], "rdma/hca-ethernet": ["0000:af:00.0"]}
@@ -126,8 +139,7 @@ def test_each_way_of_sharing_offers_every_device(share: str, replicas: int, node
     assert [device["id"] for device in resource["devices"]] == ["0000:3b:00.0", *VIRTUAL]
     assert {device["replicas"] for device in resource["devices"]} == {replicas}
     assert {device["health"] for device in resource["devices"]} == {"Healthy"}
-    done = node.run("explain", "mlx5_4")
-    assert done.returncode == 0
+    done = node.run(explain.command, "mlx5_4")
     assert done.stdout.startswith("0000:3b:00.4 of backend rdma: Healthy\n")
     (verdict,) = (line for line in done.stdout.splitlines() if line.startswith("rdma/hca ("))
     assert verdict.startswith("rdma/hca (resources[0]): yes, it takes the device")
@@ -145,7 +157,7 @@ def test_a_device_in_two_resources_serves_the_first_only(node: Node):
     assert [refusal["device"] for refusal in document["refusals"]] == VIRTUAL
 
 
-def test_a_node_that_rdma_has_is_not_sold_again_by_another_backend(node: Node):
+def test_a_node_of_an_rdma_device_is_not_allocated_by_another_backend(node: Node):
     machines.efa(node.root)
     document = node.discover(
         "name: rdma/efa, backend: rdma",
@@ -156,13 +168,15 @@ def test_a_node_that_rdma_has_is_not_sold_again_by_another_backend(node: Node):
     assert "node:/dev/infiniband/uverbs0" in refusal["reason"]
 
 
-def test_explain_says_why_a_device_is_unhealthy_and_which_condition_fails(node: Node):
+def test_explain_shows_why_a_device_is_unhealthy_and_which_condition_fails(node: Node):
     connectx.connectx6_infiniband(node.root, without="rdma_ucm")
     node.write(
         "name: rdma/roce, backend: rdma, where: {linkLayer: ethernet}", "name: rdma/hca, backend: rdma"
     )
-    lines = node.run("explain", "mlx5_0").stdout.splitlines()
-    assert lines[0] == "0000:3b:00.0 of backend rdma: Unhealthy: rdma_cm missing: is module rdma_ucm loaded?"
+    lines = node.run(explain.command, "mlx5_0").stdout.splitlines()
+    assert (
+        lines[0] == "0000:3b:00.0 of backend rdma: Unhealthy: rdma_cm is missing (is module rdma_ucm loaded?)"
+    )
     assert "rdma/roce (resources[0]): no, linkLayer must be ethernet, it is infiniband" in lines
     assert "rdma/hca (resources[1]): yes, it takes the device" in lines
 
@@ -171,17 +185,19 @@ def test_a_device_is_found_by_its_interface_or_its_rdma_name(node: Node):
     connectx.scalable_function(node.root)
     node.write("name: rdma/hca, backend: rdma")
     for word in ("mlx5_2", "mlx5_core.sf.2", "en3f0pf0sf88"):
-        assert node.run("explain", word).stdout.startswith("mlx5_core.sf.2 of backend rdma: Healthy")
+        assert node.run(explain.command, word).stdout.startswith("mlx5_core.sf.2 of backend rdma: Healthy")
 
 
-def test_an_unknown_attribute_is_answered_with_the_right_one(node: Node):
+def test_an_unknown_attribute_is_refused_with_a_suggestion(node: Node):
     machines.efa(node.root)
     node.write("name: rdma/hca, backend: rdma, where: {linklayer: ethernet}")
-    done = node.run("discover")
+    done = node.program("discover")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "did you mean linkLayer?" in line
 
 
-def test_a_machine_without_rdma_offers_nothing_and_that_is_no_error(node: Node):
+def test_a_machine_without_rdma_offers_nothing_without_an_error(node: Node):
     assert node.offers("name: rdma/hca, backend: rdma") == {}
+    done = node.program("discover", "--output", "json")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -16,16 +16,16 @@ from devhost.testing.fixtures import by_id, request
 
 
 @pytest.mark.parametrize("machine", [connectx.connectx6_infiniband, connectx.connectx5_roce])
-def test_without_rdma_ucm_nothing_is_handed_out_and_the_line_says_why(machine, tmp_path, looking):
-    refused(looking(machine(tmp_path, without="rdma_ucm")), "rdma_cm missing: is module rdma_ucm loaded?")
+def test_without_rdma_ucm_nothing_is_allocated_and_the_reason_is_named(machine, tmp_path, looking):
+    refused(looking(machine(tmp_path, without="rdma_ucm")), "rdma_cm is missing (is module rdma_ucm loaded?)")
 
 
-def test_without_ib_umad_infiniband_is_of_no_use(tmp_path, looking):
+def test_without_ib_umad_infiniband_is_unhealthy(tmp_path, looking):
     tree = connectx.connectx6_infiniband(tmp_path, without="ib_umad")
-    refused(looking(tree), "umad missing: is module ib_umad loaded?")
+    refused(looking(tree), "umad is missing (is module ib_umad loaded?)")
 
 
-def test_without_ib_umad_roce_works_and_says_that_it_has_none(tmp_path, looking):
+def test_without_ib_umad_roce_works_and_has_no_umad(tmp_path, looking):
     backend = looking(connectx.connectx5_roce(tmp_path, without="ib_umad"))
     device = by_id(backend)["0000:af:00.0"]
     assert device.health.healthy
@@ -34,14 +34,16 @@ def test_without_ib_umad_roce_works_and_says_that_it_has_none(tmp_path, looking)
 
 
 @pytest.mark.parametrize("machine", [connectx.connectx5_roce, machines.software])
-def test_without_ib_uverbs_nothing_is_handed_out(machine, tmp_path, looking):
-    refused(looking(machine(tmp_path, without="ib_uverbs")), "uverbs missing: is module ib_uverbs loaded?")
+def test_without_ib_uverbs_nothing_is_allocated(machine, tmp_path, looking):
+    refused(
+        looking(machine(tmp_path, without="ib_uverbs")), "uverbs is missing (is module ib_uverbs loaded?)"
+    )
 
 
-def test_a_device_that_has_no_nodes_yet_is_unhealthy_until_it_has(tmp_path, looking):
+def test_a_device_without_nodes_is_unhealthy_until_they_appear(tmp_path, looking):
     tree = connectx.infiniband_half_made(tmp_path)
     backend = looking(tree)
-    refused(backend, "uverbs missing: is module ib_uverbs loaded?")
+    refused(backend, "uverbs is missing (is module ib_uverbs loaded?)")
     card = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
     tree.uverbs(card, "mlx5_0")
     tree.umad(card, "mlx5_0", 1, issm=True)
@@ -51,10 +53,10 @@ def test_a_device_that_has_no_nodes_yet_is_unhealthy_until_it_has(tmp_path, look
 
 
 @pytest.mark.parametrize("node", ["uverbs0", "umad0", "rdma_cm"])
-def test_a_node_that_udev_did_not_make_is_named(node, tmp_path, looking):
+def test_a_missing_required_node_is_named(node, tmp_path, looking):
     tree = connectx.connectx6_infiniband(tmp_path)
     (tree.root / "dev/infiniband" / node).unlink()
-    refused(looking(tree), f"/dev/infiniband/{node} missing: is udev running, or /dev mounted?")
+    refused(looking(tree), f"/dev/infiniband/{node} is missing (is udev running, is /dev mounted?)")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_a_node_that_udev_did_not_make_is_named(node, tmp_path, looking):
         (connectx.connectx5_roce, "umad0", "0000:af:00.0"),
     ],
 )
-def test_a_node_that_is_not_needed_may_lack_in_dev(machine, node, device, tmp_path, looking):
+def test_an_optional_node_may_be_missing(machine, node, device, tmp_path, looking):
     tree = machine(tmp_path)
     (tree.root / "dev/infiniband" / node).unlink()
     backend = looking(tree)
@@ -77,7 +79,7 @@ def test_a_node_that_is_not_needed_may_lack_in_dev(machine, node, device, tmp_pa
     assert needed["uverbs0"] is needed["rdma_cm"] is True
 
 
-def test_the_connection_manager_is_given_to_those_that_cannot_use_it_but_not_needed(tmp_path, looking):
+def test_the_connection_manager_is_optional_for_devices_that_cannot_use_it(tmp_path, looking):
     tree = machines.efa(tmp_path)
     RdmaTree(tmp_path)  # loads rdma_ucm
     backend = looking(tree)
@@ -123,12 +125,12 @@ def test_a_link_that_goes_down_and_up_changes_health_and_nothing_else(tmp_path, 
 @pytest.mark.parametrize(
     "machine", [connectx.infiniband_unplugged, connectx.infiniband_without_subnet_manager]
 )
-def test_ports_that_are_cabled_later_count_when_the_option_says_so(machine, tmp_path, looking):
+def test_ports_without_a_cable_are_healthy_with_the_option(machine, tmp_path, looking):
     backend = looking(machine(tmp_path), RdmaOptions(ignore_port_state=True))
     assert all(device.health.healthy for device in by_id(backend).values())
 
 
-def test_nodes_are_those_of_now_when_the_driver_was_loaded_again(tmp_path, looking):
+def test_allocate_uses_the_nodes_of_a_reloaded_driver(tmp_path, looking):
     tree = connectx.connectx6_infiniband(tmp_path)
     backend = looking(tree)
     (device,) = by_id(backend).values()
@@ -140,7 +142,7 @@ def test_nodes_are_those_of_now_when_the_driver_was_loaded_again(tmp_path, looki
     assert nodes(backend, device) == "issm1 rdma_cm umad1 uverbs1"
 
 
-def test_what_is_unplugged_is_gone_and_the_others_stay(tmp_path, looking):
+def test_an_unplugged_adapter_disappears_and_others_stay(tmp_path, looking):
     tree = connectx.virtual_functions(tmp_path)
     backend = looking(tree)
     by_id(backend)
@@ -168,7 +170,7 @@ def test_a_function_without_its_driver_is_gone(tmp_path, looking):
     assert sorted(by_id(backend)) == ["0000:af:00.1"]
 
 
-def test_a_device_that_went_into_a_pod_stays_as_it_was_and_cannot_be_handed_out(tmp_path, looking):
+def test_a_device_in_a_pod_stays_listed_and_cannot_be_allocated(tmp_path, looking):
     tree = connectx.connectx5_roce(tmp_path)
     backend = looking(tree, kind=Exclusive)
     before = by_id(backend)
@@ -176,9 +178,7 @@ def test_a_device_that_went_into_a_pod_stays_as_it_was_and_cannot_be_handed_out(
     connectx.leave_for_a_pod(tree, "0000:af:00.0", "mlx5_0", "ens1f0np0")
     after = by_id(backend)
     assert after == before
-    with pytest.raises(
-        AllocationError, match=r"0000:af:00\.0 is in another network namespace \(a pod has it"
-    ):
+    with pytest.raises(AllocationError, match=r"0000:af:00\.0 is in the network namespace of a pod"):
         backend.allocate(request(backend, [after["0000:af:00.0"]]))
     connectx.connectx5_roce(tmp_path)
     assert by_id(backend) == before
@@ -194,7 +194,7 @@ def test_a_device_in_a_pod_is_listed_also_by_a_backend_that_starts_later(tmp_pat
     known = {"vendor": "15b3", "device": "1017", "driver": "mlx5_core", "numaNode": 1, "isVf": False}
     assert {key: away.attributes.get(key) for key in known} == known
     assert "rdma:0000:af:00.0" in away.claims
-    with pytest.raises(AllocationError, match="is in another network namespace"):
+    with pytest.raises(AllocationError, match="is in the network namespace of a pod"):
         backend.allocate(request(backend, [away]))
 
 
@@ -206,7 +206,7 @@ def test_a_device_whose_card_is_pulled_while_it_is_in_a_pod_is_gone(tmp_path, lo
     assert sorted(by_id(backend)) == ["0000:af:00.1"]
 
 
-def test_a_function_that_lost_its_rdma_to_a_bond_is_gone_and_not_in_a_pod(tmp_path, looking):
+def test_a_function_that_lost_its_rdma_device_to_a_bond_is_gone(tmp_path, looking):
     tree = connectx.connectx5_roce(tmp_path)
     backend = looking(tree, kind=Exclusive)
     by_id(backend)
@@ -216,7 +216,7 @@ def test_a_function_that_lost_its_rdma_to_a_bond_is_gone_and_not_in_a_pod(tmp_pa
     assert sorted(by_id(backend)) == ["0000:af:00.0"]
 
 
-def test_functions_that_never_had_rdma_are_not_taken_for_such_in_a_pod(tmp_path, looking):
+def test_functions_without_rdma_do_not_count_as_in_a_pod(tmp_path, looking):
     for number, machine in enumerate(MACHINES):
         tree = machine(tmp_path / str(number))
         assert sorted(by_id(looking(tree, kind=Exclusive))) == sorted(MACHINES[machine])

@@ -216,7 +216,7 @@ def answers(backend: Rdma) -> dict[str, tuple[Device, Edits | None]]:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_look_after_each_event_sees_what_a_fresh_backend_sees(change, tmp_path, looking):
+def test_a_scan_after_each_event_equals_that_of_a_new_backend(change, tmp_path, looking):
     events = change(tmp_path)
     next(events)
     old = looking(tmp_path)
@@ -228,7 +228,7 @@ def test_a_look_after_each_event_sees_what_a_fresh_backend_sees(change, tmp_path
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_one_look_after_all_events_sees_what_a_fresh_backend_sees(change, tmp_path, looking):
+def test_one_scan_after_all_events_equals_that_of_a_new_backend(change, tmp_path, looking):
     events = change(tmp_path)
     next(events)
     old = looking(tmp_path)
@@ -238,7 +238,7 @@ def test_one_look_after_all_events_sees_what_a_fresh_backend_sees(change, tmp_pa
     assert answers(old) == answers(looking(tmp_path))
 
 
-def test_a_port_that_goes_down_is_seen_after_the_event_of_its_interface(tmp_path, looking):
+def test_a_port_that_goes_down_is_noticed_by_the_event_of_its_interface(tmp_path, looking):
     tree = connectx.connectx5_roce(tmp_path)
     old = looking(tmp_path)
     assert answers(old)["0000:af:00.0"][0].health.healthy
@@ -250,7 +250,7 @@ def test_a_port_that_goes_down_is_seen_after_the_event_of_its_interface(tmp_path
     assert device.health.reason == "port 1 is down (phys state: disabled)"
 
 
-def test_an_event_that_concerns_nothing_here_changes_nothing(tmp_path, looking):
+def test_unrelated_events_change_nothing(tmp_path, looking):
     connectx.virtual_functions(tmp_path)
     old = looking(tmp_path)
     before = answers(old)

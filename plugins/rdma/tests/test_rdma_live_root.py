@@ -32,20 +32,20 @@ def host(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-def test_the_kernel_is_asked_for_its_mode_wherever_its_sysfs_is_mounted(host, tmp_path):
+def test_the_namespace_mode_is_queried_wherever_sysfs_is_mounted(host, tmp_path):
     assert running_core(Path("/")) is not None
     assert running_core(host) is not None
     assert running_core(RdmaTree(tmp_path / "tree").root) is None
 
 
-def test_no_recorded_tree_has_the_namespace_mode_of_the_running_kernel(tmp_path):
+def test_a_recorded_tree_does_not_get_the_mode_of_the_running_kernel(tmp_path):
     connectx.connectx5_roce(tmp_path)
     found = backend(tmp_path).discover()
     assert found
     assert all("netnsMode" not in device.attributes for device in found)
 
 
-def test_the_namespace_mode_is_asked_for_once_in_each_full_scan(tmp_path):
+def test_the_namespace_mode_is_queried_once_per_full_scan(tmp_path):
     connectx.connectx5_roce(tmp_path)
     asked = Exclusive(RdmaOptions(), ServiceContext("rdma", tmp_path, ("*",)))
     found = asked.discover()
@@ -54,7 +54,7 @@ def test_the_namespace_mode_is_asked_for_once_in_each_full_scan(tmp_path):
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-async def test_links_are_listened_to_wherever_sysfs_is_mounted(recorded, host, tmp_path, caplog):
+async def test_links_are_watched_wherever_sysfs_is_mounted(recorded, host, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     root = RdmaTree(tmp_path / "tree").root if recorded else host
 
@@ -70,7 +70,7 @@ async def test_links_are_listened_to_wherever_sysfs_is_mounted(recorded, host, t
     assert any("is a recorded tree" in message for message in caplog.messages) is recorded
 
 
-def test_rtnetlink_tells_of_the_interfaces_that_this_network_namespace_has(tmp_path, monkeypatch):
+def test_rtnetlink_reports_the_interfaces_of_this_network_namespace(tmp_path, monkeypatch):
     tree = RdmaTree(tmp_path)
     for name in ("lo", "eth0"):
         tree.netdev("virtual", name)

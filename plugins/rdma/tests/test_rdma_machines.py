@@ -24,7 +24,7 @@ def test_every_machine_has_exactly_its_devices(machine, tmp_path, looking):
 
 
 @each_device
-def test_a_device_says_what_the_kernel_says(machine, name, tmp_path, looking):
+def test_the_attributes_of_a_device_match_the_kernel(machine, name, tmp_path, looking):
     expected = MACHINES[machine][name]
     device = by_id(looking(machine(tmp_path)))[name]
     said = {key: device.attributes.get(key) for key in expected.attributes}
@@ -43,14 +43,14 @@ def test_a_container_gets_all_nodes_of_its_device_and_no_others(machine, name, t
 
 
 @each_device
-def test_health_tells_the_truth_with_a_reason(machine, name, tmp_path, looking):
+def test_every_unhealthy_device_has_the_right_reason(machine, name, tmp_path, looking):
     device = by_id(looking(machine(tmp_path)))[name]
     assert (device.health.reason or "") == MACHINES[machine][name].reason
     assert device.health.healthy is not bool(device.health.reason)
 
 
 @each_machine
-def test_no_node_is_claimed_by_two_devices_and_every_node_but_the_shared_one_is(machine, tmp_path, looking):
+def test_every_node_except_the_shared_one_is_claimed_by_one_device(machine, tmp_path, looking):
     backend = looking(machine(tmp_path))
     claims = []
     for device in by_id(backend).values():
@@ -61,7 +61,7 @@ def test_no_node_is_claimed_by_two_devices_and_every_node_but_the_shared_one_is(
     assert len(claims) == len(set(claims))
 
 
-def test_a_function_is_part_of_its_pci_function_so_that_a_whole_one_excludes_it(tmp_path, looking):
+def test_a_function_is_part_of_its_pci_function(tmp_path, looking):
     devices = by_id(looking(connectx.virtual_functions(tmp_path)))
     for name, device in devices.items():
         assert f"rdma:{name}" in device.claims
@@ -80,11 +80,11 @@ def test_the_path_through_pcie_leads_from_the_root_port_to_the_function(tmp_path
     assert by_id(looking(machines.software(tmp_path / "2")))["rxe0"].pcie_path == ()
 
 
-def test_a_container_hears_the_names_of_its_rdma_devices(tmp_path, looking):
+def test_a_container_gets_the_names_of_its_rdma_devices(tmp_path, looking):
     backend = looking(connectx.connectx8_xdr(tmp_path))
     edits = backend.allocate(request(backend, list(by_id(backend).values())))
     assert edits.env["RDMA_DEVICES"] == "mlx5_0,smi1"
-    assert edits.env["RDMA_DEVICES_{RESOURCE}"] == "mlx5_0,smi1"  # for those with two resources
+    assert edits.env["RDMA_DEVICES_EXAMPLE_COM_RESOURCE"] == "mlx5_0,smi1"  # for those with two resources
     backend = looking(connectx.virtual_functions(tmp_path / "2"))
     found = by_id(backend)
     edits = backend.allocate(request(backend, [found["0000:3b:00.4"], found["0000:3b:00.2"]]))
@@ -96,7 +96,7 @@ def test_several_devices_share_one_connection_manager(tmp_path, looking):
     assert nodes(backend, *by_id(backend).values()) == "rdma_cm umad0 umad1 uverbs0 uverbs1"
 
 
-def test_a_software_device_of_an_old_kernel_has_its_own_id_below_whatever_it_hangs(tmp_path, looking):
+def test_a_software_device_of_an_earlier_kernel_has_its_own_id(tmp_path, looking):
     backend = looking(machines.siw_below_its_card(tmp_path))
     (device,) = by_id(backend).values()
     assert device.id == "siw0"

@@ -42,12 +42,12 @@ def lacks(looking: BackendFixture[Rdma], tree: Tree) -> Callable[..., list[Missi
         ("15b3:1021", "", ETHERNET, "no driver is bound to it (run modprobe mlx5_ib)"),
         ("15b3:1003", "", IB, "no driver is bound to it (run modprobe mlx4_ib)"),
         ("1d0f:efa1", "", ETHERNET, "no driver is bound to it (run modprobe efa)"),
-        ("1077:7322", "", IB, "no driver is bound to it (load the module of its vendor)"),
+        ("1077:7322", "", IB, "no driver is bound to it (load the module of the vendor)"),
         (
             "15b3:1021",
             "mlx5_core",
             IB,
-            "mlx5_core is bound to it, and its RDMA module is not loaded (run modprobe mlx5_ib)",
+            "mlx5_core is bound to it, but its RDMA module is not loaded (run modprobe mlx5_ib)",
         ),
     ],
 )
@@ -70,13 +70,13 @@ def test_an_adapter_without_its_module_is_named_with_the_module_to_load(
     ],
     ids=["given to vfio-pci", "reserved for vfio-pci", "no RDMA adapter"],
 )
-def test_what_somebody_chose_does_not_lack_a_driver(
+def test_a_deliberately_unbound_card_is_not_reported(
     lacks: Callable[..., list[MissingDriver]], ids: str, driver: str, files: dict[str, str]
 ) -> None:
     assert lacks(ids, driver, ETHERNET, **files) == []
 
 
-def test_an_adapter_whose_rdma_device_is_elsewhere_lacks_nothing(
+def test_an_adapter_whose_rdma_device_is_in_a_pod_lacks_no_driver(
     lacks: Callable[..., list[MissingDriver]], tree: Tree
 ) -> None:
     """RoCE may be switched off, or the device be in a bond or in a pod: the module is loaded all the same."""
@@ -93,7 +93,7 @@ def test_a_virtual_function_may_be_without_a_driver(looking: BackendFixture[Rdma
     assert list(backend.missing_drivers()) == []
 
 
-def test_a_driver_that_is_bound_ends_it(looking: BackendFixture[Rdma], tree: Tree) -> None:
+def test_binding_a_driver_clears_the_report(looking: BackendFixture[Rdma], tree: Tree) -> None:
     place = tree.function(AT, "15b3:1021")
     backend = looking(tree)
     backend.discover()

@@ -34,7 +34,7 @@ def leave(tree: RdmaTree) -> None:
     connectx.leave_for_a_pod(tree, "0000:af:00.0", "mlx5_0", "ens1f0np0")
 
 
-def test_a_device_that_moved_into_a_pod_stays_as_it_was_and_healthy(tmp_path, starting):
+def test_a_device_that_moved_into_a_pod_stays_unchanged_and_healthy(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     before = look(backend)
@@ -43,7 +43,7 @@ def test_a_device_that_moved_into_a_pod_stays_as_it_was_and_healthy(tmp_path, st
         assert look(backend) == before
 
 
-def test_a_device_that_was_down_is_not_called_down_while_it_is_in_a_pod(tmp_path, starting):
+def test_a_device_in_a_pod_is_healthy_even_if_it_was_down_before(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     tree.file(f"{CARD}/infiniband/mlx5_0/ports/1/state", "1: DOWN")
     backend = starting(tmp_path)
@@ -52,17 +52,17 @@ def test_a_device_that_was_down_is_not_called_down_while_it_is_in_a_pod(tmp_path
     assert look(backend)["0000:af:00.0"].health
 
 
-def test_it_is_not_handed_out_a_second_time(tmp_path, starting):
+def test_a_device_in_a_pod_is_not_allocated_again(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     device = look(backend)["0000:af:00.0"]
     leave(tree)
     look(backend)
-    with pytest.raises(AllocationError, match=r"0000:af:00\.0 is in another network namespace .a pod has it"):
+    with pytest.raises(AllocationError, match=r"0000:af:00\.0 is in the network namespace of a pod"):
         backend.allocate(request(backend, [device]))
 
 
-def test_it_comes_back_when_the_pod_ends(tmp_path, starting):
+def test_a_device_returns_when_the_pod_ends(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     before = look(backend)["0000:af:00.0"]
@@ -76,7 +76,7 @@ def test_it_comes_back_when_the_pod_ends(tmp_path, starting):
     assert backend.allocate(request(backend, [after])).env["RDMA_DEVICES"] == "mlx5_0"
 
 
-def test_after_a_restart_a_device_in_a_pod_is_known_by_what_stayed(tmp_path, starting):
+def test_after_a_restart_a_device_in_a_pod_is_known_by_its_nodes(tmp_path, starting):
     backend = starting(connectx.in_a_pod(tmp_path).root)
     device = look(backend)["0000:af:00.0"]
     assert device.health
@@ -97,11 +97,11 @@ def test_after_a_restart_a_device_in_a_pod_is_known_by_what_stayed(tmp_path, sta
     assert {"rdma:0000:af:00.0", "ib:mlx5_0", "node:/dev/infiniband/uverbs0"} <= device.claims
     assert device.part_of == {"pci:0000:af:00.0"}
     assert device.numa_nodes == (1,)
-    with pytest.raises(AllocationError, match="a pod has it"):
+    with pytest.raises(AllocationError, match="network namespace of a pod"):
         backend.allocate(request(backend, [device]))
 
 
-def test_after_a_restart_the_part_a_driver_is_bound_to_is_enough(tmp_path, starting):
+def test_after_a_restart_a_bound_auxiliary_device_is_enough(tmp_path, starting):
     tree = connectx.in_a_pod(tmp_path)
     for path in ("infiniband_verbs/uverbs0", "infiniband_mad/umad0"):
         tree.remove(f"{CARD}/{path}")
@@ -111,7 +111,7 @@ def test_after_a_restart_the_part_a_driver_is_bound_to_is_enough(tmp_path, start
     assert "ibDevice" not in device.attributes
 
 
-def test_without_its_rdma_driver_it_is_gone_and_in_no_pod(tmp_path, starting):
+def test_a_device_without_its_rdma_driver_is_gone(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     look(backend)
@@ -121,7 +121,7 @@ def test_without_its_rdma_driver_it_is_gone_and_in_no_pod(tmp_path, starting):
     assert sorted(look(backend)) == ["0000:af:00.1"]
 
 
-def test_what_is_unplugged_while_a_pod_has_it_is_gone(tmp_path, starting):
+def test_an_adapter_unplugged_while_a_pod_holds_it_is_gone(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     look(backend)
@@ -131,7 +131,7 @@ def test_what_is_unplugged_while_a_pod_has_it_is_gone(tmp_path, starting):
     assert sorted(look(backend)) == ["0000:af:00.1"]
 
 
-def test_a_driver_that_makes_no_part_of_its_own_counts_as_long_as_it_is_bound(tmp_path, starting):
+def test_a_driver_without_auxiliary_device_counts_while_it_is_bound(tmp_path, starting):
     tree = machines.efa(tmp_path)
     backend = starting(tmp_path)
     before = look(backend)
@@ -164,7 +164,7 @@ def test_a_scalable_function_in_a_pod_does_not_become_its_pci_function(tmp_path,
     assert sorted(look(starting(tmp_path))) == ["0000:03:00.0", "mlx5_core.sf.2"]
 
 
-def test_a_companion_that_stayed_does_not_keep_its_device_here(tmp_path, starting):
+def test_a_companion_that_stayed_does_not_hide_the_move_of_its_device(tmp_path, starting):
     tree = connectx.connectx8_xdr(tmp_path)
     backend = starting(tmp_path)
     before = look(backend)
@@ -172,11 +172,11 @@ def test_a_companion_that_stayed_does_not_keep_its_device_here(tmp_path, startin
     assert look(backend) == before
     (device,) = look(starting(tmp_path)).values()
     assert device.health
-    with pytest.raises(AllocationError, match="a pod has it"):
+    with pytest.raises(AllocationError, match="network namespace of a pod"):
         backend.allocate(request(backend, [device]))
 
 
-def test_where_all_namespaces_see_all_devices_none_is_in_a_pod(tmp_path, starting):
+def test_in_shared_mode_no_device_is_in_a_pod(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     look(backend)
@@ -187,7 +187,7 @@ def test_where_all_namespaces_see_all_devices_none_is_in_a_pod(tmp_path, startin
     assert found["0000:af:00.1"].attributes["netnsMode"] == "shared"
 
 
-def test_an_interface_that_moved_into_a_pod_is_still_said(tmp_path, starting):
+def test_an_interface_in_a_pod_stays_an_attribute(tmp_path, starting):
     tree = connectx.virtual_functions(tmp_path)
     backend = starting(tmp_path)
     before = look(backend)
@@ -209,7 +209,7 @@ def test_an_interface_with_a_new_name_replaces_the_old_one(tmp_path, starting):
     assert look(backend)["0000:af:00.0"].attributes["netDevs"] == ("rail0",)
 
 
-def test_a_port_that_is_down_keeps_the_rate_it_had(tmp_path, starting):
+def test_a_port_that_is_down_keeps_its_rate(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     assert look(backend)["0000:af:00.0"].attributes["rate"] == 100

@@ -52,16 +52,16 @@ def rxe(name: bytes = b"rxe0\0") -> bytes:
 
 
 @little_endian
-def test_a_request_is_laid_out_as_netlink_h_says() -> None:
+def test_a_request_has_the_layout_of_netlink_h() -> None:
     assert request(0x1406, 7).hex() == "10000000061401000700000000000000"
 
 
-def test_several_messages_of_one_datagram_are_all_read() -> None:
+def test_all_messages_of_a_datagram_are_read() -> None:
     datagram = message(GET, 1, attribute(2, b"a\0")) + message(3, 1)
     assert [found.kind for found in messages(datagram)] == [GET, 3]
 
 
-def test_flags_in_an_attributes_type_are_not_part_of_it() -> None:
+def test_flags_in_the_type_of_an_attribute_are_ignored() -> None:
     assert list(attributes(attribute(15 | 0x8000, b"x"))) == [(15, b"x")]
 
 
@@ -72,7 +72,7 @@ def test_an_error_carries_its_errno() -> None:
     assert Message(GET, 1, struct.pack("=i", -errno.EPERM)).errno == 0
 
 
-def test_numbers_and_texts_that_are_none_are_told_from_those_that_are() -> None:
+def test_invalid_numbers_and_texts_are_empty() -> None:
     assert [number(v) for v in (b"\1", b"\0\0", u32(70000), u64(1 << 40))] == [1, 0, 70000, 1 << 40]
     assert number(None) is number(b"") is number(b"\1\2\3") is None
     assert text(b"mlx5_0\0garbage") == "mlx5_0"
@@ -80,7 +80,7 @@ def test_numbers_and_texts_that_are_none_are_told_from_those_that_are() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_at_all_end_the_reading_and_raise_nothing(data: bytes) -> None:
+def test_arbitrary_bytes_raise_nothing(data: bytes) -> None:
     assert sum(len(found.payload) + 16 for found in messages(data)) <= len(data)
     assert sum(len(value) + 4 for _, value in attributes(data)) <= len(data)
     list(Notifications(RdmaCore()).events(data))
@@ -121,12 +121,12 @@ def kernel(tmp_path: Path) -> Kernel:
 
 
 @pytest.mark.parametrize(("value", "mode"), [(0, "exclusive"), (1, "shared"), (7, None)])
-def test_the_namespace_mode_is_told(kernel: Kernel, value: int, mode: str | None) -> None:
+def test_the_namespace_mode_is_decoded(kernel: Kernel, value: int, mode: str | None) -> None:
     kernel.answers[SYS_GET] = attribute(66, bytes([value]))
     assert kernel.core.netns_mode() == mode
 
 
-def test_a_kernel_that_does_not_know_the_question_leaves_the_mode_unknown(kernel: Kernel) -> None:
+def test_a_kernel_without_the_request_leaves_the_mode_unknown(kernel: Kernel) -> None:
     assert kernel.core.netns_mode() is None
     assert kernel.asked == [SYS_GET]
 
@@ -134,14 +134,12 @@ def test_a_kernel_that_does_not_know_the_question_leaves_the_mode_unknown(kernel
 @pytest.mark.parametrize(
     "error", [TimeoutError("late"), PermissionError(errno.EPERM, "no"), OSError(errno.EPROTONOSUPPORT, "no")]
 )
-def test_no_answer_no_permission_and_no_protocol_are_unknown(kernel: Kernel, error: OSError) -> None:
+def test_without_answer_permission_or_protocol_the_mode_is_unknown(kernel: Kernel, error: OSError) -> None:
     kernel.answers = {SYS_GET: error}
     assert kernel.core.netns_mode() is None
 
 
-def test_without_the_rdma_core_no_socket_is_opened_which_would_load_it(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_without_the_rdma_core_no_socket_is_opened(kernel: Kernel, tmp_path: Path) -> None:
     assert RdmaCore(str(tmp_path / "none"), kernel.ask).netns_mode() is None
     assert kernel.asked == []
 
@@ -150,12 +148,15 @@ def test_without_the_rdma_core_no_socket_is_opened_which_would_load_it(
 
 
 class Line:
-    """Stands for a netlink socket: hands out prepared datagrams, then says nothing more."""
+    """Represents a netlink socket: it returns prepared datagrams, then times out."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.datagrams: list[tuple[bytes, tuple[int, int]]] = []
         self.sent: list[bytes] = []
-        monkeypatch.setattr(nl.socket, "socket", lambda *_: self)
+
+    def ask(self) -> Message | None:
+        """Asks over this line."""
+        return nl.ask(20, GET, timeout=1.0, connect=lambda _: self)
 
     def __enter__(self) -> Line:
         return self
@@ -179,8 +180,8 @@ class Line:
 
 
 @pytest.fixture
-def line(monkeypatch: pytest.MonkeyPatch) -> Line:
-    return Line(monkeypatch)
+def line() -> Line:
+    return Line()
 
 
 KERNEL = (0, 0)
@@ -189,22 +190,22 @@ KERNEL = (0, 0)
 def test_a_refusal_is_an_oserror_with_its_errno(line: Line) -> None:
     line.datagrams = [(message(ERROR, 1, struct.pack("=i", -errno.EINVAL)), KERNEL)]
     with pytest.raises(OSError) as caught:
-        nl.ask(20, GET, timeout=1.0)
+        line.ask()
     assert caught.value.errno == errno.EINVAL
 
 
-def test_answers_of_other_processes_and_to_other_questions_are_not_taken(line: Line) -> None:
+def test_answers_from_other_processes_and_to_other_requests_are_ignored(line: Line) -> None:
     line.datagrams = [
         (message(GET, 1, b"fake"), (4711, 0)),
         (message(GET, 9, b"old_"), KERNEL),
         (message(GET, 1, b"true"), KERNEL),
     ]
-    assert nl.ask(20, GET, timeout=1.0) == Message(GET, 1, b"true")
+    assert line.ask() == Message(GET, 1, b"true")
 
 
-def test_an_acknowledgement_alone_is_no_answer(line: Line) -> None:
+def test_an_acknowledgement_is_not_an_answer(line: Line) -> None:
     line.datagrams = [(message(ERROR, 1, struct.pack("=i", 0)), KERNEL)]
-    assert nl.ask(20, GET, timeout=1.0) is None
+    assert line.ask() is None
 
 
 def test_an_empty_answer_leaves_the_mode_unknown(kernel: Kernel) -> None:
@@ -214,22 +215,22 @@ def test_an_empty_answer_leaves_the_mode_unknown(kernel: Kernel) -> None:
     assert kernel.core.netns_mode() is None
 
 
-def test_silence_is_a_timeout(line: Line) -> None:
+def test_no_answer_is_a_timeout(line: Line) -> None:
     with pytest.raises(TimeoutError):
-        nl.ask(20, GET, timeout=1.0)
+        line.ask()
 
 
-def test_the_real_kernel_refuses_a_question_it_does_not_know() -> None:
+def test_the_real_kernel_refuses_an_unknown_request() -> None:
     with pytest.raises(OSError):
         nl.ask(nl.ROUTE, 1023, timeout=120)
 
 
-def test_this_machine_gives_an_answer_whatever_it_has() -> None:
+def test_every_machine_gives_a_valid_mode() -> None:
     assert RdmaCore().netns_mode() in ("shared", "exclusive", None)
     if not Path(netlink.CORE).is_dir():
         assert RdmaCore().netns_mode() is None
 
 
-def test_nothing_of_pyroute2_is_imported() -> None:
+def test_pyroute2_is_not_imported() -> None:
     script = "import devhost_rdma as rdma, sys; rdma.devhost_backends(); sys.exit('pyroute2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0

@@ -20,7 +20,7 @@ def software(tmp_path: Path, looking: BackendFixture) -> dict[str, Device]:
     return by_id(looking(tmp_path))
 
 
-def test_software_devices_of_a_real_kernel_are_told_apart(software: dict[str, Device]) -> None:
+def test_software_devices_of_a_real_kernel_are_distinguished(software: dict[str, Device]) -> None:
     assert software.keys() == {"rxe0", "siw0"}
     alike = {"linkLayer": "ethernet", "ports": 1, "isVf": False, "hasIssm": False, "hasRdmaCm": True}
     own = {

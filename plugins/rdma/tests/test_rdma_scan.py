@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,8 @@ LINKS = Event("net", "change", NETWORK)
 Reads = Callable[[], Any]
 
 
-def start(root: Path) -> Rdma:
-    return Rdma(RdmaOptions(), ServiceContext("rdma", root, ("*",)))
+def start(root: Path, sysfs: Sysfs | None = None) -> Rdma:
+    return Rdma(RdmaOptions(), ServiceContext("rdma", root, ("*",)), sysfs=sysfs)
 
 
 def look(backend: Rdma, *events: Event) -> dict[str, Device]:
@@ -42,23 +40,42 @@ def look(backend: Rdma, *events: Event) -> dict[str, Device]:
     return {device.id: device for device in backend.discover()}
 
 
+class Recording(Sysfs):
+    """Records the path of every text file that is read; can remove a directory and refuse to list a class."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.paths: list[str] = []
+        self.refused = ""
+        self.vanishing: tuple[Path, str] | None = None
+
+    def text(self, path: str) -> str:
+        self.paths.append(path)
+        found = super().text(path)
+        if self.vanishing and path.endswith(self.vanishing[1]):
+            shutil.rmtree(self.vanishing[0], ignore_errors=True)
+        return found
+
+    def identities(self, path: str) -> dict[str, int]:
+        if self.refused and path.endswith(self.refused):
+            raise PermissionError(13, "Permission denied", path)
+        return super().identities(path)
+
+
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def sysfs(tmp_path: Path) -> Recording:
+    return Recording(tmp_path)
+
+
+@pytest.fixture
+def reads(sysfs: Recording) -> list[str]:
     """The path of every text file that is read."""
-    seen: list[str] = []
-    text = Sysfs.text
-
-    def noted(self: Sysfs, path: str) -> str:
-        seen.append(path)
-        return text(self, path)
-
-    monkeypatch.setattr(Sysfs, "text", noted)
-    return seen
+    return sysfs.paths
 
 
-def test_an_event_of_something_else_reads_no_device(tmp_path, reads):
+def test_an_unrelated_event_reads_no_device(tmp_path, sysfs, reads):
     connectx.connectx5_roce(tmp_path)
-    backend = start(tmp_path)
+    backend = start(tmp_path, sysfs)
     before = look(backend)
     reads.clear()
     after = look(
@@ -71,9 +88,9 @@ def test_an_event_of_something_else_reads_no_device(tmp_path, reads):
     assert all(after[name] is before[name] for name in before)
 
 
-def test_a_change_of_links_reads_the_ports_and_nothing_else(tmp_path, reads):
+def test_a_change_of_links_reads_the_ports_and_nothing_else(tmp_path, sysfs, reads):
     tree = connectx.connectx5_roce(tmp_path)
-    backend = start(tmp_path)
+    backend = start(tmp_path, sysfs)
     before = look(backend)
     reads.clear()
     tree.file(f"{CARD}/infiniband/mlx5_0/ports/1/state", "1: DOWN")
@@ -86,9 +103,9 @@ def test_a_change_of_links_reads_the_ports_and_nothing_else(tmp_path, reads):
     assert after["0000:af:00.1"] is before["0000:af:00.1"]
 
 
-def test_an_event_of_one_function_reads_that_one_again(tmp_path, reads):
+def test_an_event_of_one_function_reads_that_one_again(tmp_path, sysfs, reads):
     tree = connectx.connectx5_roce(tmp_path)
-    backend = start(tmp_path)
+    backend = start(tmp_path, sysfs)
     before = look(backend)
     reads.clear()
     tree.netdev(CARD.removeprefix("/sys/devices/"), "rail0")
@@ -98,7 +115,7 @@ def test_an_event_of_one_function_reads_that_one_again(tmp_path, reads):
     assert not any(path.startswith(TWIN) for path in reads)
 
 
-def test_the_removal_of_what_they_hang_on_concerns_all_below(tmp_path):
+def test_the_removal_of_a_parent_device_concerns_everything_below(tmp_path):
     tree = connectx.connectx5_roce(tmp_path)
     backend = start(tmp_path)
     assert len(look(backend)) == 2
@@ -106,7 +123,7 @@ def test_the_removal_of_what_they_hang_on_concerns_all_below(tmp_path):
     assert look(backend, tree.remove(port)) == {}
 
 
-def test_a_device_that_came_back_under_its_name_is_read_anew_without_any_event_of_it(tmp_path):
+def test_a_device_that_returned_under_its_name_is_read_again_without_an_event(tmp_path):
     tree = machines.broadcom(tmp_path)
     backend = start(tmp_path)
     look(backend)
@@ -129,9 +146,9 @@ def test_without_an_event_anything_may_have_changed(tmp_path):
     assert found["0000:af:00.0"].attributes["fwVersion"] == "16.35.9999"
 
 
-def test_a_storm_of_events_is_one_full_look(tmp_path, reads):
+def test_a_storm_of_events_is_one_full_scan(tmp_path, sysfs, reads):
     connectx.connectx5_roce(tmp_path)
-    backend = start(tmp_path)
+    backend = start(tmp_path, sysfs)
     look(backend)  # the first one also sorts out which PCI functions are no adapters
     reads.clear()
     look(backend)
@@ -141,7 +158,7 @@ def test_a_storm_of_events_is_one_full_look(tmp_path, reads):
     assert len(reads) == full
 
 
-def test_an_unchanged_machine_gives_the_same_objects(tmp_path):
+def test_unchanged_rdma_devices_are_the_same_objects(tmp_path):
     backend = start(connectx.virtual_functions(tmp_path).root)
     before = look(backend)
     after = look(backend)
@@ -157,54 +174,32 @@ def test_a_software_device_follows_its_interface_to_a_new_name(tmp_path):
     assert after["rxe0"].attributes["netDevs"] == ("fabric0",)
 
 
-def test_a_class_that_cannot_be_listed_is_an_error_and_no_empty_list(tmp_path, monkeypatch):
+def test_a_class_that_cannot_be_listed_is_an_error_and_no_empty_list(tmp_path, sysfs):
     connectx.connectx5_roce(tmp_path)
-    backend = start(tmp_path)
+    backend = start(tmp_path, sysfs)
     before = look(backend)
-    scandir = os.scandir
-
-    def refused(path: str) -> object:
-        if str(path).endswith("/infiniband"):
-            raise PermissionError(13, "Permission denied", path)
-        return scandir(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", refused)
-        with pytest.raises(PermissionError):
-            look(backend)
+    sysfs.refused = "/infiniband"
+    with pytest.raises(PermissionError):
+        look(backend)
+    sysfs.refused = ""
     assert look(backend) == before
 
 
-@contextmanager
-def vanishing(path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> Iterator[None]:
-    """Takes a directory away in the moment a file of it is read."""
-    text = Sysfs.text
-
-    def going(self: Sysfs, file: str) -> str:
-        found = text(self, file)
-        if file.endswith(after):
-            shutil.rmtree(path, ignore_errors=True)
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Sysfs, "text", going)
-        yield
-
-
 @pytest.mark.parametrize("after", ["mlx5_0/node_type", "mlx5_0/fw_ver", "ports/1/state", "uverbs0/ibdev"])
-def test_a_device_that_goes_while_it_is_read_takes_no_other_with_it(after, tmp_path, monkeypatch):
+def test_a_device_that_vanishes_during_a_scan_affects_no_other(after, tmp_path, sysfs):
     connectx.connectx5_roce(tmp_path)
-    backend = start(tmp_path)
+    backend = start(tmp_path, sysfs)
     expected = look(backend)["0000:af:00.1"]
     for place in ("infiniband/mlx5_0", "infiniband_verbs/uverbs0"):
-        with vanishing(tmp_path / CARD.lstrip("/") / place, monkeypatch, after):
-            found = look(backend)
+        sysfs.vanishing = tmp_path / CARD.lstrip("/") / place, after
+        found = look(backend)
+        sysfs.vanishing = None
         assert found["0000:af:00.1"] == expected
     assert sorted(look(backend)) in (["0000:af:00.1"], ["0000:af:00.0", "0000:af:00.1"])
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_bad_files_of_one_device_change_no_other(what, tmp_path):
+def test_damaged_files_of_one_device_affect_no_other(what, tmp_path):
     root = tmp_path / "root"
     connectx.connectx5_roce(root)
     expected = look(start(root))["0000:af:00.1"]
@@ -230,13 +225,13 @@ def test_a_card_in_switchdev_mode_has_its_own_interface_and_not_those_of_its_fun
     assert found["0000:3b:00.2"].attributes["pfName"] == "ens3f0np0"
 
 
-def test_a_software_device_that_does_not_show_what_makes_it_has_no_driver(tmp_path):
+def test_a_software_device_of_an_unknown_driver_has_no_driver(tmp_path):
     RdmaTree(tmp_path).ibdev("virtual", "new0", roce("eth0", EDR))
     (device,) = look(start(tmp_path)).values()
     assert (device.id, device.attributes.get("driver")) == ("new0", None)
 
 
-def test_what_hangs_on_no_pci_function_is_named_by_what_it_hangs_on(tmp_path):
+def test_a_device_without_a_pci_function_is_named_after_its_parent(tmp_path):
     tree = RdmaTree(tmp_path, "hns")
     chip = tree.device("platform/HISI00D1:00", "platform", DRIVER="hns_roce").removeprefix("/sys/devices/")
     tree.ibdev(chip, "hns_0", roce("eth0", EDR))
@@ -257,7 +252,7 @@ class Followed(PortWatch):
         self.files = list(files)
 
 
-def test_ports_that_no_interface_tells_of_are_polled_and_others_are_not(tmp_path, monkeypatch):
+def test_only_ports_without_an_interface_are_polled(tmp_path, monkeypatch):
     tree = RdmaTree(tmp_path, "mlx5_core")
     card = tree.function("0000:19:00.0", "mlx5_core", "15b3:1023")
     tree.ibdev(card, "mlx5_0", infiniband(HDR))
@@ -278,6 +273,14 @@ def test_ports_that_no_interface_tells_of_are_polled_and_others_are_not(tmp_path
     assert len(ports.files) == 2, "a pod has the interface"
 
 
-def test_a_change_of_ports_is_no_reason_to_read_everything():
+def test_a_change_of_ports_does_not_cause_a_full_scan():
     assert [event.sys_path for event in (LINK, PORT)] == ["/sys/class/net", "/sys/class/infiniband"]
     assert {LINK.subsystem, PORT.subsystem} <= set(Rdma.subsystems)
+
+
+def test_a_device_whose_name_cannot_be_claimed_hides_no_other(tmp_path):
+    tree = RdmaTree(tmp_path, "mlx5_core")
+    for number, name in enumerate(("mlx5_0", "trailing blank ", "control\x01")):
+        card = tree.function(f"0000:1{number}:00.0", "mlx5_core", "15b3:1017")
+        tree.ibdev(card, name, roce(f"eth{number}", EDR))
+    assert list(look(start(tmp_path))) == ["0000:10:00.0"]

@@ -55,11 +55,11 @@ def test_a_rate_is_in_whole_gigabits(text, gigabits):
         ("(null)", ""),
     ],
 )
-def test_a_guid_that_nobody_set_is_none(text, guid):
+def test_an_unset_guid_is_empty(text, guid):
     assert model.guid(text) == guid
 
 
-def test_what_a_vendor_wrote_is_one_short_line():
+def test_vendor_texts_are_one_short_line():
     assert model.label("28.39.1002") == "28.39.1002"
     assert model.label("a\nb") == ""
     assert model.label("x" * 129) == ""
@@ -86,7 +86,7 @@ def port(number: int = 1, state: str = "active", rate: int | None = 100, **other
     return Port(number, state, words["phys_state"], words["link_layer"], rate)
 
 
-def test_the_fastest_active_port_speaks_for_all_else_the_first():
+def test_the_fastest_active_port_represents_the_device_else_the_first():
     slow, fast, down = port(1, rate=40), port(2, rate=200), port(3, "down", 400)
     assert best_port([slow, fast, down]) is fast
     assert best_port([down, slow]) is slow
@@ -109,14 +109,14 @@ def test_the_fastest_active_port_speaks_for_all_else_the_first():
         ),
         (
             [port(1, "init", link_layer="infiniband")],
-            "port 1 is in state init: no subnet manager has set it up",
+            "port 1 is in state init: no subnet manager has configured it",
         ),
         (
             [port(1, "armed", link_layer="infiniband")],
-            "port 1 is in state armed: no subnet manager has set it up",
+            "port 1 is in state armed: no subnet manager has configured it",
         ),
         ([port(1, "init")], "port 1 is in state init (phys state: link up)"),
-        ([port(1, "")], "port 1 does not say its state"),
+        ([port(1, "")], "the state of port 1 is unknown"),
         (
             [port(1, "down", phys_state="polling"), port(2, "down", phys_state="disabled")],
             "port 1 is down (phys state: polling), port 2 is down (phys state: disabled)",
@@ -127,7 +127,7 @@ def test_the_fastest_active_port_speaks_for_all_else_the_first():
         ),
     ],
 )
-def test_a_function_without_an_active_port_says_why(ports, reason):
+def test_a_function_without_an_active_port_is_unhealthy_with_the_reason(ports, reason):
     assert health_of(ports, "", ignore_ports=False).reason == (reason or None)
     assert health_of(ports, "", ignore_ports=True).healthy
     assert health_of(ports, "umad missing", ignore_ports=True).reason == "umad missing"
@@ -161,10 +161,10 @@ def test_a_function_without_an_active_port_says_why(ports, reason):
         ),
     ],
 )
-def test_a_device_is_named_by_what_it_hangs_on(path, place):
+def test_a_device_is_named_after_its_parent(path, place):
     assert place_of(path, "mlx5_0") == place
 
 
-def test_a_place_without_a_legal_name_has_one_all_the_same():
+def test_a_place_with_an_illegal_name_gets_a_legal_one():
     assert place_at("/sys/devices/%%%").id == "device"
     assert len(place_at(f"/sys/devices/{'x' * 200}").id) == 63

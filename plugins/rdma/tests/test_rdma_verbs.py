@@ -1,4 +1,4 @@
-"""The deep probe says what verbs see, keeps nothing open, and survives whatever pyverbs or a device does."""
+"""The verbs probe reports what verbs see, keeps nothing open, and survives failing devices and libraries."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import errno
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from devhost_rdma.verbs import Verbs, Verdict, judge
 
 from devhost.backend import HEALTHY, unhealthy
-from devhost.backend.process import Leftover, kill_group
+from devhost.backend.process import Leftover, TimedOut, kill_group
 
 DEADLINE = 60.0
 """Seconds for a process to start and answer on a busy machine."""
@@ -96,9 +97,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def test_whether_pyverbs_is_installed_is_told_without_importing_it(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pyverbs_is_detected_without_importing_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(machine.packages)])
     assert Verbs().is_installed
     monkeypatch.setattr(sys, "path", [])
@@ -111,7 +110,7 @@ def test_a_device_that_opens_and_answers_is_healthy(machine: Machine) -> None:
     assert probe(["mlx5_0", "smi0"]) == dict.fromkeys(("mlx5_0", "smi0"), Verdict(HEALTHY))
 
 
-def test_every_context_is_closed_again_also_when_a_port_fails(machine: Machine) -> None:
+def test_every_context_is_closed_even_if_a_port_fails(machine: Machine) -> None:
     machine.has({"a": {"ports": [ACTIVE]}, "b": {"ports": [ACTIVE, None]}})
     found = probe(["a", "b"])
     assert found["a"].health == HEALTHY
@@ -121,7 +120,7 @@ def test_every_context_is_closed_again_also_when_a_port_fails(machine: Machine) 
     assert list(machine.open.iterdir()) == []
 
 
-def test_a_device_that_cannot_be_opened_says_why(machine: Machine) -> None:
+def test_a_device_that_cannot_be_opened_is_unhealthy_with_the_reason(machine: Machine) -> None:
     machine.has({"mlx5_0": {"errno": errno.ENOMEM}})
     assert probe(["mlx5_0"])["mlx5_0"].health == unhealthy(
         "cannot be opened: Failed to open device mlx5_0. Errno: 12, Cannot allocate memory"
@@ -129,51 +128,61 @@ def test_a_device_that_cannot_be_opened_says_why(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENODEV, errno.ENXIO, errno.EBUSY])
-def test_a_device_that_is_going_away_is_not_judged(machine: Machine, code: int) -> None:
+def test_a_device_that_is_being_removed_gets_no_verdict(machine: Machine, code: int) -> None:
     machine.has({"mlx5_0": {"errno": code}})
     verdict = probe(["mlx5_0"])["mlx5_0"]
     assert verdict.health is None
     assert verdict.note.startswith("it is going away: Failed to open device mlx5_0")
 
 
-def test_a_missing_right_of_devhosts_own_is_not_held_against_the_device(machine: Machine) -> None:
+def test_a_missing_permission_of_devhost_gives_no_verdict(machine: Machine) -> None:
     machine.has({"mlx5_0": {"errno": errno.EPERM}})
     verdict = probe(["mlx5_0"])["mlx5_0"]
     assert verdict.health is None
-    assert verdict.note.startswith("devhost may not open it")
+    assert verdict.note.startswith("permission denied")
 
 
-def test_a_device_in_another_network_namespace_is_not_judged(machine: Machine) -> None:
+def test_a_device_in_another_network_namespace_gets_no_verdict(machine: Machine) -> None:
     machine.has({"mlx5_1": {"ports": [ACTIVE]}})
     assert probe(["mlx5_0"]) == {"mlx5_0": Verdict(None, note="libibverbs does not know it")}
 
 
-def test_without_an_rdma_core_no_device_is_judged(machine: Machine) -> None:
+def test_without_an_rdma_core_no_device_gets_a_verdict(machine: Machine) -> None:
     machine.has(None)
     assert probe(["mlx5_0"])["mlx5_0"].health is None
 
 
-def test_a_device_that_hangs_is_unhealthy_and_those_before_it_are_judged(machine: Machine) -> None:
+def test_a_hanging_device_is_unhealthy_and_earlier_ones_get_a_verdict(machine: Machine) -> None:
+    def until_b(command: Sequence[str], **_: object) -> NoReturn:
+        """Runs the program until it opens b, as if the deadline had passed."""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
+            assert child.stdout is not None
+            output = b""
+            while b'"name": "b"' not in output:
+                output += child.stdout.readline()
+            kill_group(child)
+        raise TimedOut("too late", output)
+
     machine.has({"a": {"ports": [ACTIVE]}, "b": {"hangs": True}, "c": {"ports": [ACTIVE]}})
-    # long enough for the first answer to be out on a slow machine
-    verdicts = Verbs(deadline=3.0).probe(["a", "b", "c"])
+    verbs = Verbs(run=until_b, clock=lambda: time.monotonic() + 5.0)
+    verdicts = verbs.probe(["a", "b", "c"])
     assert verdicts["a"].health == HEALTHY
     assert verdicts["b"].health is not None
     assert verdicts["b"].health.reason.startswith("verbs did not answer within")
     assert "c" not in verdicts
 
 
-def test_the_last_of_a_long_row_that_ran_out_of_time_is_not_taken_for_hung() -> None:
+def test_a_device_whose_turn_came_late_does_not_count_as_hung() -> None:
     lines = '{"name": "a", "since": 100.0}\n{"name": "a", "ports": 1}\n{"name": "b", "since": 104.5}\n'
     assert judge(lines, 105.0) == {"a": Verdict(HEALTHY)}
     assert judge(lines, 107.0)["b"].health == unhealthy("verbs did not answer within 2 s")
 
 
-def test_a_process_too_slow_to_start_judges_nothing() -> None:
+def test_a_process_that_starts_too_slowly_gives_no_verdict() -> None:
     assert judge("", 105.0) == {}
 
 
-def test_a_crash_in_a_providers_library_ends_only_the_probe(machine: Machine) -> None:
+def test_a_crash_in_a_library_ends_only_the_probe(machine: Machine) -> None:
     machine.has({"a": {"ports": [ACTIVE]}, "b": {"crashes": True}})
     verdicts = probe(["a", "b"])
     assert verdicts["a"].health == HEALTHY
@@ -181,13 +190,13 @@ def test_a_crash_in_a_providers_library_ends_only_the_probe(machine: Machine) ->
     assert verdicts["b"].note == "pyverbs cannot be used: signal 6"
 
 
-def test_a_pyverbs_that_cannot_be_imported_says_so_and_judges_nothing(machine: Machine) -> None:
+def test_a_failing_import_of_pyverbs_is_reported_without_a_verdict(machine: Machine) -> None:
     (machine.packages / "pyverbs/device.py").write_text("raise ImportError('libibverbs.so.1: cannot open')\n")
     note = "pyverbs cannot be used: libibverbs.so.1: cannot open"
     assert probe(["a", "b"]) == dict.fromkeys(("a", "b"), Verdict(None, note=note))
 
 
-def test_a_broken_pyverbs_is_one_line_and_no_traceback(machine: Machine) -> None:
+def test_a_broken_pyverbs_is_reported_in_one_line(machine: Machine) -> None:
     (machine.packages / "pyverbs/device.py").write_text("1 / 0\n")
     assert probe(["a"])["a"].note == "pyverbs cannot be used: ZeroDivisionError: division by zero"
 
@@ -196,54 +205,38 @@ def test_no_devices_start_no_process() -> None:
     assert Verbs(python=["/nowhere/python"]).probe([]) == {}
 
 
-def test_a_process_that_cannot_be_started_judges_nothing() -> None:
+def test_a_process_that_cannot_start_gives_no_verdict() -> None:
     assert Verbs(python=["/nowhere/python"]).probe(["a"]) == {
         "a": Verdict(None, note="the probe cannot be started: No such file or directory")
     }
 
 
-class Held:
-    """Keeps the signal from processes, as a call into the kernel would; kills them when asked to."""
-
-    def __init__(self) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def __call__(self, process: subprocess.Popen[bytes]) -> None:
-        if process not in self.processes:
-            self.processes.append(process)
-
-    def let_go(self) -> None:
-        for process in self.processes:
-            kill_group(process)
-            process.wait(DEADLINE)
+OUTPUT = b'{"name": "a", "ports": 1}\n{"name": "b", "since": 0.0}\n{"na'
 
 
-SO_FAR = """
-import sys, time
-print('{"name": "a", "ports": 1}', '{"name": "b", "since": 0.0}', '{"na', sep="\\n", end="", flush=True)
-time.sleep(3600)
-"""
+def test_while_a_probe_cannot_be_killed_no_other_starts() -> None:
+    starts: list[Sequence[str]] = []
+    leftovers = list[Leftover]()
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
 
+        def late(command: Sequence[str], **_: object) -> NoReturn:
+            """A program that does not end although it was killed."""
+            starts.append(command)
+            raise TimedOut("too late", OUTPUT, Leftover(child))
 
-def test_a_probe_that_cannot_be_killed_is_left_behind_and_no_other_is_started() -> None:
-    held, leftovers = Held(), list[Leftover]()
-    command = [sys.executable, "-I", "-S", "-c", SO_FAR]
-    try:
-        first = Verbs(python=command, deadline=2.0, grace=0.01, kill=held, leftovers=leftovers)
-        verdicts = first.probe(["a", "b"])
+        verdicts = Verbs(run=late, leftovers=leftovers).probe(["a", "b"])
         assert verdicts["a"].health == HEALTHY
         assert verdicts["b"].health is not None and not verdicts["b"].health
-        # whichever backend asks: one whose options changed is another one
-        second = Verbs(python=command, leftovers=leftovers)
+        # also by another backend object, after a change of its options
+        second = Verbs(run=late, leftovers=leftovers)
         assert second.probe(["a"]) == {"a": Verdict(None, note="an earlier probe still hangs in the kernel")}
-        assert len(held.processes) == 1
-    finally:
-        held.let_go()
+        assert len(starts) == 1
+        child.kill()
     again = Verbs(python=["/nowhere/python"], leftovers=leftovers)
     assert again.probe(["a"])["a"].note.startswith("the probe cannot be started")
 
 
-def test_lines_that_are_no_answers_are_left_out() -> None:
+def test_invalid_lines_are_ignored() -> None:
     good = json.dumps({"name": "a", "ports": []})
     assert list(judge(f'libibverbs: warning\n[1]\n"x"\n{{}}\n{good}\n{{"name": "b", "po')) == ["a"]
     assert judge("") == {}

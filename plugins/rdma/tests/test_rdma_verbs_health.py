@@ -42,20 +42,20 @@ def pyverbs() -> FakeVerbs:
     return FakeVerbs()
 
 
-def test_the_main_rdma_device_of_each_device_that_is_here_is_asked(pyverbs):
+def test_the_main_rdma_device_of_each_present_device_is_probed(pyverbs):
     pyverbs.answers = {"mlx5_0": Verdict(HEALTHY), "mlx5_1": Verdict(unhealthy("cannot be opened: x"))}
     found = VerbsHealth(VerbsProbe.AUTO, LOG, pyverbs).probe(DEVICES, NAMES)
     assert pyverbs.asked == [["mlx5_0", "mlx5_1"]]
     assert found == {"0000:3b:00.0": HEALTHY, "0000:3b:00.1": unhealthy("cannot be opened: x")}
 
 
-def test_nothing_learnt_says_nothing_of_a_device_and_is_logged_once(pyverbs, caplog):
+def test_an_inconclusive_result_is_logged_once_without_a_verdict(pyverbs, caplog):
     caplog.set_level(logging.INFO)
     pyverbs.answers = {"mlx5_0": Verdict(None, note="libibverbs does not know it")}
     probe = VerbsHealth(VerbsProbe.AUTO, LOG, pyverbs)
     for _ in range(3):
         assert probe.probe(DEVICES, NAMES) == {}
-    assert caplog.messages == ["mlx5_0 is judged by sysfs alone: libibverbs does not know it"]
+    assert caplog.messages == ["only sysfs shows the health of mlx5_0: libibverbs does not know it"]
     pyverbs.answers = {"mlx5_0": Verdict(HEALTHY)}
     probe.probe(DEVICES, NAMES)
     pyverbs.answers = {"mlx5_0": Verdict(None, note="libibverbs does not know it")}
@@ -63,7 +63,7 @@ def test_nothing_learnt_says_nothing_of_a_device_and_is_logged_once(pyverbs, cap
     assert len(caplog.messages) == 2
 
 
-def test_an_answer_about_something_else_is_left_out(pyverbs):
+def test_an_answer_about_another_device_is_ignored(pyverbs):
     pyverbs.answers = {"mlx5_9": Verdict(HEALTHY)}
     assert VerbsHealth(VerbsProbe.AUTO, LOG, pyverbs).probe(DEVICES, NAMES) == {}
 
@@ -73,13 +73,13 @@ def test_without_devices_nothing_is_started(pyverbs):
     assert pyverbs.asked == []
 
 
-def test_who_does_not_want_it_does_not_get_it(pyverbs):
+def test_the_probe_can_be_disabled(pyverbs):
     assert VerbsHealth(VerbsProbe.NEVER, LOG, pyverbs).probe(DEVICES, NAMES) == {}
     assert pyverbs.asked == []
 
 
 @pytest.mark.parametrize(("wish", "said"), [(VerbsProbe.AUTO, 0), (VerbsProbe.ALWAYS, 1)])
-def test_that_pyverbs_is_missing_is_said_once_to_who_asked_for_it(wish, said, pyverbs, caplog):
+def test_missing_pyverbs_is_logged_once_if_the_probe_is_required(wish, said, pyverbs, caplog):
     pyverbs.installed = False
     probe = VerbsHealth(wish, LOG, pyverbs)
     for _ in range(3):
@@ -88,14 +88,14 @@ def test_that_pyverbs_is_missing_is_said_once_to_who_asked_for_it(wish, said, py
     assert all("pyverbs is not installed" in message for message in caplog.messages)
 
 
-def test_a_recorded_tree_is_never_asked(pyverbs, tmp_path):
+def test_a_recorded_tree_is_never_probed(pyverbs, tmp_path):
     connectx.connectx5_roce(tmp_path)
     backend = Rdma(RdmaOptions(), ServiceContext("rdma", tmp_path, ("*",)), verbs=pyverbs)
     assert backend.probe(backend.discover()) == {}
     assert pyverbs.asked == []
 
 
-def test_a_container_asks_where_it_has_the_nodes_at_their_own_place(pyverbs, tmp_path):
+def test_a_container_probes_if_the_nodes_are_mounted_in_dev(pyverbs, tmp_path):
     connectx.connectx5_roce(tmp_path)
     context = ServiceContext("rdma", tmp_path, ("*",))
     own_nodes = str(tmp_path / "dev" / "infiniband")

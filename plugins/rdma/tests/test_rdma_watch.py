@@ -68,33 +68,33 @@ def test_statistics_promiscuous_mode_and_queue_lengths_do_not_matter(links: Link
     assert not links.take(link(2, flags, name="eth0", operstate=6, carrier=1, more=noise))
 
 
-def test_a_wireless_event_which_leaves_the_state_out_does_not_matter(links: Links) -> None:
+def test_a_wireless_event_without_the_state_does_not_matter(links: Links) -> None:
     assert not links.take(link(2, name="eth0", more=attribute(11, bytes(32))))
     assert not links.take(link(2, name="eth0", operstate=6, carrier=1))
 
 
-def test_a_link_that_leaves_a_bridge_is_not_taken_for_one_that_is_gone(links: Links) -> None:
+def test_a_link_that_leaves_a_bridge_does_not_count_as_removed(links: Links) -> None:
     assert not links.take(link(2, kind=DELLINK, family=7))
     assert not links.take(link(2, name="eth0", operstate=6, carrier=1))
 
 
-def test_a_link_that_comes_or_goes_matters_once(links: Links) -> None:
+def test_a_new_or_removed_link_matters_once(links: Links) -> None:
     assert links.take(link(3, name="eth1"))
     assert links.take(link(3, kind=DELLINK))
     assert not links.take(link(3, kind=DELLINK))
 
 
-def test_messages_lost_mean_that_nothing_is_known_any_more(links: Links) -> None:
+def test_lost_messages_make_all_links_unknown(links: Links) -> None:
     links.lost()
     assert links.take(link(2, name="eth0", operstate=6, carrier=1))
 
 
-def test_one_change_in_a_datagram_of_many_messages_is_found(links: Links) -> None:
+def test_one_change_among_many_messages_is_found(links: Links) -> None:
     same = link(2, name="eth0", operstate=6, carrier=1)
     assert links.take(same * 50 + link(2, 0, name="eth0", operstate=2) + same)
 
 
-def test_other_messages_and_malformed_ones_do_not_matter(links: Links) -> None:
+def test_other_and_malformed_messages_do_not_matter(links: Links) -> None:
     assert not links.take(link(2, 0, kind=NEWADDR))
     assert not links.take(message(NEWLINK, payload=b"short"))
     assert not links.take(link(9)[:-3])
@@ -236,7 +236,7 @@ async def test_a_notification_of_the_rdma_core_is_an_event(kernel: Kernel) -> No
         assert await seen.next() == PORT
 
 
-async def test_noise_is_no_event(kernel: Kernel) -> None:
+async def test_irrelevant_messages_cause_no_event(kernel: Kernel) -> None:
     async with listening(kernel) as seen:
         kernel.send(link(2, name="eth0", operstate=6))
         assert await seen.next() == LINK
@@ -265,7 +265,7 @@ async def test_hundreds_of_messages_are_few_events(kernel: Kernel) -> None:
         assert len(events) <= 2
 
 
-async def test_a_port_that_follows_its_link_late_is_looked_at_once_more(
+async def test_ports_are_read_once_more_after_a_change(
     kernel: Kernel,
 ) -> None:
     async with listening(kernel, times=replace(QUICK, repeat=0.05)) as seen:
@@ -294,7 +294,7 @@ class Overflowing:
         self._inner.close()
 
 
-async def test_lost_messages_mean_that_anything_may_have_changed(
+async def test_lost_messages_cause_a_full_scan(
     kernel: Kernel,
 ) -> None:
     kernel.overflow = errno.ENOBUFS
@@ -309,7 +309,7 @@ async def test_lost_messages_mean_that_anything_may_have_changed(
         assert kernel.opened.count((nl.ROUTE, 1)) == 1
 
 
-async def test_a_socket_that_fails_is_opened_again(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_socket_is_opened_again(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     kernel.overflow = errno.EIO
     async with listening(kernel) as seen:
@@ -324,7 +324,7 @@ async def test_a_socket_that_fails_is_opened_again(kernel: Kernel, caplog: pytes
     ]
 
 
-async def test_a_refused_socket_is_logged_once_and_tried_again_and_the_other_works(
+async def test_a_refused_socket_is_logged_once_and_retried_while_the_other_works(
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel.refuses[nl.ROUTE] = PermissionError(errno.EPERM, "Operation not permitted")
@@ -337,7 +337,7 @@ async def test_a_refused_socket_is_logged_once_and_tried_again_and_the_other_wor
     ]
 
 
-async def test_the_rdma_core_is_listened_to_once_it_is_loaded_and_never_loaded_by_it(kernel: Kernel) -> None:
+async def test_the_rdma_core_is_watched_once_it_is_loaded_and_never_loaded_by_devhost(kernel: Kernel) -> None:
     kernel.core.rmdir()
     async with listening(kernel) as seen:
         assert kernel.opened == [(nl.ROUTE, 1)]
@@ -347,7 +347,7 @@ async def test_the_rdma_core_is_listened_to_once_it_is_loaded_and_never_loaded_b
         assert await seen.next() == PORT
 
 
-async def test_in_a_recorded_tree_nothing_is_listened_to(
+async def test_a_recorded_tree_opens_no_netlink_socket(
     kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -355,7 +355,7 @@ async def test_in_a_recorded_tree_nothing_is_listened_to(
         assert seen.events.empty()
     assert kernel.opened == []
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path} is a recorded tree: its links cannot be listened to"
+        f"{tmp_path} is a recorded tree: link changes are not watched"
     ]
 
 
@@ -381,7 +381,7 @@ async def test_a_polled_state_that_changes_is_an_event(kernel: Kernel, tmp_path:
         assert await seen.next() == PORT
 
 
-async def test_a_port_that_is_new_to_the_poll_is_no_event(kernel: Kernel, tmp_path: Path) -> None:
+async def test_a_newly_polled_port_causes_no_event(kernel: Kernel, tmp_path: Path) -> None:
     one = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
     async with listening(kernel, tmp_path, [one]) as seen:
         await until(lambda: seen.context.readings >= 2)
@@ -390,7 +390,7 @@ async def test_a_port_that_is_new_to_the_poll_is_no_event(kernel: Kernel, tmp_pa
         assert seen.events.empty()
 
 
-async def test_a_reading_that_fails_is_logged_once_and_tried_again_later(
+async def test_a_failed_reading_is_logged_once_and_retried(
     kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -403,7 +403,7 @@ async def test_a_reading_that_fails_is_logged_once_and_tried_again_later(
         seen.context.error = None
         await until(lambda: len(caplog.records) == 2)
     assert [record.getMessage() for record in caplog.records] == [
-        "reading the state of RDMA ports failed: [Errno 5] Input/output error",
+        "cannot read the state of RDMA ports: [Errno 5] Input/output error",
         "the state of RDMA ports can be read again",
     ]
 
@@ -468,13 +468,13 @@ def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_real_kernel_is_heard_without_any_privilege() -> None:
+def test_a_real_kernel_is_watched_without_privileges() -> None:
     done = in_namespace("-Urn")
     assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace")
-def test_a_real_kernel_is_heard_as_root() -> None:
+def test_a_real_kernel_is_watched_as_root() -> None:
     done = in_namespace("-n")
     assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")

@@ -103,7 +103,7 @@ def virtual_functions(tree: SriovTree, count: int) -> Iterable[Event]:
         yield Event("net", "change", f"/sys/class/net/v{number}")
 
 
-async def test_a_burst_of_virtual_functions_is_one_list_and_a_few_questions(tmp_path):
+async def test_a_burst_of_virtual_functions_is_one_list_and_few_requests(tmp_path):
     async with node(tmp_path, 0) as there:
         there.lists.clear()
         there.kernel.asked.clear()
@@ -114,7 +114,7 @@ async def test_a_burst_of_virtual_functions_is_one_list_and_a_few_questions(tmp_
         assert "64 virtual functions" in there.lists[0]["0000:02:00.0"]
 
 
-async def test_a_route_that_comes_and_goes_takes_a_function_away_and_gives_it_back(tmp_path):
+async def test_a_default_route_withholds_its_function_while_it_exists(tmp_path):
     async with node(tmp_path, 2) as there:
         news = Event("net", "change", "/sys/class/net/lo")
         there.kernel.routes = Traffic(frozenset({DefaultRoute(6, "enp2s0v1")}))
@@ -126,7 +126,7 @@ async def test_a_route_that_comes_and_goes_takes_a_function_away_and_gives_it_ba
         await there.shows(lambda devices: not devices["0000:02:10.2"])
 
 
-async def test_messages_that_change_nothing_make_no_list(tmp_path):
+async def test_messages_without_a_change_cause_no_list(tmp_path):
     async with node(tmp_path, 2) as there:
         there.lists.clear()
         asked = there.asked
@@ -137,7 +137,7 @@ async def test_messages_that_change_nothing_make_no_list(tmp_path):
         assert there.lists == []
 
 
-async def test_functions_whose_adapter_starts_its_port_anew_are_one_list_of_healthy_ones(tmp_path):
+async def test_functions_whose_adapter_restarts_its_port_are_one_healthy_list(tmp_path):
     async with node(tmp_path, 0) as there:
         state = f"/sys/devices/{PF}/net/enp2s0/operstate"
         there.pauses = 0

@@ -165,7 +165,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_any_changes_a_backend_says_what_one_says_that_just_started(looking, tmp_path, seed):
+def test_after_any_changes_a_scan_equals_that_of_a_new_backend(looking, tmp_path, seed):
     machine = Machine(tmp_path, random.Random(seed))
     backend = looking(machine.tree)
     backend.discover()

@@ -48,7 +48,7 @@ def ids(plan, name: str = "r/0") -> list[str]:
         ('{vendor: "8086", not: {vfIndex: "1-"}}', 1),
     ],
 )
-def test_whatever_the_peers_selectors_say_a_condition_can_say(planned, where, count):
+def test_every_selector_of_sriov_network_device_plugin_has_a_condition(planned, where, count):
     assert len(ids(planned(network.igb, where))) == count
 
 
@@ -68,44 +68,44 @@ def test_whatever_the_peers_selectors_say_a_condition_can_say(planned, where, co
         (others.gpu, '{pciClass: "03*", kind: vf}', ["0000:4d:00.1", "0000:4d:00.2"]),
     ],
 )
-def test_functions_of_every_sort_can_be_told_apart(planned, machine, where, expected):
+def test_functions_of_every_kind_can_be_selected(planned, machine, where, expected):
     assert ids(planned(machine, where)) == expected
 
 
-def test_a_physical_function_never_takes_its_virtual_ones_away(planned):
+def test_a_physical_function_never_excludes_its_virtual_ones(planned):
     plan = planned(network.igb, '{vendor: "8086"}')
     assert ids(plan) == [f"0000:02:10.{number}" for number in (0, 2, 4, 6)]
     (refusal,) = plan.refusals
     assert (refusal.kind, refusal.device) == (RefusalKind.WITHHELD, "0000:02:00.0")
 
 
-def test_of_one_iommu_group_only_one_function_is_handed_out(planned):
+def test_only_one_function_of_an_iommu_group_is_allocated(planned):
     plan = planned(network.i40e_with_vfio, "{driver: vfio-pci}")
     assert ids(plan) == ["0000:5e:02.2"]
     (refusal,) = plan.refusals
     assert (refusal.kind, refusal.device) == (RefusalKind.CLAIMED, "0000:5e:02.3")
 
 
-def test_dear_attributes_are_not_needed_to_find_a_function(looking, tmp_path):
+def test_expensive_attributes_are_not_needed_to_find_a_function(looking, tmp_path):
     tree = network.mlx5_switchdev(tmp_path)
     full = {device.id for device in looking(tree).discover()}
     assert {device.id for device in looking(tree, None, ()).discover()} == full
 
 
 @pytest.mark.parametrize("key", ["pciBusID", "pfPciBusID"])
-def test_an_address_without_its_domain_is_refused_and_the_whole_one_named(planned, key):
+def test_an_address_without_its_domain_is_refused_with_the_full_one(planned, key):
     with pytest.raises(ConfigError) as refused:
         planned(network.igb, f'{{{key}: "02:10.0"}}')
-    assert [complaint.hint for complaint in refused.value.complaints] == ['write "0000:02:10.0"']
+    assert [complaint.hint for complaint in refused.value.diagnostics] == ['write "0000:02:10.0"']
 
 
-def test_keys_that_were_of_the_backend_are_refused_with_where_they_go_now():
+def test_former_backend_keys_are_refused_with_their_new_place():
     """``rdma`` and the like are said of each resource, as sriov-network-device-plugin has them."""
     lines = ["version: 1", "backends:", "  sriov:", "    rdma: true", '    info: {"*": {token: a}}']
     with pytest.raises(ConfigError) as refused:
         loads("\n".join([*lines, "resources: []"]), "f.yaml", catalog.load)
     hint = "(put it into each entry under resources that needs it, beside backend: sriov)"
-    assert [str(complaint) for complaint in refused.value.complaints] == [
+    assert [str(complaint) for complaint in refused.value.diagnostics] == [
         f'f.yaml:4:5: backends.sriov: "rdma" is a key of an entry, not of the backend {hint}',
         f'f.yaml:5:5: backends.sriov: "info" is a key of an entry, not of the backend {hint}',
     ]

@@ -29,7 +29,7 @@ def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] 
     return document
 
 
-def test_a_virtual_function_is_told_with_the_physical_one_it_is_of(
+def test_the_document_of_a_virtual_function_has_the_physical_one(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     assert told(looking(network.igb(tmp_path)), "0000:02:10.0") == {
@@ -39,7 +39,7 @@ def test_a_virtual_function_is_told_with_the_physical_one_it_is_of(
     }
 
 
-def test_in_switchdev_mode_it_is_told_with_its_representor_and_rdma_device(
+def test_in_switchdev_mode_the_document_has_representor_and_rdma_device(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     assert told(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.3", SriovUse(rdma=True)) == {
@@ -54,7 +54,7 @@ def test_in_switchdev_mode_it_is_told_with_its_representor_and_rdma_device(
     }
 
 
-def test_it_says_what_the_container_gets(tmp_path: Path, looking: BackendFixture) -> None:
+def test_the_document_has_what_the_container_gets(tmp_path: Path, looking: BackendFixture) -> None:
     backend, use = looking(network.mlx5_switchdev(tmp_path)), SriovUse(vhost_net=True)
     document = told(backend, "0000:3b:00.2", use)
     assert document is not None
@@ -62,15 +62,13 @@ def test_it_says_what_the_container_gets(tmp_path: Path, looking: BackendFixture
     assert document["pci"]["vhost-net"] == "/dev/vhost-net"
 
 
-def test_a_function_bound_to_vfio_is_told_too(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_function_bound_to_vfio_has_a_document(tmp_path: Path, looking: BackendFixture) -> None:
     document = told(looking(network.i40e_with_vfio(tmp_path)), "0000:5e:02.2")
     assert document is not None
     assert document["pci"] == {"pci-address": "0000:5e:02.2", "pf-pci-address": "0000:5e:00.0"}
 
 
-def test_a_vdpa_device_is_told_as_one_with_the_path_that_its_driver_gives_it(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_the_document_of_a_vdpa_device_has_its_path(tmp_path: Path, looking: BackendFixture) -> None:
     tree = network.vdpa(tmp_path)
     tree.device("pci0000:3a/0000:3a:00.0/0000:3b:00.3/vdpa1/virtio5", "virtio", DRIVER="virtio_net")
     backend = looking(tree)
@@ -97,7 +95,7 @@ def test_a_vdpa_device_is_told_as_one_with_the_path_that_its_driver_gives_it(
     }
 
 
-def test_a_vdpa_device_that_nothing_drives_leaves_a_pci_function(
+def test_a_function_with_an_unbound_vdpa_device_is_a_pci_function(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     document = told(looking(network.vdpa(tmp_path)), "0000:3b:00.4")
@@ -105,13 +103,11 @@ def test_a_vdpa_device_that_nothing_drives_leaves_a_pci_function(
     assert document["type"] == "pci"
 
 
-def test_what_is_no_network_function_is_none_of_their_business(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_other_functions_have_no_document(tmp_path: Path, looking: BackendFixture) -> None:
     assert told(looking(others.qat(tmp_path)), "0000:6b:00.1") is None
 
 
-def test_a_scalable_function_has_no_address_to_be_told_by(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_scalable_function_without_vdpa_has_no_document(tmp_path: Path, looking: BackendFixture) -> None:
     assert told(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2") is None
 
 
@@ -125,7 +121,7 @@ def test_a_scalable_function_has_no_address_to_be_told_by(tmp_path: Path, lookin
         (network.vdpa, "0000:3b:00.2", "/dev/vhost-vdpa-0"),
     ],
 )
-async def test_a_missing_node_is_named_and_nothing_is_handed_out(
+async def test_a_missing_node_is_named_and_nothing_is_allocated(
     tmp_path: Path, machine: Any, function: str, node: str
 ) -> None:
     machine(tmp_path)

@@ -30,7 +30,7 @@ def reason(function: Function, whole: Function | None = None, lack: str = "", **
     return verdict(function, whole, lack, ignore_ports=more.get("ignore_ports", False)).reason or ""
 
 
-def test_a_virtual_function_is_as_well_as_the_port_of_its_physical_one() -> None:
+def test_a_virtual_function_has_the_health_of_its_port() -> None:
     assert reason(VF, PF) == ""
     dark = replace(PF, interfaces=(DOWN,))
     assert reason(VF, dark) == "ens1 of its physical function has no carrier"
@@ -45,11 +45,11 @@ def test_one_port_with_a_carrier_is_enough() -> None:
 
 
 @pytest.mark.parametrize("state", ["unknown", "dormant", "", "testing"])
-def test_a_port_that_does_not_say_down_is_not_called_down(state: str) -> None:
+def test_a_port_of_unknown_state_counts_as_up(state: str) -> None:
     assert reason(replace(PF, interfaces=(replace(UP, state=state),))) == ""
 
 
-def test_a_port_that_nobody_set_up_tells_nothing_of_its_cable() -> None:
+def test_a_disabled_port_does_not_count_as_without_carrier() -> None:
     assert reason(replace(PF, interfaces=(replace(DOWN, is_set_up=False),))) == ""
 
 
@@ -57,23 +57,23 @@ def test_a_function_of_another_class_needs_no_carrier() -> None:
     assert reason(replace(PF, pci_class="010802", interfaces=(DOWN,))) == ""
 
 
-def test_a_function_whose_interface_is_in_a_pod_is_well() -> None:
+def test_a_function_whose_interface_is_in_a_pod_is_healthy() -> None:
     assert verdict(replace(VF, interfaces=(), away=(UP,)), PF, "", ignore_ports=False) is HEALTHY
 
 
-def test_a_function_without_a_driver_or_a_physical_one_is_ill() -> None:
+def test_a_function_without_driver_or_physical_function_is_unhealthy() -> None:
     assert reason(replace(VF, driver=""), PF) == "no driver is bound to it"
     assert reason(VF, None) == "its physical function 0000:3b:00.0 is gone"
 
 
-def test_what_a_container_could_not_get_makes_a_function_ill() -> None:
+def test_a_function_that_cannot_be_allocated_is_unhealthy() -> None:
     assert reason(VF, PF, "/dev/vfio/7 does not exist") == "/dev/vfio/7 does not exist"
 
 
 # --- the backend
 
 
-def test_a_bound_function_is_ill_while_its_nodes_are_missing(looking, tmp_path):
+def test_a_bound_function_is_unhealthy_while_its_nodes_are_missing(looking, tmp_path):
     tree = network.i40e_with_vfio(tmp_path)
     backend = looking(tree)
     bound = {name: one for name, one in by_id(backend).items() if one.attributes.get("driver") == "vfio-pci"}
@@ -82,13 +82,13 @@ def test_a_bound_function_is_ill_while_its_nodes_are_missing(looking, tmp_path):
     nodes.rename(tree.root / "dev/kept")
     found = by_id(backend)
     assert {found[name].health.reason for name in bound} == {
-        "/dev/vfio/vfio does not exist: is module vfio loaded?"
+        "/dev/vfio/vfio does not exist (is module vfio loaded?)"
     }
     (tree.root / "dev/kept").rename(nodes)
     assert all(by_id(backend)[name].health == HEALTHY for name in bound)
 
 
-def test_a_driver_that_lets_go_and_comes_back_shows_both_ways(looking, tmp_path):
+def test_unbinding_and_binding_change_the_health(looking, tmp_path):
     tree = network.igb(tmp_path)
     backend = looking(tree)
     driver = tree.root / IGB / "0000:02:10.0/driver"
@@ -103,7 +103,7 @@ def test_a_driver_that_lets_go_and_comes_back_shows_both_ways(looking, tmp_path)
     assert by_id(backend)["0000:02:10.0"].health == HEALTHY
 
 
-def test_a_cable_that_is_pulled_makes_all_virtual_functions_ill(looking, tmp_path):
+def test_an_unplugged_cable_makes_all_virtual_functions_unhealthy(looking, tmp_path):
     tree = network.igb(tmp_path)
     backend = looking(tree)
     by_id(backend)
@@ -115,7 +115,7 @@ def test_a_cable_that_is_pulled_makes_all_virtual_functions_ill(looking, tmp_pat
         assert {found[name].health.healthy for name in found if name != "0000:02:00.0"} == {healthy}
 
 
-def test_an_interface_that_moves_into_a_pod_leaves_a_healthy_function(looking, tmp_path):
+def test_a_function_stays_healthy_when_its_interface_moves_into_a_pod(looking, tmp_path):
     tree = network.igb(tmp_path)
     backend = looking(tree)
     before = by_id(backend)["0000:02:10.0"]
@@ -126,7 +126,7 @@ def test_an_interface_that_moves_into_a_pod_leaves_a_healthy_function(looking, t
     assert after.attributes["netDevs"] == before.attributes["netDevs"]
 
 
-def test_a_function_that_reads_as_ones_is_dead_and_a_sleeping_one_is_not_woken(looking, tmp_path):
+def test_a_function_that_reads_as_ones_is_dead_and_a_suspended_one_stays_suspended(looking, tmp_path):
     tree = network.igb(tmp_path)
     backend = looking(tree)
     devices = backend.discover()
@@ -139,20 +139,20 @@ def test_a_function_that_reads_as_ones_is_dead_and_a_sleeping_one_is_not_woken(l
     assert set(backend.probe(devices)) == {"0000:02:10.0"}
 
 
-def test_nothing_is_asked_of_a_function_that_is_gone(looking, tmp_path):
+def test_a_removed_function_is_not_probed(looking, tmp_path):
     backend = looking(network.igb(tmp_path))
     devices = backend.discover()
     assert looking(network.igb(tmp_path / "other", 0)).probe(devices) == {}
 
 
-def test_carriers_can_be_left_out_of_account(looking, tmp_path):
+def test_carriers_can_be_ignored(looking, tmp_path):
     tree = network.igb(tmp_path)
     (tree.root / IGB / "0000:02:00.0/net/enp2s0/operstate").write_text("down\n")
     found = by_id(looking(tree, SriovOptions(ignore_port_state=True)))
     assert all(device.health.healthy for device in found.values())
 
 
-def test_a_member_of_its_group_that_is_no_device_is_seen_at_its_own_event(looking, tmp_path):
+def test_an_event_of_another_group_member_updates_the_health(looking, tmp_path):
     """Not only at the next full look: the audio function of a card, say, gets a driver or loses it."""
     tree = network.i40e_with_vfio(tmp_path)
     audio = tree.function("0000:5e:1f.0", "8086:a171", "snd_hda_intel", pci_class="0x040300", group=62)
@@ -160,13 +160,13 @@ def test_a_member_of_its_group_that_is_no_device_is_seen_at_its_own_event(lookin
     by_id(backend)
     backend.notice(Event("net", "change", "/sys/class/net/lo"))
     ill = by_id(backend)["0000:5e:02.2"].health
-    assert "0000:5e:1f.0, which is in IOMMU group 62 with it, is bound to snd_hda_intel" in ill.reason
+    assert "0000:5e:1f.0 in the same IOMMU group 62 is bound to snd_hda_intel" in ill.reason
     (tmp_path / "sys/devices" / audio / "driver").unlink()
     backend.notice(Event("pci", "unbind", f"/sys/devices/{audio}"))
     assert "0000:5e:1f.0" not in (by_id(backend)["0000:5e:02.2"].health.reason or "")
 
 
-def test_a_function_that_just_left_vfio_is_not_in_its_own_way(tmp_path):
+def test_a_function_that_just_left_vfio_does_not_block_itself(tmp_path):
     sysfs = Sysfs(network.i40e_with_vfio(tmp_path).root)
     function = Scan(sysfs).scan().functions["0000:5e:02.2"]
     driver = tmp_path / function.path.lstrip("/") / "driver"
@@ -177,10 +177,10 @@ def test_a_function_that_just_left_vfio_is_not_in_its_own_way(tmp_path):
 
 
 MLX5 = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
-NO_VHOST_NET = {"vhostNet": "/dev/vhost-net does not exist: is module vhost_net loaded?"}
+NO_VHOST_NET = {"vhostNet": "/dev/vhost-net does not exist (is module vhost_net loaded?)"}
 
 
-def test_a_function_without_its_uverbs_node_is_unusable_for_rdma_and_well_otherwise(looking, tmp_path):
+def test_a_function_without_its_uverbs_node_is_unusable_for_rdma_only(looking, tmp_path):
     tree = network.mlx5_switchdev(tmp_path)
     (uverbs,) = [one.name for one in (tree.root / MLX5 / "infiniband_verbs").iterdir()]
     node = tree.root / "dev/infiniband" / uverbs
@@ -194,7 +194,7 @@ def test_a_function_without_its_uverbs_node_is_unusable_for_rdma_and_well_otherw
     assert "rdma" not in by_id(backend)["0000:3b:00.2"].unusable_for
 
 
-def test_a_uverbs_node_that_comes_and_goes_is_seen_at_its_own_event(looking, tmp_path):
+def test_the_event_of_a_uverbs_node_updates_the_health(looking, tmp_path):
     """Not only at the next full look, once a minute: nothing else of the function changes with it."""
     tree = network.mlx5_switchdev(tmp_path)
     verbs = tree.root / MLX5 / "infiniband_verbs"
@@ -206,7 +206,7 @@ def test_a_uverbs_node_that_comes_and_goes_is_seen_at_its_own_event(looking, tmp
         hidden = verbs.rename(tree.root / "hidden")
         found = by_id(backend, changed)
         assert found["0000:3b:00.2"].unusable_for["rdma"] == (
-            "0000:3b:00.2 has no uverbs node: is module ib_uverbs loaded?"
+            "0000:3b:00.2 has no uverbs node (is module ib_uverbs loaded?)"
         )
         assert {name for name, one in found.items() if one is not before[name]} == {"0000:3b:00.2"}
         hidden.rename(verbs)
@@ -219,5 +219,5 @@ def test_an_rdma_device_in_a_pod_leaves_a_function_usable_for_rdma(looking, tmp_
     assert "rdma" not in by_id(looking(tree))["0000:3b:00.2"].unusable_for
 
 
-def test_of_functions_that_are_no_network_adapters_nothing_is_said_of_vhost_net(looking, tmp_path):
+def test_functions_other_than_network_adapters_need_no_vhost_net(looking, tmp_path):
     assert all(device.unusable_for == {} for device in by_id(looking(others.qat(tmp_path))).values())

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import sriov_network as network
-from devhost_sriov import scan
 from devhost_sriov.bursts import ROUNDS, BurstWait
 from devhost_sriov.scan import MOST_PLACES, NETWORK, Scan
-from sriov_tree import SriovTree
+from sriov_backend import Recording, reading
 
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
@@ -20,40 +19,16 @@ PF = "pci0000:00/0000:00:05.0/0000:02:00.0"
 VF = "pci0000:00/0000:00:05.0/0000:02:10.2"
 
 
-class Reads:
-    """Counts which functions are read."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.paths: list[str] = []
-        for name in ("pci", "scalable"):
-            monkeypatch.setattr(scan.FunctionReader, name, self._counting(name))
-
-    def taken(self) -> list[str]:
-        """What was read since the last call, by id."""
-        names = sorted(path.rpartition("/")[2] for path in self.paths)
-        self.paths.clear()
-        return names
-
-    def _counting(self, name: str):
-        original = getattr(scan.FunctionReader, name)
-
-        def read(itself, path: str, inode: int):
-            self.paths.append(path)
-            return original(itself, path, inode)
-
-        return read
-
-
 @pytest.fixture
-def reads(monkeypatch) -> Reads:
-    return Reads(monkeypatch)
+def sysfs(tmp_path: Path) -> Recording:
+    return Recording(tmp_path)
 
 
-def test_only_what_an_event_touches_is_read_again(looking, tmp_path, reads):
+def test_only_what_an_event_touches_is_read_again(looking, tmp_path, sysfs):
     tree = network.igb(tmp_path)
-    backend = looking(tree)
+    backend = looking(tree, kind=reading(sysfs))
     backend.discover()
-    reads.taken()
+    sysfs.functions()
     for path, read in (
         (f"/sys/devices/{VF}/net/enp2s0v1", ["0000:02:10.2"]),
         (f"/sys/devices/{VF}", ["0000:02:10.2"]),
@@ -66,46 +41,47 @@ def test_only_what_an_event_touches_is_read_again(looking, tmp_path, reads):
     ):
         backend.notice(Event("net", "change", path))
         backend.discover()
-        taken = [name for name in reads.taken() if name != "0000:00:05.0"]
+        taken = [name for name in sysfs.functions() if name != "0000:00:05.0"]
         assert taken == read, path
 
 
 _VFS = ("10.0", "10.2", "10.4", "10.6")
 
 
-def test_without_an_event_and_after_one_that_names_nothing_everything_is_read(looking, tmp_path, reads):
-    backend = looking(network.igb(tmp_path))
+def test_without_a_specific_event_everything_is_read(looking, tmp_path, sysfs):
+    backend = looking(network.igb(tmp_path), kind=reading(sysfs))
     backend.discover()
-    assert len(reads.taken()) == 6
+    assert len(sysfs.functions()) == 6
     backend.discover()
-    assert len(reads.taken()) == 6
+    assert len(sysfs.functions()) == 6
     backend.notice(Event())
     backend.discover()
-    assert len(reads.taken()) == 6
+    assert len(sysfs.functions()) == 6
 
 
-def test_an_endless_burst_is_remembered_as_everything(tmp_path, reads):
-    scan = Scan(Sysfs(network.igb(tmp_path).root))
+def test_a_very_long_burst_causes_a_full_scan(tmp_path, sysfs):
+    network.igb(tmp_path)
+    scan = Scan(sysfs)
     scan.scan()
-    reads.taken()
+    sysfs.functions()
     for number in range(MOST_PLACES + 1):
         scan.notice(Event("pci", "add", f"/sys/devices/pci0000:00/{number:04x}:00:00.0"))
     assert scan.scan().everything
-    assert len(reads.taken()) == 6
+    assert len(sysfs.functions()) == 6
 
 
-def test_scalable_functions_are_read_again_one_by_one(looking, tmp_path, reads):
+def test_scalable_functions_are_read_again_one_by_one(looking, tmp_path, sysfs):
     tree = network.mlx5_switchdev(tmp_path)
-    backend = looking(tree)
+    backend = looking(tree, kind=reading(sysfs))
     backend.discover()
-    reads.taken()
+    sysfs.functions()
     physical = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
     path = tree.scalable(physical, "mlx5_core.sf.10", 90)
     backend.notice(Event("auxiliary", "add", f"/sys/devices/{path}"))
     tree.netdev(path, "eth9")
     backend.notice(Event("net", "add", f"/sys/devices/{path}/net/eth9"))
     found = by_id(backend)
-    assert reads.taken() == ["mlx5_core.sf.10"]
+    assert sysfs.functions() == ["mlx5_core.sf.10"]
     assert [name for name in found if ".sf." in name] == [f"mlx5_core.sf.{number}" for number in (2, 3, 10)]
     assert found["mlx5_core.sf.10"].attributes["netDevs"] == ("eth9",)
 
@@ -120,7 +96,7 @@ def test_unchanged_devices_are_the_same_objects(looking, tmp_path):
     assert all(device is before[device.id] for device in backend.discover())
 
 
-def test_a_renamed_uplink_renames_it_for_every_part(looking, tmp_path):
+def test_a_renamed_uplink_is_renamed_for_every_function(looking, tmp_path):
     tree = network.igb(tmp_path)
     backend = looking(tree)
     backend.discover()
@@ -131,7 +107,7 @@ def test_a_renamed_uplink_renames_it_for_every_part(looking, tmp_path):
     assert names == {None, "lan0"}
 
 
-def test_functions_appear_and_go_with_the_count(looking, tmp_path):
+def test_functions_appear_and_disappear_with_the_count(looking, tmp_path):
     tree = network.igb(tmp_path, 0)
     backend = looking(tree)
     assert list(by_id(backend)) == ["0000:02:00.0"]
@@ -147,7 +123,7 @@ def test_functions_appear_and_go_with_the_count(looking, tmp_path):
     assert not found["0000:02:00.0"].withheld
 
 
-def test_a_physical_function_that_is_pulled_takes_everything_along(looking, tmp_path):
+def test_an_unplugged_physical_function_removes_all_its_functions(looking, tmp_path):
     tree = network.igb(tmp_path)
     backend = looking(tree)
     backend.discover()
@@ -172,7 +148,7 @@ def test_rebinding_moves_a_function_to_its_new_driver(looking, tmp_path):
     assert "iommu:13" in bound.claims
 
 
-def test_an_interface_that_goes_into_a_pod_keeps_its_name_but_has_no_state(looking, tmp_path):
+def test_an_interface_in_a_pod_keeps_its_name_but_has_no_state(looking, tmp_path):
     tree = network.igb(tmp_path)
     backend = looking(tree)
     before = by_id(backend)["0000:02:10.2"].attributes
@@ -192,7 +168,7 @@ def test_rdma_devices_in_a_pod_are_known_by_their_nodes(looking, tmp_path):
     assert (attributes["isRdma"], attributes["rdmaDevices"]) == (True, ("mlx5_2",))
 
 
-def test_a_virtual_function_is_none_before_it_says_whose_it_is(looking, tmp_path):
+def test_a_virtual_function_is_listed_once_its_physical_function_is_known(looking, tmp_path):
     tree = network.igb(tmp_path)
     link = tmp_path / "sys/devices" / VF / "physfn"
     link.unlink()
@@ -205,7 +181,7 @@ def test_a_virtual_function_is_none_before_it_says_whose_it_is(looking, tmp_path
     assert by_id(backend)["0000:02:10.2"].attributes["vfIndex"] == 1
 
 
-def test_a_virtual_function_that_is_going_never_counts_as_a_physical_one(looking, tmp_path):
+def test_a_virtual_function_being_removed_never_counts_as_physical(looking, tmp_path):
     tree = network.igb(tmp_path)
     (tmp_path / "sys/devices" / VF / "sriov_vf_msix_count").unlink()  # kernels before 5.13
     backend = looking(tree)
@@ -216,66 +192,55 @@ def test_a_virtual_function_that_is_going_never_counts_as_a_physical_one(looking
         assert "0000:02:10.2" not in by_id(backend)
 
 
-def test_a_function_that_came_back_under_its_address_is_read_again(looking, tmp_path, reads):
+def test_a_function_that_returned_under_its_address_is_read_again(looking, tmp_path, sysfs):
     tree = network.igb(tmp_path)
-    backend = looking(tree)
+    backend = looking(tree, kind=reading(sysfs))
     backend.discover()
     # sysfs never gives an inode again; another file system may, unless the old link still has it
     (tmp_path / "sys/bus/pci/devices/0000:02:10.2").rename(tmp_path / "kept")
     tree.remove(f"/sys/devices/{VF}")
     tree.virtual(PF, "0000:02:10.2", "8086:10ca", "vfio-pci", group=77)
-    reads.taken()
+    sysfs.functions()
     backend.notice(Event("net", "add", "/sys/devices/virtual/net/veth0"))
     assert by_id(backend)["0000:02:10.2"].attributes["driver"] == "vfio-pci"
-    assert "0000:02:10.2" in reads.taken()
+    assert "0000:02:10.2" in sysfs.functions()
 
 
-def test_files_that_wait_for_the_lock_of_the_device_are_never_read(looking, tmp_path, monkeypatch):
+def test_files_that_wait_for_the_lock_of_the_device_are_never_read(looking, tmp_path, sysfs):
     tree = network.mlx5_switchdev(tmp_path)
-    opened: list[str] = []
-    original = Sysfs.text
-
-    def text(self, path: str) -> str:
-        opened.append(path.rpartition("/")[2])
-        return original(self, path)
-
-    monkeypatch.setattr(Sysfs, "text", text)
-    assert looking(tree).discover()
-    assert not {"sriov_numvfs", "uevent", "driver_override", "carrier", "speed", "config"} & set(opened)
-    assert "sriov_totalvfs" in opened
+    assert looking(tree, kind=reading(sysfs)).discover()
+    assert not {"sriov_numvfs", "uevent", "driver_override", "carrier", "speed", "config"} & set(sysfs.files)
+    assert "sriov_totalvfs" in sysfs.files
 
 
-def test_a_bus_that_cannot_be_listed_is_an_error_and_not_an_empty_list(looking, tmp_path, monkeypatch):
-    backend = looking(network.igb(tmp_path))
-
-    def refuse(self, path: str):
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(Sysfs, "identities", refuse)
+def test_a_bus_that_cannot_be_listed_is_an_error_and_not_an_empty_list(looking, tmp_path, sysfs):
+    backend = looking(network.igb(tmp_path), kind=reading(sysfs))
+    sysfs.refuses = True
     with pytest.raises(PermissionError):
         backend.discover()
 
 
-def test_directories_that_vanish_while_they_are_read_are_no_exception(looking, tmp_path, monkeypatch):
-    tree: SriovTree = network.mlx5_switchdev(tmp_path)
-    backend = looking(tree)
-    original = scan.FunctionReader._interfaces
-    gone: list[str] = []
+class Vanishing(Sysfs):
+    """Removes the directory of a function when its interfaces are listed."""
 
-    def interfaces(self, path: str, *rest, **more):
-        if path.endswith("00.2") and not gone:
-            gone.append(path)
-            shutil.rmtree(tree.root / path.lstrip("/"))
-        return original(self, path, *rest, **more)
+    gone = ""
 
-    monkeypatch.setattr(scan.FunctionReader, "_interfaces", interfaces)
+    def names(self, path: str) -> list[str]:
+        if path.endswith("00.2/net") and not self.gone:
+            self.gone = path.removesuffix("/net")
+            shutil.rmtree(self.prefix + self.gone)
+        return super().names(path)
+
+
+def test_a_function_that_vanishes_during_a_scan_does_no_harm(looking, tmp_path):
+    sysfs = Vanishing(tmp_path)
+    backend = looking(network.mlx5_switchdev(tmp_path), kind=reading(sysfs))
     assert len(backend.discover()) >= 7
-    assert gone
-    monkeypatch.undo()
+    assert sysfs.gone
     assert "0000:3b:00.2" not in by_id(backend)
 
 
-def test_a_burst_is_looked_at_when_it_is_over(tmp_path):
+def test_a_burst_is_scanned_when_it_is_over(tmp_path):
     tree = network.igb(tmp_path, 0)
     steps = [
         lambda: tree.virtual(PF, "0000:02:10.0", "8086:10ca"),
@@ -328,9 +293,7 @@ class Port:
         (("down",), ("10.0", "10.2", "10.4"), False, ROUNDS),
     ],
 )
-def test_new_functions_are_waited_for_until_their_port_has_its_carrier_again(
-    tmp_path, states, known, ignored, waited
-):
+def test_new_functions_are_listed_once_their_port_has_its_carrier(tmp_path, states, known, ignored, waited):
     """Adapters start their port anew to have virtual functions, and that takes longer than to make them."""
     port = Port(tmp_path, *states)
     settling = BurstWait(Sysfs(tmp_path), ignore_ports=ignored, sleep=port.sleep)
@@ -340,7 +303,7 @@ def test_new_functions_are_waited_for_until_their_port_has_its_carrier_again(
     assert port.waited == waited
 
 
-def test_a_burst_without_an_end_is_not_waited_for(tmp_path):
+def test_the_wait_for_a_burst_is_limited(tmp_path):
     tree = network.igb(tmp_path, 0)
     waited: list[float] = []
 
@@ -354,14 +317,14 @@ def test_a_burst_without_an_end_is_not_waited_for(tmp_path):
     assert len(waited) == ROUNDS
 
 
-def test_events_of_interfaces_are_not_waited_for(tmp_path):
+def test_events_of_interfaces_cause_no_wait(tmp_path):
     settling = BurstWait(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=pytest.fail)
     settling.notice(Event("net", "add", f"/sys/devices/{VF}/net/enp2s0v1"))
     settling.notice(Event("pci", "change", f"/sys/devices/{PF}"))
     settling.wait(())
 
 
-def test_at_the_start_nobody_waits_for_a_port_without_a_cable(tmp_path):
+def test_at_the_start_a_port_without_a_cable_causes_no_wait(tmp_path):
     port = Port(tmp_path, "down")
     settling = BurstWait(Sysfs(tmp_path), ignore_ports=False, sleep=port.sleep)
     settling.notice(Event("pci", "bind", f"/sys/devices/{VF}"))
@@ -369,7 +332,7 @@ def test_at_the_start_nobody_waits_for_a_port_without_a_cable(tmp_path):
     assert port.waited == 1
 
 
-def test_a_burst_that_no_event_has_told_of_yet_is_waited_for_all_the_same(tmp_path):
+def test_a_burst_is_waited_for_before_its_first_event(tmp_path):
     """A change of a link is heard at once, and what udev tells of when its rules are done."""
     tree, waited = network.igb(tmp_path), []
     settling = BurstWait(Sysfs(tmp_path), ignore_ports=False, sleep=waited.append)
@@ -391,7 +354,7 @@ def test_a_burst_that_no_event_has_told_of_yet_is_waited_for_all_the_same(tmp_pa
         ("net", "virtual/net/cali1", False),
     ],
 )
-def test_what_a_function_loses_may_be_the_beginning_of_its_end(tmp_path, subsystem, place, begins):
+def test_the_removal_of_an_interface_may_begin_that_of_its_function(tmp_path, subsystem, place, begins):
     """Its interface goes first: a look in between would show it without."""
     waited: list[float] = []
     settling = BurstWait(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=waited.append)

@@ -59,11 +59,11 @@ def test_everything_below_the_interface_of_a_default_route_is_in_use() -> None:
     assert "eth2" not in found
 
 
-def test_interfaces_that_stand_in_a_circle_end_the_search() -> None:
+def test_circular_interfaces_end_the_search() -> None:
     assert set(carrying(["a"], {"a": ["b"], "b": ["a"]})) == {"a", "b"}
 
 
-def test_each_reason_is_named_once_the_main_table_first() -> None:
+def test_each_reason_is_named_once_with_the_main_table_first() -> None:
     routes = {DefaultRoute(6, "eth0"), DefaultRoute(4, "eth0", 100), DefaultRoute(4, "eth0")}
     found = carriers(Traffic(frozenset(routes)), (), lambda _: (), lambda _: ())
     assert found["eth0"] == (
@@ -72,18 +72,18 @@ def test_each_reason_is_named_once_the_main_table_first() -> None:
 
 
 @pytest.mark.parametrize("given", ["2001:db8::7", "2001:DB8:0::7", "2001:db8:0:0:0:0:0:7"])
-def test_the_kubelets_address_is_known_in_any_spelling(given: str) -> None:
+def test_the_address_of_the_kubelet_may_have_any_spelling(given: str) -> None:
     traffic = Traffic(addresses=frozenset({("2001:db8::7", "eth1"), ("192.0.2.1", "eth2")}))
     found = carriers(traffic, [given], lambda _: (), lambda _: ())
     assert found == {"eth1": "it has the address 2001:db8::7, which the kubelet uses"}
 
 
-def test_the_files_of_a_machine_without_a_default_route_name_none(tmp_path: Path) -> None:
+def test_files_without_a_default_route_give_none(tmp_path: Path) -> None:
     set_up(tmp_path, route4("eth0", "000200C0", "00FFFFFF", "0001"), route6("eth0", "40", "00000001"))
     assert NetFiles(Sysfs(tmp_path)).traffic(()) == Traffic()
 
 
-def test_routes_that_lead_nowhere_are_no_default_routes(tmp_path: Path) -> None:
+def test_rejecting_routes_are_not_default_routes(tmp_path: Path) -> None:
     set_up(tmp_path, route4("*", flags="0201"), route6("lo", flags="00200200") + route6("lo"))
     assert NetFiles(Sysfs(tmp_path)).traffic(()) == Traffic()
 
@@ -95,7 +95,7 @@ def test_two_halves_of_all_addresses_are_a_default_route(tmp_path: Path) -> None
     assert found == Traffic(frozenset({DefaultRoute(4, "tun0"), DefaultRoute(6, "tun1")}))
 
 
-def test_the_smallest_network_on_a_link_has_the_kubelets_address(tmp_path: Path) -> None:
+def test_the_smallest_connected_network_has_the_address_of_the_kubelet(tmp_path: Path) -> None:
     routes = route4("eth0", "000000C0", "000000FF", "0001") + route4("eth1", "000200C0", "00FFFFFF", "0001")
     set_up(tmp_path, routes, addresses6=f"20010db8{'0' * 23}7 05 40 00 80     eth3\n")
     found = NetFiles(Sysfs(tmp_path)).traffic(["192.0.2.7", "192.9.9.9", "2001:db8::7"])
@@ -103,7 +103,7 @@ def test_the_smallest_network_on_a_link_has_the_kubelets_address(tmp_path: Path)
     assert found.addresses == {("192.0.2.7", "eth1"), ("192.9.9.9", "eth0"), ("2001:db8::7", "eth3")}
 
 
-def test_nonsense_in_the_files_is_no_route(tmp_path: Path) -> None:
+def test_invalid_lines_are_not_routes(tmp_path: Path) -> None:
     set_up(tmp_path, "eth0\tzz\n\0\0\n" + route4("eth0")[:30], "x y\n" * 3, "eth0\n")
     assert NetFiles(Sysfs(tmp_path)).traffic(["192.0.2.7"]) == Traffic()
 
@@ -122,7 +122,7 @@ def test_a_function_below_the_default_route_is_withheld_and_its_virtual_ones_are
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_function_in_use_is_offered_only_where_the_options_say_so(allowed, looking, tmp_path):
+def test_a_function_in_use_is_offered_only_with_the_option(allowed, looking, tmp_path):
     tree = network.igb(tmp_path, 0)
     stack(tree.root, "br0", ["enp2s0"])
     set_up(tree, v6=route6("br0"))
@@ -148,7 +148,7 @@ def test_a_port_of_open_vswitch_is_in_use_while_the_switch_has_the_route(looking
     assert "through br-ex" in by_id(looking(tree))["0000:02:00.0"].withheld
 
 
-def test_the_kubelets_address_keeps_a_function_from_being_offered(looking, tmp_path):
+def test_a_function_with_the_address_of_the_kubelet_is_not_offered(looking, tmp_path):
     tree = network.igb(tmp_path, 0)
     set_up(tree, route4("enp2s0", "000200C0", "00FFFFFF", "0001"))
     device = by_id(looking(tree, SriovOptions(node_addresses=("192.0.2.7",))))["0000:02:00.0"]
@@ -156,7 +156,7 @@ def test_the_kubelets_address_keeps_a_function_from_being_offered(looking, tmp_p
     assert not by_id(looking(tree))["0000:02:00.0"].withheld
 
 
-def test_what_is_no_address_is_refused_with_its_place() -> None:
+def test_an_invalid_address_is_refused_with_its_place() -> None:
     with pytest.raises(OptionError) as caught:
         SriovOptions(node_addresses=("192.0.2.7", "node7"))
-    assert (caught.value.key, caught.value.message) == ("nodeAddresses[1]", '"node7" is no IP address')
+    assert (caught.value.key, caught.value.message) == ("nodeAddresses[1]", '"node7" is not an IP address')

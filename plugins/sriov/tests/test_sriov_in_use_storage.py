@@ -13,7 +13,7 @@ from devhost.testing.fixtures import by_id
 
 PF = "0000:04:00.0"
 NVME = "pci0000:00/0000:00:07.0/0000:04:00.0/nvme/nvme0"
-ALSO = "; backends.sriov.allowInUse offers it all the same"
+ALSO = "; set backends.sriov.allowInUse to offer it"
 
 
 def machine(root: Path, disk: str = NVME) -> SriovTree:
@@ -55,7 +55,7 @@ def test_a_file_system_on_a_volume_of_several_disks_counts_for_each_of_them(look
     assert by_id(looking(tree))[PF].withheld == f"it carries the file system at /data, on nvme0n1p2{ALSO}"
 
 
-def test_what_is_made_of_a_disk_counts_though_it_is_not_mounted(looking, tmp_path):
+def test_a_device_on_top_of_a_disk_counts_as_use(looking, tmp_path):
     tree = machine(tmp_path)
     tree.link(f"/sys/devices/{NVME}/nvme0n1/holders/md127", "/sys/devices/virtual/block/md127")
     assert by_id(looking(tree))[PF].withheld == f"it carries md127, on nvme0n1{ALSO}"
@@ -67,11 +67,11 @@ def test_swap_space_counts(looking, tmp_path):
     assert by_id(looking(tree))[PF].withheld == f"it carries swap space, on nvme0n1p1{ALSO}"
 
 
-def test_the_members_of_a_zfs_pool_cannot_be_told_so_every_controller_with_disks_counts(looking, tmp_path):
+def test_with_zfs_every_controller_with_disks_counts_as_in_use(looking, tmp_path):
     tree = machine(tmp_path)
     mount(tree, "0:30 / / rw - zfs rpool/ROOT rw")
     assert by_id(looking(tree))[PF].withheld == (
-        f"it is not known whether nvme0n1 is in the ZFS pool of the node{ALSO}"
+        f"it is unknown whether nvme0n1 is in a ZFS pool of the node{ALSO}"
     )
 
 
@@ -84,14 +84,14 @@ def test_with_native_multipath_the_disk_is_found_through_its_subsystem(looking, 
     assert by_id(looking(tree))[PF].withheld.startswith("it carries the file system at /boot, on nvme0n1p1")
 
 
-def test_it_is_offered_where_that_is_asked_for(looking, tmp_path):
+def test_a_controller_in_use_is_offered_with_the_option(looking, tmp_path):
     tree = machine(tmp_path)
     mount(tree, "259:1 / / rw - ext4 /dev/nvme0n1p1 rw")
     assert by_id(looking(tree, SriovOptions(allow_in_use=True)))[PF].withheld is None
 
 
 @pytest.mark.parametrize("make", [others.qat, others.nvme])
-def test_what_has_no_disks_is_not_asked_for(looking, tmp_path, make):
+def test_without_controllers_no_disk_is_read(looking, tmp_path, make):
     tree = make(tmp_path)
     mount(tree, "0:30 / / rw - zfs rpool/ROOT rw")
     assert not any("ZFS" in (device.withheld or "") for device in by_id(looking(tree)).values())

@@ -10,7 +10,7 @@ from sriov_tree import SriovTree
 from devhost.testing.fixtures import by_id
 
 
-def test_every_virtual_function_says_whose_it_is_and_which(looking, tmp_path):
+def test_every_virtual_function_has_its_parent_and_number(looking, tmp_path):
     found = by_id(looking(network.igb(tmp_path)))
     assert list(found) == ["0000:02:00.0", *(f"0000:02:10.{n}" for n in (0, 2, 4, 6))]
     assert found["0000:02:10.4"].attributes == {
@@ -39,13 +39,13 @@ def test_every_virtual_function_says_whose_it_is_and_which(looking, tmp_path):
     assert found["0000:02:10.4"].numa_nodes == ()
 
 
-def test_a_physical_function_says_how_many_it_has_and_can_have(looking, tmp_path):
+def test_a_physical_function_has_its_numbers_of_virtual_functions(looking, tmp_path):
     attributes = by_id(looking(network.igb(tmp_path)))["0000:02:00.0"].attributes
     assert (attributes["kind"], attributes["totalVfs"], attributes["numVfs"]) == ("pf", 7, 4)
     assert "pfName" not in attributes and "vfIndex" not in attributes
 
 
-def test_a_physical_function_is_withheld_while_it_has_parts(looking, tmp_path):
+def test_a_physical_function_with_virtual_ones_is_withheld(looking, tmp_path):
     found = by_id(looking(network.mlx5_switchdev(tmp_path / "switchdev")))
     reason = "it has 2 virtual functions and 2 scalable functions, which are offered instead"
     assert found["0000:3b:00.0"].withheld == reason
@@ -56,14 +56,14 @@ def test_a_physical_function_is_withheld_while_it_has_parts(looking, tmp_path):
     assert not alone.withheld
 
 
-def test_the_uplink_gives_the_name_and_no_representor_does(looking, tmp_path):
+def test_the_uplink_gives_the_name_instead_of_representors(looking, tmp_path):
     found = by_id(looking(network.mlx5_switchdev(tmp_path)))
     names = {device.attributes["pfName"] for device in found.values() if "pfName" in device.attributes}
     assert names == {"ens3f0np0", "ens3f1np1"}
     assert found["0000:3b:00.0"].attributes["netDevs"] == ("ens3f0np0",)
 
 
-def test_each_part_knows_its_representor(looking, tmp_path):
+def test_each_function_has_its_representor(looking, tmp_path):
     found = by_id(looking(network.mlx5_switchdev(tmp_path)))
     assert {name: device.attributes.get("representor") for name, device in found.items()} == {
         "0000:3b:00.0": None,
@@ -78,13 +78,13 @@ def test_each_part_knows_its_representor(looking, tmp_path):
     assert {device.attributes["eswitchMode"] for device in found.values()} == {"switchdev"}
 
 
-def test_representors_that_hang_on_nothing_are_found_by_their_switch(looking, tmp_path):
+def test_representors_without_a_parent_are_found_by_their_switch(looking, tmp_path):
     found = by_id(looking(network.bnxt_switchdev(tmp_path)))
     names = [found[f"0000:86:02.{number}"].attributes["representor"] for number in range(2)]
     assert names == ["eth0", "eth1"]
 
 
-def test_ports_with_plain_numbers_stand_for_others_only_beside_an_uplink(looking, tmp_path):
+def test_ports_with_plain_numbers_are_representors_only_beside_an_uplink(looking, tmp_path):
     tree = SriovTree(tmp_path)
     for number in range(2):
         card = tree.function(f"0000:0{number}:00.0", "19ee:4000", "nfp", total=8)
@@ -99,7 +99,7 @@ def test_ports_with_plain_numbers_stand_for_others_only_beside_an_uplink(looking
     assert found[path.rpartition("/")[2]].attributes["representor"] == "port1"
 
 
-def test_a_scalable_function_is_found_with_what_lies_on_it(looking, tmp_path):
+def test_a_scalable_function_is_found_with_its_devices(looking, tmp_path):
     device = by_id(looking(network.mlx5_switchdev(tmp_path)))["mlx5_core.sf.2"]
     attributes = device.attributes
     assert (attributes["kind"], attributes["sfNum"], attributes["driver"]) == ("sf", 88, "mlx5_core.sf")
@@ -110,7 +110,7 @@ def test_a_scalable_function_is_found_with_what_lies_on_it(looking, tmp_path):
     assert device.pcie_path == ("0000:3a:00.0", "0000:3b:00.0")
 
 
-def test_what_a_program_gets_whole_also_uses_up_its_iommu_group(looking, tmp_path):
+def test_a_function_for_programs_claims_its_iommu_group(looking, tmp_path):
     found = by_id(looking(network.i40e_with_vfio(tmp_path)))
     assert found["0000:5e:02.0"].claims == {"pci:0000:5e:02.0"}
     group = {"iommu:62", "node:/dev/vfio/62"}
@@ -133,12 +133,12 @@ def test_virtual_functions_of_a_fabric_show_their_partition(looking, tmp_path):
     assert found["0000:af:00.2"].attributes["rdmaDevices"] == ("mlx5_2",)
 
 
-def test_of_several_ports_the_first_gives_the_name_and_all_can_be_selected(looking, tmp_path):
+def test_the_first_of_several_ports_gives_the_name_and_all_can_be_selected(looking, tmp_path):
     virtual = by_id(looking(network.connectx3_two_ports(tmp_path)))["0000:05:00.1"].attributes
     assert (virtual["pfName"], virtual["pfNames"]) == ("ens2d1", ("ens2d1", "ens2"))
 
 
-def test_a_vdpa_device_says_by_its_driver_what_it_is_for(looking, tmp_path):
+def test_the_driver_of_a_vdpa_device_gives_its_type(looking, tmp_path):
     found = by_id(looking(network.vdpa(tmp_path)))
     types = [found[f"0000:3b:00.{number}"].attributes.get("vdpaType") for number in (2, 3, 4)]
     assert types == ["vhost", "virtio", None]
@@ -163,18 +163,18 @@ def test_functions_of_any_class_are_found_once_they_are_virtual(looking, tmp_pat
         assert not any("pfName" in device.attributes for device in virtual)
 
 
-def test_a_function_of_another_class_is_a_device_only_where_its_driver_hands_it_on(looking, tmp_path):
+def test_a_function_of_another_class_is_listed_only_with_a_driver_for_programs(looking, tmp_path):
     found = by_id(looking(others.gpu(tmp_path / "gpu")))
     assert {"0000:17:00.0", "0000:17:00.1"} < found.keys()
     assert "0000:18:00.0" not in found
     assert "0000:05:00.0" not in by_id(looking(others.nvme(tmp_path / "nvme")))
 
 
-def test_the_machines_own_chips_are_no_devices(looking, tmp_path):
+def test_chipset_functions_are_not_listed(looking, tmp_path):
     assert by_id(looking(others.chipset(tmp_path))) == {}
 
 
-def test_a_number_of_virtual_functions_that_cannot_be_makes_nothing_a_device(looking, tmp_path):
+def test_an_invalid_number_of_virtual_functions_is_ignored(looking, tmp_path):
     tree = SriovTree(tmp_path)
     tree.function("0000:05:00.0", "1b36:0010", "nvme", pci_class="0x010802", total=-3)
     assert by_id(looking(tree)) == {}
@@ -187,7 +187,7 @@ def test_without_an_interface_there_is_an_address_but_no_name(looking, tmp_path)
     assert not {"pfName", "pfNames", "linkType", "netDevs", "mac", "linkState"} & attributes.keys()
 
 
-def test_odd_files_leave_out_what_they_should_have_said(looking, tmp_path):
+def test_invalid_files_omit_their_attribute(looking, tmp_path):
     found = by_id(looking(others.odd(tmp_path)))
     assert (
         not {"device", "subsystemVendor", "acpiIndex", "totalVfs"} & found["0000:02:00.0"].attributes.keys()
@@ -197,6 +197,27 @@ def test_odd_files_leave_out_what_they_should_have_said(looking, tmp_path):
     assert not {"mtu", "mac", "linkState", "linkType"} & card.keys()
     assert "vfIndex" not in found["0000:03:02.0"].attributes
     assert found["0000:01:00.0"].attributes["vendor"] == "ffff"
+
+
+def test_a_damaged_link_on_the_bus_hides_no_other_function(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    before = set(by_id(looking(tree)))
+    tree.file("/sys/devices/virtual/odd/class", "0x020000")
+    link = tmp_path / "sys/bus/pci/devices/0000:02:10.2"
+    link.unlink()
+    link.symlink_to("../../../devices/virtual/odd")
+    assert set(by_id(looking(tree))) == before - {"0000:02:10.2"}
+
+
+@pytest.mark.parametrize("group", ["٣", "x", ""])
+def test_an_invalid_iommu_group_is_not_claimed(looking, tmp_path, group):
+    tree = others.qat(tmp_path)
+    (function,) = (tmp_path / "sys/devices").rglob("0000:6b:00.4")
+    (function / "iommu_group").unlink()
+    (function / "iommu_group").symlink_to(f"../groups/{group}")
+    device = by_id(looking(tree))["0000:6b:00.4"]
+    assert not device.health
+    assert not [claim for claim in device.claims if claim.startswith("iommu:")]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +233,7 @@ def test_odd_files_leave_out_what_they_should_have_said(looking, tmp_path):
         ("", False),
     ],
 )
-def test_drivers_that_hand_devices_to_programs_are_known_by_name(driver, is_passed_on):
+def test_drivers_for_programs_are_known_by_name(driver, is_passed_on):
     from devhost_sriov.model import is_passed_on as answer
 
     assert answer(driver) is is_passed_on

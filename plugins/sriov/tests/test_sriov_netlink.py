@@ -17,9 +17,6 @@ from devhost_sriov.in_use import WIDEST
 from devhost_sriov.netlink_child import Unresolved, default_routes, profile_in, switches, vf_macs_in
 from devhost_sriov.network import Interest
 from devhost_sriov.watch import ROUTES, DevlinkSource, RouteSource
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from devhost.backend import Event
 
@@ -46,12 +43,16 @@ def raw(message: Any) -> bytes:
 
 
 def route(**more: Any) -> Any:
+    from pyroute2.netlink.rtnl.rtmsg import rtmsg  # 0.9 s: only in the processes that run these tests
+
     attributes = more.pop("attributes", [("RTA_OIF", 2), ("RTA_TABLE", 254)])
     fields = {"family": 2, "dst_len": 0, "type": 1, "table": 254} | more
     return made(rtmsg(), fields.pop("kind", NEWROUTE), attributes, **fields)
 
 
 def link(index: int = 2, flags: int = UP | RUNNING | LOWER_UP, kind: int = NEWLINK, **more: Any) -> bytes:
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
     attributes = {"IFLA_IFNAME": NAMES.get(index, f"if{index}"), "IFLA_OPERSTATE": "UP", "IFLA_MTU": 1500}
     for name, value in more.items():
         attributes[f"IFLA_{name.upper()}"] = value
@@ -61,23 +62,23 @@ def link(index: int = 2, flags: int = UP | RUNNING | LOWER_UP, kind: int = NEWLI
 # --- routes, addresses and virtual functions
 
 
-def test_a_default_route_is_told_with_its_whole_table() -> None:
+def test_a_default_route_has_its_full_table_number() -> None:
     assert list(default_routes(route())) == [(4, 2, 254)]
     wide = route(family=10, table=252, attributes=[("RTA_OIF", 3), ("RTA_TABLE", 4711)])
     assert list(default_routes(wide)) == [(6, 3, 4711)]
 
 
-def test_other_routes_and_those_that_lead_nowhere_are_none() -> None:
+def test_other_and_rejecting_routes_do_not_count() -> None:
     for other in ({"dst_len": 24}, {"type": 7}, {"type": 2}):
         assert not list(default_routes(route(**other)))
 
 
-def test_a_prefix_of_half_of_all_addresses_is_a_default_route_as_in_files_of_proc() -> None:
+def test_a_route_to_half_of_all_addresses_is_a_default_route() -> None:
     assert list(default_routes(route(dst_len=WIDEST))) == [(4, 2, 254)]
     assert not list(default_routes(route(dst_len=WIDEST + 1)))
 
 
-def test_a_next_hop_that_only_has_a_number_is_not_taken_for_no_route() -> None:
+def test_a_next_hop_with_only_an_id_is_an_error() -> None:
     with pytest.raises(Unresolved):
         list(default_routes(route(attributes=[("RTA_TABLE", 254)])))
 
@@ -123,7 +124,7 @@ def port(device: str, flavour: int, interface: str, **numbers: int) -> Attribute
     )
 
 
-def test_ports_are_known_by_the_function_they_stand_for() -> None:
+def test_ports_are_listed_by_the_function_they_represent() -> None:
     pf = "0000:3b:00.1"
     ports = [
         port(pf, 0, "p1"),
@@ -169,7 +170,7 @@ def news() -> RouteSource:
     return found
 
 
-def test_a_link_is_told_of_when_it_changes_and_not_when_the_kernel_repeats_itself(news: RouteSource) -> None:
+def test_a_link_causes_an_event_only_when_it_changes(news: RouteSource) -> None:
     eth0 = [Event("net", "change", "/sys/class/net/eth0")]
     assert list(news.events(link())) == []
     assert list(news.events(link(flags=UP | RUNNING | LOWER_UP | PROMISCUOUS))) == []
@@ -180,11 +181,11 @@ def test_a_link_is_told_of_when_it_changes_and_not_when_the_kernel_repeats_itsel
     assert list(news.events(link(kind=DELLINK))) == eth0
 
 
-def test_links_of_pods_are_no_news(news: RouteSource) -> None:
+def test_links_of_pods_cause_no_event(news: RouteSource) -> None:
     assert [event for index in range(10, 300) for event in news.events(link(index))] == []
 
 
-def test_only_default_routes_are_news(news: RouteSource) -> None:
+def test_only_default_routes_cause_events(news: RouteSource) -> None:
     assert list(news.events(raw(route()))) == [ROUTES]
     assert list(news.events(raw(route(kind=DELROUTE, family=10)))) == [ROUTES]
     assert list(news.events(raw(route(dst_len=24)))) == []
@@ -194,20 +195,22 @@ def test_only_default_routes_are_news(news: RouteSource) -> None:
     ("family", "address", "matters"),
     [(2, "192.0.2.7", True), (2, "192.0.2.8", False), (10, "2001:db8::7", True), (10, "fe80::1", False)],
 )
-def test_only_the_kubelets_addresses_are_news(
+def test_only_addresses_of_the_kubelet_cause_events(
     news: RouteSource, family: int, address: str, matters: bool
 ) -> None:
+    from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+
     message = made(ifaddrmsg(), NEWADDR, [("IFA_ADDRESS", address)], family=family, prefixlen=24, index=9)
     assert list(news.events(raw(message))) == ([ROUTES] if matters else [])
 
 
-def test_cut_datagrams_are_no_news(news: RouteSource) -> None:
+def test_truncated_datagrams_cause_no_event(news: RouteSource) -> None:
     whole = link(flags=0)
     assert [event for end in range(len(whole)) for event in news.events(whole[:end])] == []
 
 
 @pytest.mark.parametrize(("command", "matters"), [(7, True), (8, True), (3, True), (61, False), (53, False)])
-def test_devlink_is_heard_where_switches_change(command: int, matters: bool) -> None:
+def test_devlink_notifications_about_switches_cause_events(command: int, matters: bool) -> None:
     _, message = netlink_child.devlink_classes()
     interest = Interest(places={"0000:3b:00.0": "/sys/devices/pci0000:3a/0000:3b:00.0"})
     for device, known in (("0000:3b:00.0", True), ("0000:99:00.0", False)):
@@ -282,14 +285,14 @@ def in_a_namespace(script: str) -> str:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")
 @pytest.mark.skipif(not shutil.which("unshare") or not shutil.which("ip"), reason="needs unshare and ip")
-def test_a_change_of_routes_is_heard_from_the_kernel() -> None:
+def test_the_real_kernel_reports_a_change_of_routes() -> None:
     assert "sys_path='/sys/class/net/lo'" in in_a_namespace(_LISTEN)
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")
 @pytest.mark.skipif(not shutil.which("unshare") or not shutil.which("ip"), reason="needs unshare and ip")
-def test_a_network_namespace_is_described_as_it_was_set_up() -> None:
+def test_the_facts_of_a_real_network_namespace_are_right() -> None:
     routes, addresses, count, macs, imported = json.loads(in_a_namespace(_ASK))
     assert routes == [[4, "br0", 254], [4, "br1", 254], [4, "br1", 1000]]
     assert ["10.0.0.1", "br0"] in addresses

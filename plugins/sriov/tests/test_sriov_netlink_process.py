@@ -107,9 +107,7 @@ def until(condition: Callable[[], object]) -> None:
 # --- what is asked
 
 
-def test_no_process_runs_before_the_first_question_and_one_answers_them_all(
-    make: Callable[..., Kernel], program: Program
-) -> None:
+def test_the_first_request_starts_one_process_for_all(make: Callable[..., Kernel], program: Program) -> None:
     program.answers("vf_macs", {"ok": []})
     kernel = make(program=program.path)
     assert kernel.pid is None
@@ -120,7 +118,7 @@ def test_no_process_runs_before_the_first_question_and_one_answers_them_all(
     assert program.processes == 1
 
 
-def test_answers_become_facts_of_interfaces_by_name(make: Callable[..., Kernel], program: Program) -> None:
+def test_answers_give_facts_by_interface_name(make: Callable[..., Kernel], program: Program) -> None:
     routes = [[4, 2, 254], [6, 3, 4711], [4, 99, 254]]
     addresses = [["192.0.2.7", 2], ["192.0.2.8", 99]]
     switch = {"mode": 1, "profile": "ICE", "virtual": [[0, "rep0"]], "scalable": [[88, "sf88"]]}
@@ -137,7 +135,7 @@ def test_answers_become_facts_of_interfaces_by_name(make: Callable[..., Kernel],
     assert kernel.devlink(profiles=True) == Devlink({"0000:3b:00.0": made}, 9)
 
 
-def test_an_unknown_mode_of_a_switch_is_no_mode(make: Callable[..., Kernel], program: Program) -> None:
+def test_an_unknown_switch_mode_is_empty(make: Callable[..., Kernel], program: Program) -> None:
     switch = {"mode": None, "profile": "", "virtual": [], "scalable": []}
     program.answers("devlink", {"ok": {"group": None, "switches": {"a": switch, "b": switch | {"mode": 7}}}})
     found = make(program=program.path).devlink(profiles=False)
@@ -156,14 +154,14 @@ def test_a_refusal_of_the_kernel_is_an_oserror_with_its_errno(
     assert caught.value.strerror == "Operation not permitted"
 
 
-def test_an_error_without_a_number_keeps_its_words(make: Callable[..., Kernel], program: Program) -> None:
+def test_an_error_without_errno_keeps_its_message(make: Callable[..., Kernel], program: Program) -> None:
     words = "a default route names its next hop by number alone"
     program.answers("traffic", {"error": words, "errno": None})
     with pytest.raises(OSError, match=f"^{words}$"):
         make(program=program.path).traffic({})
 
 
-def test_a_process_that_does_not_answer_is_killed_and_the_question_fails(
+def test_a_process_that_does_not_answer_is_killed_and_the_request_fails(
     make: Callable[..., Kernel], program: Program
 ) -> None:
     program.answers("traffic", "hang")
@@ -205,7 +203,7 @@ def test_a_process_that_never_starts_is_killed(make: Callable[..., Kernel], prog
     until(ended)
 
 
-def test_a_hang_does_not_cost_each_question_of_a_look_a_process_of_its_own(
+def test_after_a_hang_one_scan_starts_no_further_process(
     make: Callable[..., Kernel], program: Program
 ) -> None:
     program.answers("traffic", "hang")
@@ -230,14 +228,14 @@ def test_after_the_pause_another_process_answers(make: Callable[..., Kernel], pr
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_process_that_dies_in_the_middle_fails_one_question_and_is_replaced(
+def test_a_process_that_dies_fails_one_request_and_is_replaced(
     make: Callable[..., Kernel], program: Program, is_first: bool
 ) -> None:
     program.answers("vf_macs", "die")
     kernel = make(program=program.path)
     if not is_first:
         kernel.traffic({})
-    with pytest.raises(OSError, match=r"^the process that asks netlink exited with status 3$"):
+    with pytest.raises(OSError, match=r"^the netlink process exited with status 3$"):
         kernel.vf_macs()
     assert kernel.traffic({}) == Traffic()
 
@@ -265,7 +263,7 @@ def test_closing_ends_the_process(make: Callable[..., Kernel], program: Program)
 # --- the program itself
 
 
-def test_it_ends_when_it_is_idle_and_starts_again_with_the_next_question(
+def test_an_idle_process_ends_and_the_next_request_starts_another(
     make: Callable[..., Kernel], program: Program
 ) -> None:
     kernel = make(program=program.path, idle=0.2, idle_per_start=0.0)
@@ -274,7 +272,7 @@ def test_it_ends_when_it_is_idle_and_starts_again_with_the_next_question(
     assert kernel.traffic({}) == before
 
 
-def test_a_question_that_meets_the_end_of_an_idle_process_is_answered_by_another(
+def test_a_request_at_the_end_of_an_idle_process_is_answered_by_another(
     make: Callable[..., Kernel], program: Program
 ) -> None:
     kernel = make(program=program.path, idle=0.0, idle_per_start=0.0)
@@ -283,7 +281,7 @@ def test_a_question_that_meets_the_end_of_an_idle_process_is_answered_by_another
 
 
 @pytest.mark.parametrize("questions", [b"", b'{"do": "vf_macs"}\n'])
-def test_it_ends_with_the_process_that_started_it(questions: bytes) -> None:
+def test_the_process_ends_with_its_parent(questions: bytes) -> None:
     """The kernel closes the input when devhost ends, killed or not."""
     ran = subprocess.run(
         [sys.executable, "-P", netlink_child.__file__],
@@ -304,7 +302,7 @@ def is_read(pipe: int) -> bool:
     return count[0] == 0
 
 
-def test_a_question_in_two_pieces_is_one_question() -> None:
+def test_a_request_in_two_pieces_is_one_request() -> None:
     with subprocess.Popen(
         [sys.executable, "-P", netlink_child.__file__],
         stdin=subprocess.PIPE,
@@ -337,28 +335,28 @@ class Lists:
             yield {"header": {"flags": one}}
 
 
-async def test_a_list_that_changed_while_it_was_sent_is_asked_for_again() -> None:
+async def test_a_list_that_changed_while_it_was_sent_is_requested_again() -> None:
     multi = 0x2
     lists = Lists([multi, multi | netlink_child.INTERRUPTED], [multi, multi, multi])
     assert len(await netlink_child.whole(lists.dump)) == 3
     assert lists.asked == 2
 
 
-async def test_a_list_that_changes_all_the_time_is_an_error() -> None:
+async def test_a_list_that_keeps_changing_is_an_error() -> None:
     lists = Lists([netlink_child.INTERRUPTED])
-    with pytest.raises(netlink_child.Unresolved, match="changes all the time"):
+    with pytest.raises(netlink_child.Unresolved, match="keeps changing"):
         await netlink_child.whole(lists.dump)
     assert lists.asked == netlink_child.TRIES
 
 
-def test_what_a_library_raises_becomes_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_a_library_becomes_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2", None)
-    answer = netlink_child.answered({"do": "traffic"})
+    answer = netlink_child.answer_to({"do": "traffic"})
     assert "pyroute2" in answer["error"]
     assert answer["errno"] is None
 
 
-def test_the_process_that_asks_does_not_import_pyroute2() -> None:
+def test_devhost_itself_does_not_import_pyroute2() -> None:
     script = (
         "import sys; from devhost_sriov.netlink import Kernel; kernel = Kernel(deadline=60); "
         "kernel.traffic({}); kernel.close(); sys.exit('pyroute2' in sys.modules)"

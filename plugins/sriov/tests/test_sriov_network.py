@@ -58,18 +58,18 @@ def facts(igb: Sriov, kernel: FakeKernel, device: str) -> Facts:
     return network_of(kernel, igb.context).facts(scanned)[device]
 
 
-def test_netlink_adds_what_sysfs_does_not_tell(igb, kernel):
+def test_netlink_adds_facts_that_sysfs_does_not_have(igb, kernel):
     assert facts(igb, kernel, PF).in_use == "it carries the IPv4 default route"
     first, second = facts(igb, kernel, "0000:02:10.0"), facts(igb, kernel, "0000:02:10.2")
     assert (first.representor, first.eswitch_mode, first.ddp_profile) == ("rep0", "switchdev", "DDP")
     assert (second.mac, second.representor, second.in_use) == ("02:00:00:00:00:07", "", "")
 
 
-def test_a_function_without_an_address_here_has_the_one_that_was_set_for_it(igb):
+def test_a_function_without_an_interface_has_the_configured_address(igb):
     assert by_id(igb)["0000:02:10.2"].attributes["mac"] == "02:00:00:00:00:07"
 
 
-def test_nothing_is_asked_again_before_something_happened(igb, kernel):
+def test_nothing_is_queried_again_without_an_event(igb, kernel):
     igb.discover()
     assert kernel.taken() == ["traffic", "macs", "devlink with profiles"]
     for event, asked in (
@@ -83,7 +83,7 @@ def test_nothing_is_asked_again_before_something_happened(igb, kernel):
         assert kernel.taken() == asked
 
 
-def test_a_burst_is_one_question(igb, kernel):
+def test_a_burst_is_one_request(igb, kernel):
     igb.discover()
     kernel.taken()
     for number in range(512):
@@ -92,12 +92,12 @@ def test_a_burst_is_one_question(igb, kernel):
     assert kernel.taken() == ["traffic", "macs"]
 
 
-def test_only_what_the_configuration_looks_at_is_asked(looking, tmp_path, kernel):
+def test_only_attributes_in_the_configuration_are_queried(looking, tmp_path, kernel):
     looking(machines.igb(tmp_path / "igb"), None, ("vendor",)).discover()
     assert kernel.taken() == ["traffic", "devlink"]
 
 
-def test_a_refusal_is_said_once_when_it_begins_and_once_when_it_ends(igb, kernel, caplog):
+def test_a_refusal_is_logged_once_when_it_begins_and_once_when_it_ends(igb, kernel, caplog):
     caplog.set_level(logging.INFO)
     well, kernel.routes = kernel.routes, PermissionError(errno.EPERM, "Operation not permitted")
     for _ in range(3):
@@ -105,20 +105,20 @@ def test_a_refusal_is_said_once_when_it_begins_and_once_when_it_ends(igb, kernel
     kernel.routes = well
     for _ in range(3):
         by_id(igb)
-    said = [message for message in caplog.messages if message.startswith("netlink's routes")]
-    assert said == [
-        "netlink's routes cannot be read: Operation not permitted",
-        "netlink's routes can be read again",
+    logged = [message for message in caplog.messages if "routes (netlink)" in message]
+    assert logged == [
+        "cannot read routes (netlink): Operation not permitted",
+        "can read routes (netlink) again",
     ]
 
 
 def test_a_function_is_withheld_while_the_kernel_does_not_answer(igb, kernel, caplog):
     kernel.routes = TimeoutError("the kernel does not answer")
     assert by_id(igb)[PF].withheld
-    assert "netlink's routes cannot be read: the kernel does not answer" in caplog.messages
+    assert "cannot read routes (netlink): the kernel does not answer" in caplog.messages
 
 
-def test_a_node_without_functions_is_not_asked_about_its_network(looking, tmp_path, kernel):
+def test_without_functions_the_network_is_not_queried(looking, tmp_path, kernel):
     """On such a node the interfaces of pods come and go all the time, and concern no function."""
     (tmp_path / "bare/sys/bus/pci/devices").mkdir(parents=True)
     backend = looking(tmp_path / "bare", None, ("*",))
@@ -128,14 +128,14 @@ def test_a_node_without_functions_is_not_asked_about_its_network(looking, tmp_pa
     assert kernel.taken() == []
 
 
-def test_closing_the_backend_ends_the_process_that_asks_netlink(igb, kernel):
+def test_closing_the_backend_ends_the_netlink_process(igb, kernel):
     igb.discover()
     kernel.taken()
     igb.close()
     assert kernel.taken() == ["the end"]
 
 
-def test_files_tell_of_the_node_where_netlink_speaks_of_another_namespace(igb, kernel, tmp_path):
+def test_files_are_used_if_netlink_describes_another_namespace(igb, kernel, tmp_path):
     kernel.hears = False
     directory = tmp_path / "igb/proc/1/net"
     directory.mkdir(parents=True)
@@ -144,19 +144,19 @@ def test_files_tell_of_the_node_where_netlink_speaks_of_another_namespace(igb, k
     assert facts(igb, kernel, PF).in_use == ""
 
 
-def test_where_nothing_tells_of_routes_every_function_with_a_network_driver_counts_as_in_use(igb, kernel):
+def test_with_unknown_routes_every_function_with_a_network_driver_is_in_use(igb, kernel):
     kernel.hears = False
     assert {one.withheld.partition(";")[0] for name, one in by_id(igb).items() if name != PF} == {UNSEEN}
 
 
-def test_a_function_whose_interface_a_foreign_namespace_hides_counts_as_in_use(igb, kernel, tmp_path, caplog):
+def test_a_function_whose_interface_is_hidden_counts_as_in_use(igb, kernel, tmp_path, caplog):
     kernel.is_initial = False
     shutil.rmtree(tmp_path / "igb/sys/devices/pci0000:00/0000:00:05.0/0000:02:10.0/net")
     found = by_id(igb)
     assert found["0000:02:10.0"].withheld.startswith(UNSEEN)
     assert not found["0000:02:10.2"].withheld
     assert (
-        "the node's routes cannot be read: this process is in a network namespace of its own"
+        "cannot read routes of the node: this process is not in the network namespace of the node"
         in caplog.messages
     )
 
@@ -166,14 +166,14 @@ def test_in_the_first_namespace_a_function_without_an_interface_is_in_a_pod(igb,
     assert not by_id(igb)["0000:02:10.0"].withheld
 
 
-def test_a_function_that_programs_drive_is_never_unknown(looking, tmp_path, kernel):
+def test_a_function_for_programs_is_never_in_use(looking, tmp_path, kernel):
     kernel.hears = False
     found = by_id(looking(machines.i40e_with_vfio(tmp_path / "i40e")))
     bound = [one for one in found.values() if one.attributes.get("driver") == "vfio-pci"]
     assert bound and not any(one.withheld for one in bound)
 
 
-def test_the_kubelets_address_comes_from_the_pod_where_no_option_gives_it(
+def test_without_the_option_the_address_of_the_kubelet_comes_from_the_environment(
     looking, tmp_path, kernel, monkeypatch
 ):
     kernel.routes = Traffic(addresses=frozenset({("192.0.2.7", "enp2s0v0"), ("192.0.2.9", "enp2s0v1")}))
@@ -212,13 +212,13 @@ def link(index: int) -> bytes:
     return (16 + len(payload)).to_bytes(4, "little") + (16).to_bytes(2, "little") + bytes(10) + payload
 
 
-def test_a_change_of_routes_concerns_no_function_by_name():
+def test_a_change_of_routes_reads_no_function_again():
     source = RouteSource(Subject())
     assert list(source.events(default_route())) == [NET]
     assert source.groups().mask
 
 
-def test_devlink_is_listened_to_once_it_is_there():
+def test_devlink_is_watched_once_it_exists():
     subject = Subject()
     source = DevlinkSource(subject)
     assert source.groups() is None
@@ -237,7 +237,7 @@ def test_lost_messages_make_every_link_count_as_changed():
     assert list(source.events(message))
 
 
-async def test_a_recorded_tree_is_not_listened_to(tmp_path, caplog):
+async def test_a_recorded_tree_is_not_watched(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     with closing(ServiceContext("sriov", tmp_path)) as context:
         events = network_events(context, Subject())

@@ -61,7 +61,7 @@ async def test_a_container_with_two_resources_finds_both_and_so_does_its_network
         }
 
 
-async def test_by_cdi_the_variables_bear_the_same_names(node: Node) -> None:
+async def test_variables_have_the_same_names_with_cdi(node: Node) -> None:
     node.configure(RESOURCES.replace("driver: iavf}", "driver: iavf}\n  inject: cdi"))
     async with node.served():
         await node.offers({NET: 2, DPDK: 1}, only=True)
@@ -69,7 +69,7 @@ async def test_by_cdi_the_variables_bear_the_same_names(node: Node) -> None:
         (file,) = node.cdi.glob("*.json")
         text = file.read_text()
         assert '"PCIDEVICE_INTEL_COM_SRIOV_NET=0000:5e:02.0,0000:5e:02.1"' in text
-        assert "{RESOURCE" not in text
+        assert '"PCIDEVICE_INTEL_COM_SRIOV-NET=0000:5e:02.0,0000:5e:02.1"' in text
         assert len(node.told()) == 2
 
 
@@ -95,13 +95,13 @@ async def test_a_pod_whose_function_lacks_a_node_is_refused_by_name_and_leaves_n
         assert node.told() == {}
 
 
-async def test_vhost_net_is_asked_of_and_given_to_the_entry_that_wants_it_alone(node: Node) -> None:
+async def test_vhost_net_concerns_only_the_entry_that_requests_it(node: Node) -> None:
     """In sriov-network-device-plugin ``needVhostNet`` is of one resource as well."""
     node.configure(asking(vfio="vhostNet: true"))
     async with node.served():
         await node.kubelet.wait_for(lambda: node.kubelet.capacity() == {NET: 2, DPDK: 1})
         assert node.kubelet.allocatable() == {NET: 2, DPDK: 0}
-        reason = "/dev/vhost-net does not exist: is module vhost_net loaded?"
+        reason = "/dev/vhost-net does not exist (is module vhost_net loaded?)"
         assert node.devices("sriov")["0000:5e:02.2"].unusable_for == {"vhostNet": reason}
         for path in ("dev/vhost-net", "dev/net/tun"):
             (node.root / path).parent.mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ async def test_vhost_net_is_asked_of_and_given_to_the_entry_that_wants_it_alone(
         assert "vhost" not in info
 
 
-async def test_what_an_entry_says_of_its_functions_never_reaches_pods_of_another(node: Node) -> None:
+async def test_the_info_of_an_entry_never_reaches_pods_of_another(node: Node) -> None:
     """``additionalInfo`` of sriov-network-device-plugin is of one resource too, and may be its secret."""
     node.configure(asking(iavf='info: {"*": {token: net}}', vfio='info: {"0000:5e:02.2": {token: dpdk}}'))
     async with node.served():
@@ -132,7 +132,7 @@ async def test_what_an_entry_says_of_its_functions_never_reaches_pods_of_another
         assert "dpdk" not in str(alone.envs)
 
 
-async def test_kubevirt_is_of_the_entry_that_says_so(node: Node) -> None:
+async def test_kubevirt_concerns_only_the_entry_that_requests_it(node: Node) -> None:
     node.configure(asking(vfio="kubevirt: true"))
     async with node.served():
         await node.offers({NET: 2, DPDK: 1})
@@ -166,7 +166,7 @@ async def switch(tmp_path: Path) -> AsyncIterator[Node]:
         yield made
 
 
-async def test_rdma_nodes_and_their_names_go_to_the_entry_that_asks(switch: Node) -> None:
+async def test_rdma_nodes_concern_only_the_entry_that_requests_them(switch: Node) -> None:
     async with switch.served():
         await switch.offers({RDMA: 1, ETHERNET: 1}, only=True)
         started = await switch.container({RDMA: 1}, keep=True)
@@ -179,7 +179,7 @@ async def test_rdma_nodes_and_their_names_go_to_the_entry_that_asks(switch: Node
         }
 
 
-async def test_by_cdi_rdma_nodes_are_in_the_specification_of_the_entry_that_asks(switch: Node) -> None:
+async def test_with_cdi_rdma_nodes_concern_only_the_entry_that_requests_them(switch: Node) -> None:
     switch.configure(SWITCH.replace("  backend: sriov", "  backend: sriov\n  inject: cdi"))
     async with switch.served():
         await switch.offers({RDMA: 1, ETHERNET: 1}, only=True)
@@ -192,7 +192,7 @@ async def test_by_cdi_rdma_nodes_are_in_the_specification_of_the_entry_that_asks
 
 
 @pytest.mark.parametrize(("key", "nodes"), [("", True), ("  rdma: false\n", False)])
-async def test_an_entry_that_selects_rdma_functions_gives_their_nodes_unless_it_says_otherwise(
+async def test_an_entry_that_selects_rdma_functions_gives_their_nodes_by_default(
     switch: Node, key: str, nodes: bool
 ) -> None:
     """``isRdma: true`` of sriov-network-device-plugin selects and gives, too."""
@@ -203,7 +203,7 @@ async def test_an_entry_that_selects_rdma_functions_gives_their_nodes_unless_it_
         assert bool((await switch.container({RDMA: 1})).devices) is nodes
 
 
-async def test_without_verbs_a_function_is_unhealthy_only_where_rdma_is_handed_out(switch: Node) -> None:
+async def test_without_verbs_a_function_is_unhealthy_only_for_entries_with_rdma(switch: Node) -> None:
     """Pools of sriov-network-device-plugin without ``isRdma`` do not care for ib_uverbs either."""
     nodes = switch.root / VERBS
     hidden = nodes.rename(switch.root / "hidden")

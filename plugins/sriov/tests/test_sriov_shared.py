@@ -41,7 +41,7 @@ def test_a_scalable_function_and_a_node_of_it_go_to_one_resource(looking, tmp_pa
 
 
 @pytest.mark.parametrize("first", ["sriov", "udev"])
-def test_two_functions_of_an_iommu_group_go_to_one_resource_whatever_their_nodes(looking, tmp_path, first):
+def test_two_functions_of_an_iommu_group_go_to_one_resource(looking, tmp_path, first):
     tree = network.i40e_with_vfio(tmp_path)
     sibling = (tmp_path / "sys/kernel/iommu_groups/62/devices/0000:5e:02.3").resolve()
     path = sibling.relative_to(tmp_path / "sys/devices")

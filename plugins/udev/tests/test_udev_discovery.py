@@ -156,7 +156,7 @@ def test_without_dev_no_node_counts_as_missing(machine: Any) -> None:
     assert device.health == HEALTHY
 
 
-def test_an_unchanged_machine_gives_the_same_objects(machine: Any) -> None:
+def test_unchanged_rdma_devices_are_the_same_objects(machine: Any) -> None:
     machine.usb_serial("ttyUSB0", "1")
     machine.misc("fuse", 229)
     backend = machine.backend()

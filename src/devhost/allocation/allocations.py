@@ -14,20 +14,21 @@ Dropping a held token from the device list (its CDI name goes with it) is worse 
 release is believed late:
 
 * a token that this kubelet has named since its last Allocate is released when two lists lack it, at least
-  :data:`APART` seconds from one another and with none between that names it. Such a kubelet knows the pod,
-  so only its end takes the token from the list; the second list guards against a wrong answer;
+  :attr:`.Timing.release_gap` seconds from one another and with none between that names it. Such a kubelet
+  knows the pod, so only its end takes the token from the list; the second list guards against a wrong answer;
 * a token that it has not named (the pod was shorter-lived than the interval between lists, or one of the
-  reasons above) is released when the lists of one kubelet have lacked it for :data:`PATIENCE` seconds. A
-  list without any pod is no evidence: that is how a kubelet answers that knows no pods yet;
-* however often the kubelet restarts, a token that no list names counts for :data:`PATIENCE` seconds in all.
+  reasons above) is released when the lists of one kubelet have lacked it for :attr:`.Timing.unnamed` seconds.
+  A list without any pod is no evidence: that is how a kubelet answers that knows no pods yet;
+* however often the kubelet restarts, a token that no list names counts for :attr:`.Timing.unnamed` seconds in
+  all.
 
 A container's devices never change while it runs. So a container that an earlier kubelet listed with a
 token, and that the present one lists without any device, still holds the token: this kubelet has lost its
 checkpoint. Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that
 the container has ended:
 
-* two lists, :data:`APART` seconds apart, of which the first does not have the container (a container of that
-  name in the second list is new: the pod of a StatefulSet that was created again);
+* two lists, :attr:`.Timing.release_gap` seconds apart, of which the first does not have the container (a
+  container of that name in the second list is new: the pod of a StatefulSet that was created again);
 * or the container has devices: a kubelet that lost its checkpoint gives none to a container that already runs
   (kubelet 1.28 and later), so this is a new container, too.
 
@@ -66,30 +67,7 @@ from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.planning.tokens import ALL, Known, stands_for_all, unit_of
 
-APART = 2.0
-"""Least seconds between the two lists that show a release."""
-
-PATIENCE = 300.0
-"""Seconds for which lists must lack a token that the kubelet never named.
-
-As long as the kubelet itself waits for a plugin that has gone; an init container may take longer, and then
-its device counts as free although it is not."""
-
-EAGER = 0.5
-"""Seconds after Allocate until the list is wanted that names the container which got the devices."""
-
-RELAXED = 15.0
-"""Seconds between lists while everything that is held is named."""
-
-MISSED = 5.0
-"""Seconds between lists while a vanished token is kept only because a container holds it."""
-
-WATCHED = 2.0
-"""Seconds between lists while a token is forgotten: a list has to show that its container has ended before
-another container of that name exists."""
-
-EMPTY_PATIENCE = 30.0
-"""Seconds for which a kubelet must go on naming no pods at all before it is believed that there are none."""
+from .timing import NODE, Timing
 
 Kubelet = tuple[int, ...]
 """One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
@@ -143,20 +121,20 @@ class _Lease:
         self.missing_since = self.missing_from = None
         self.ending = False
 
-    def due(self, last: float, *, vanished: bool) -> float:
+    def due(self, last: float, timing: Timing, *, vanished: bool) -> float:
         """When the next list is wanted because of it, in monotonic seconds."""
         if self.ending and self.missing_from is not None:
-            return self.missing_from[1] + APART
+            return self.missing_from[1] + timing.release_gap
         if self.forgotten_by is not None:
-            return last + WATCHED
-        usual = MISSED if vanished else RELAXED
+            return last + timing.list_forgotten
+        usual = timing.list_vanished if vanished else timing.list_held
         if self.named_by is None:
             # As long again as has passed since Allocate: soon at first, then ever more slowly.
             last = max(last, self.since)
-            return last + min(usual, max(EAGER, last - self.since))
+            return last + min(usual, max(timing.list_allocated, last - self.since))
         return last + usual
 
-    def is_released(self, listing: Listing, *, recalls: bool) -> bool:
+    def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
         """Takes a list that does not name the token; true when that list is the one to believe."""
         if listing.began < self.since:
             return False
@@ -179,9 +157,9 @@ class _Lease:
         if self.missing_from is None or self.missing_from[0] != kubelet:
             self.missing_from = (kubelet, began)
             return False
-        if began - self.missing_from[1] < APART:
+        if began - self.missing_from[1] < timing.release_gap:
             return False
-        return ends or began - self.missing_since >= PATIENCE
+        return ends or began - self.missing_since >= timing.unnamed
 
 
 @dataclass(slots=True)
@@ -193,6 +171,7 @@ class Leases:
     """
 
     clock: Callable[[], float]
+    timing: Timing = NODE
     _leases: dict[str, _Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
 
@@ -268,7 +247,7 @@ class Leases:
         for token in [token for token in self._leases if token not in named]:
             lease = self._leases[token]
             was_forgotten = lease.forgotten_by is not None
-            if lease.is_released(listing, recalls=recalls):
+            if lease.is_released(listing, self.timing, recalls=recalls):
                 del self._leases[token]
                 changed = True
             changed = changed or was_forgotten != (lease.forgotten_by is not None)
@@ -284,7 +263,10 @@ class Leases:
         if not self._listed:
             return last
         return min(
-            (lease.due(last, vanished=token in vanished) for token, lease in self._leases.items()),
+            (
+                lease.due(last, self.timing, vanished=token in vanished)
+                for token, lease in self._leases.items()
+            ),
             default=None,
         )
 
@@ -346,7 +328,7 @@ class ResourceAllocations:
         has done it."""
         self._everything = everything
         self._devices = everything.devices
-        self._leases = Leases(everything.clock)
+        self._leases = Leases(everything.clock, everything.timing)
         self._devices_of: dict[str, tuple[Key, ...]] = {}
         self._reserved: dict[str, list[tuple[Key, ...]]] = {}
         self._inferred: set[str] = set()
@@ -548,10 +530,17 @@ class Allocations:
         clock: monotonic seconds.
         changed: called when the plan was made for other allocations than these, except after an Allocate of
             what the plan offered.
+        timing: when lists are wanted, and when a release is believed.
     """
 
-    def __init__(self, clock: Callable[[], float], changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        changed: Callable[[], None] = lambda: None,
+        timing: Timing = NODE,
+    ) -> None:
         self.clock = clock
+        self.timing = timing
         self.devices = HeldDevices()
         self.awaited = False
         """Whether a resource waits for what a container holds: then lists are wanted sooner."""
@@ -674,7 +663,7 @@ class Allocations:
         """Takes a list of the kubelet; true when a holder has changed."""
         if self._first is None:
             self._first = listing.began
-        self._known = self._known or bool(listing.pods) or listing.began - self._first >= EMPTY_PATIENCE
+        self._known = self._known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
         self._listing, self._units = listing, {}
         if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
             self._recalling = listing.kubelet

@@ -20,6 +20,7 @@ from .injection import DirectInjection, Injection, Rendered
 from .inventory import Entry, Inventory, Snapshot
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
+from .timing import NODE, Timing
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Allocator", "Granted", "MissingPath", "Terms", "TooMany", "UnhealthyDevice", "UnknownDevice"]
 
 log = get(__name__)
-
-ALLOCATE_DEADLINE = 8.0
-"""Seconds; the kubelet has no deadline of its own and admits no other pod meanwhile."""
-
-PREPARE_DEADLINE = 25.0
-"""Seconds; the kubelet gives PreStartContainer 30."""
 
 
 class UnknownDevice(AllocationError):
@@ -79,6 +74,7 @@ class Allocator:
         device_info: writes files for network plugins, if any.
         preferred: knows the resources beside this one.
         holders: asks the kubelet who holds what; without it, what is known is believed.
+        timing: deadlines of the backend's answers.
     """
 
     def __init__(
@@ -90,6 +86,7 @@ class Allocator:
         device_info: DeviceInfoFiles | None = None,
         preferred: PreferredAllocation | None = None,
         holders: HolderCheck | None = None,
+        timing: Timing = NODE,
     ) -> None:
         self.name = backend.resource
         self.inventory = inventory
@@ -99,6 +96,7 @@ class Allocator:
         self._device_info = device_info
         self._preferred = preferred or PreferredAllocation()
         self._holders = holders
+        self._timing = timing
 
     @property
     def prepares(self) -> bool:
@@ -172,7 +170,7 @@ class Allocator:
         scanner = self._backend.scanner
         try:
             answer, rendered, documents = await self._backend.call(
-                ALLOCATE_DEADLINE, self._answer, tuple(wanted.values()), terms
+                self._timing.allocate, self._answer, tuple(wanted.values()), terms
             )
             if rendered is not None:
                 granted = await rendered.inject(tuple(wanted))
@@ -221,7 +219,7 @@ class Allocator:
         """
         got = [self._got(entry) for entry in self._entries(tokens)]
         terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
-        await self._backend.prepare(PREPARE_DEADLINE, each_once(got), terms)
+        await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 
     def _answer(
         self, wanted: Sequence[Sequence[Device]], terms: Terms

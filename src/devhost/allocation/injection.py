@@ -19,6 +19,7 @@ from devhost.planning.settings import Inject
 from .cdi.files import SpecFiles
 from .inventory import Inventory
 from .resource_backend import Granted, ResourceBackend, Terms
+from .timing import NODE, Timing
 
 Verdict = Callable[[Device], Health]
 """The health of a device, as far as is known."""
@@ -116,15 +117,17 @@ def make_injection(
     inventory: Inventory,
     specifications: SpecFiles,
     settled: Callable[[], None],
+    timing: Timing = NODE,
 ) -> Injection:
     """The way in which a resource gives containers its devices.
 
     Args:
         specifications: where a CDI specification goes, if the resource has one.
-        settled: called in the loop when what :meth:`Injection.listable` says may have changed.
+        settled: called in the loop when what :meth:`Injection.listable` returns may have changed.
+        timing: how long a backend may take to answer.
     """
     if way is Inject.DIRECT:
         return DirectInjection()
     from .cdi.injector import CdiInjection  # most nodes have no resource with CDI injection
 
-    return CdiInjection(backend, inventory, specifications, settled)
+    return CdiInjection(backend, inventory, specifications, settled, deadline=timing.render)

@@ -2,7 +2,7 @@
 
 A *token* is what the kubelet counts: a device, one of the replicas it is shared as, or one of those as
 which all devices of the resource are shared together. A token that
-disappears is first shown Unhealthy and left out only after :data:`GRACE`, because a kubelet may just
+disappears is first shown Unhealthy and left out only after :attr:`.Timing.grace`, because a kubelet may just
 have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`.allocations` says when
 that is believed), so that the pod's status is true. A token that a container holds and the kubelet has
 forgotten is Unhealthy, too, and has a Healthy stand-in (:func:`devhost.planning.tokens.stand_in`).
@@ -20,10 +20,7 @@ from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
 from .allocations import Allocations, ResourceAllocations
-
-GRACE = 2.0
-"""Seconds a vanished token stays in the list as Unhealthy."""
-
+from .timing import NODE, Timing
 
 FORGOTTEN = "held by a pod, which the kubelet no longer knows"
 """The reason of a token that a container holds and the kubelet has forgotten."""
@@ -176,6 +173,7 @@ class Inventory:
         clock: monotonic seconds, for the grace.
         changed: called with the changes of devices, for each list in which any may have changed.
         handed_out: called with the tokens that a container got, each with its devices.
+        timing: how long a vanished token stays.
     """
 
     def __init__(
@@ -186,7 +184,9 @@ class Inventory:
         allocations: ResourceAllocations | None = None,
         backend: str = "",
         handed_out: Callable[[Given], None] = lambda given: None,
+        timing: Timing = NODE,
     ) -> None:
+        self._grace = timing.grace
         self._wall = wall
         self._clock = clock
         self._subscribers: set[Callable[[], None]] = set()
@@ -361,7 +361,7 @@ class Inventory:
         """Seconds until a vanished token's grace ends; ``None`` when no token is waiting."""
         now = self._clock()
         waits = [
-            entry.gone_at + GRACE - now
+            entry.gone_at + self._grace - now
             for entry in self.snapshot.entries.values()
             if entry.gone_at is not None and entry.token not in self.allocations
         ]
@@ -505,7 +505,7 @@ class Inventory:
             return (
                 entry.stands_in
             )  # its token is Healthy again, and takes the requests for it: Snapshot.entry
-        return now >= entry.gone_at + GRACE
+        return now >= entry.gone_at + self._grace
 
     def _gone(self, entry: Entry, why_gone: Callable[[str], Reason], now: float, wall: float) -> Entry:
         if entry.gone_at is not None:

@@ -218,13 +218,17 @@ class AllocateRequest:
     def __post_init__(self) -> None:
         freeze(self, ("shares",), ("devices",))
 
-    def variable(self, prefix: str, suffix: str = "", *, keep: str = "") -> str:
+    def variable(self, prefix: str, suffix: str = "", *, keep_hyphens: bool = False) -> str:
         """The name of an environment variable that no other resource sets in the same container.
 
         ``WATCHDOG_EXAMPLE_COM_TIMER`` for the prefix ``WATCHDOG`` and the resource ``example.com/timer``:
-        upper case, with ``_`` for all but letters, digits and the characters in ``keep``.
+        upper case, with ``_`` for all but letters and digits.
+
+        Args:
+            keep_hyphens: whether hyphens stay, for programs that expect them although a shell cannot expand
+                such a variable.
         """
-        name = re.sub(rf"[^A-Z0-9{re.escape(keep)}]", "_", self.resource.upper())
+        name = re.sub(r"[^A-Z0-9-]" if keep_hyphens else r"[^A-Z0-9]", "_", self.resource.upper())
         return "_".join(filter(None, (prefix, name, suffix)))
 
 

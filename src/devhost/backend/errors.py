@@ -35,7 +35,7 @@ class DevhostError(Exception):
 class Diagnostic:
     """One error in a configuration file, with its position.
 
-    ``line`` and ``column`` count from 1; 0 means that the error is about the file as a whole.
+    ``line`` and ``column`` count from 1; 0 means that the diagnostic is about the file as a whole.
     ``path`` is the path of the key: ``resources[2].where.linkLayer``.
     """
 
@@ -54,13 +54,13 @@ class Diagnostic:
 
 
 class ConfigError(DevhostError):
-    """The configuration is refused; ``complaints`` has all its errors, in file order."""
+    """The configuration is refused; ``diagnostics`` has all its errors, in file order."""
 
     exit_code = 2
 
-    def __init__(self, complaints: tuple[Diagnostic, ...]) -> None:
-        super().__init__("\n".join(map(str, complaints)))
-        self.complaints = complaints
+    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        super().__init__("\n".join(map(str, diagnostics)))
+        self.diagnostics = diagnostics
 
 
 class UsageError(DevhostError):

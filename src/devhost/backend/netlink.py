@@ -135,7 +135,18 @@ def _aligned(length: int) -> int:
     return (length + 3) & ~3
 
 
-def ask(protocol: int, kind: int, *, timeout: float) -> Message | None:
+def connect(protocol: int) -> socket.socket:
+    """An unbound blocking netlink socket.
+
+    Raises:
+        OSError: the protocol is not available (EPROTONOSUPPORT), or permission is denied.
+    """
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+
+
+def ask(
+    protocol: int, kind: int, *, timeout: float, connect: Callable[[int], socket.socket] = connect
+) -> Message | None:
     """Sends one request without arguments; returns the kernel's answer, or ``None`` for an acknowledgement.
 
     The kernel does its work during ``send``, so ``timeout``, in seconds, does not limit a driver that hangs
@@ -146,7 +157,7 @@ def ask(protocol: int, kind: int, *, timeout: float) -> Message | None:
         OSError: the protocol is not available (EPROTONOSUPPORT), or the kernel refuses the request.
     """
     deadline = time.monotonic() + timeout
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as link:
+    with connect(protocol) as link:
         link.settimeout(timeout)
         link.bind((0, 0))
         link.sendto(request(kind, _SEQUENCE), (0, 0))

@@ -23,9 +23,9 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Where descriptor 0, 1 or 2 is closed it becomes ``/dev/null``.
+    """Opens ``/dev/null`` for each of the descriptors 0, 1 and 2 that is closed.
 
-    Else the next socket would get its number, and whoever writes to "standard error" would write into that.
+    Otherwise the next socket would get that number, and output to standard error would go into the socket.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

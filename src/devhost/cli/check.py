@@ -1,4 +1,4 @@
-"""``devhost check``: whether configuration files are right, before anything starts."""
+"""``devhost check``: checks configuration files before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import options as shared
 
 
 class _Catalogs:
-    """Makes the catalog for each file, and remembers which plugins were refused on the way."""
+    """Makes the catalog for each file, and keeps the plugins that were refused."""
 
     def __init__(self) -> None:
         self.refused: dict[catalog.Refusal, None] = {}
@@ -32,11 +32,11 @@ class _Catalogs:
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 def command(files: tuple[str, ...]) -> None:
-    """Checks configuration files; "-" reads standard input.
+    """Checks configuration files. "-" reads standard input.
 
-    Prints one line for each good file, and every fault of the others with its line and column. A plugin
-    that could not be loaded is a warning, unless a resource needs it. Optional entries whose backend is not
-    installed are a note.
+    Prints one line for each valid file, and every error of the others with its line and column. A plugin
+    that cannot be loaded causes a warning, or an error if a resource needs it. A note names optional entries
+    whose backend is not installed.
     """
     catalogs = _Catalogs()
     bad = False
@@ -45,8 +45,8 @@ def command(files: tuple[str, ...]) -> None:
             settings = _read(file, catalogs)
         except ConfigError as error:
             bad = True
-            for complaint in error.complaints:
-                click.echo(str(complaint), err=True)
+            for diagnostic in error.diagnostics:
+                click.echo(str(diagnostic), err=True)
         else:
             click.echo(f"{_label(file)}: ok ({_count(settings)})")
             for backend, hint in settings.not_installed().items():

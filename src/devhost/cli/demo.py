@@ -1,4 +1,4 @@
-"""``devhost demo``: the whole way from this machine's devices to a container, with a simulated kubelet."""
+"""``devhost demo``: gives this machine's devices to a container, with a simulated kubelet."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .program import not_on_nodes
     "--config",
     type=shared.path,
     metavar="FILE",
-    help="The configuration to show.  [default: the one that comes with devhost]",
+    help="Configuration file.  [default: the one that is part of devhost]",
 )
 def command(config: Path | None) -> None:
     """Serves this machine's devices to a simulated kubelet and shows what a pod would get.
 
-    Nothing on the machine is changed, except that as root, where zram exists, one zram device is added
-    and removed again. On a terminal it goes on showing changes until Ctrl-C; elsewhere it ends by itself.
+    The machine is not changed, with one exception: as root, if the kernel has zram, one zram device is added
+    and removed again. On a terminal the demo shows changes until Ctrl-C; otherwise it ends by itself.
     """
-    log.configure("text", "warning")  # before gRPC is imported: it reads its verbosity then
+    log.configure("text", "warning")  # before gRPC is imported, which reads its verbosity then
     try:
         from .demonstration import bundled_config, show
     except ModuleNotFoundError as error:

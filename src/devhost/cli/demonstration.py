@@ -1,4 +1,5 @@
-"""What ``devhost demo`` does: a host and a simulated kubelet in one process, and the words between."""
+"""What ``devhost demo`` does: it runs a host and a simulated kubelet in one process and prints what
+happens."""
 
 from __future__ import annotations
 
@@ -27,20 +28,20 @@ REGISTER_WITHIN = 5.0
 """Seconds the demo waits for every resource to be registered."""
 
 QUIET = 0.25
-"""Seconds before each plug, so that what the one before caused is over."""
+"""Seconds before each hot-plug, so that the effects of the previous one are over."""
 
 SEE_WITHIN = 3.0
-"""Seconds the demo waits for a plugged device to show."""
+"""Seconds the demo waits for a plugged device to appear."""
 
 
 def bundled_config() -> Path:
-    """``config/devhost.yaml``: part of an installed package, or beside the sources."""
+    """``config/devhost.yaml``, of the installed package or of the source tree."""
     packaged = Path(str(files("devhost").joinpath("devhost.yaml")))
     return packaged if packaged.exists() else Path(__file__).parents[3] / "config" / "devhost.yaml"
 
 
 async def show(config: Path) -> None:
-    """Runs the demo; ends by itself unless stdout is a terminal.
+    """Runs the demo. It ends by itself unless stdout is a terminal.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -99,10 +100,10 @@ def _show_resources(host: Host) -> None:
 
 
 async def _run_pod(kubelet: KubeletSimulator, host: Host) -> None:
-    """One container that asks for a device of the first resources that have one."""
+    """Runs a container that requests one device of each of the first three resources that have any."""
     wanted = [name for name, count in sorted(kubelet.allocatable().items()) if count][:3]
     if not wanted:
-        click.echo("\nNo device to run a pod with: `devhost discover --all` shows what this machine has.")
+        click.echo("\nNo device for a pod: run `devhost discover --all` to see the devices of this machine.")
         return
     click.echo("\nA pod with these limits:")
     for name in wanted:
@@ -119,15 +120,15 @@ async def _run_pod(kubelet: KubeletSimulator, host: Host) -> None:
 
 
 async def _plug(kubelet: KubeletSimulator) -> None:
-    """A real device, plugged and unplugged: the kernel's event to the kubelet's new list."""
+    """Plugs and unplugs a real device, and measures how soon the kubelet has a new list."""
     click.echo("")
     if reason := why_not():
-        click.echo(f"No hot-plug shown: {reason}.")
+        click.echo(f"Hot-plug not shown: {reason}.")
         return
     try:
         await _plug_zram(kubelet)
     except Busy as error:
-        click.echo(f"No hot-plug shown: {error}.")
+        click.echo(f"Hot-plug not shown: {error}.")
 
 
 async def _plug_zram(kubelet: KubeletSimulator) -> None:
@@ -140,16 +141,20 @@ async def _plug_zram(kubelet: KubeletSimulator) -> None:
         there = _healthy(kubelet)
         await asyncio.sleep(QUIET)
         began = time.monotonic()
-        # the kernel's event comes long before this write returns
+        # the kernel sends its event long before this write returns
         unplugging = asyncio.create_task(asyncio.to_thread(zram.unplug, number))
         removed = None if added is None else await _seconds(kubelet, began, lambda: there - _healthy(kubelet))
         await unplugging
         if added is None:
-            click.echo(f"zram{number} was plugged and unplugged: no resource of this configuration takes it.")
+            click.echo(
+                f"zram{number} was plugged and unplugged, but no resource of this configuration selects it."
+            )
             return
     for what, seconds in (("plugged", added), ("unplugged", removed)):
         when = (
-            "never had a new list" if seconds is None else f"had the new list after {seconds * 1000:.1f} ms"
+            "received no new list"
+            if seconds is None
+            else (f"received the new list after {seconds * 1000:.1f} ms")
         )
         click.echo(f"zram{number} {what}: the kubelet {when}")
 
@@ -170,13 +175,13 @@ def _healthy(kubelet: KubeletSimulator) -> set[tuple[str, str]]:
 
 
 async def _follow(host: Host, kubelet: KubeletSimulator) -> None:
-    """Shows each new list until the user has seen enough."""
-    click.echo("\nPlug something in or out, or press Ctrl-C.")
-    kubelet.events.listen(_tell)
+    """Shows each new list until the user stops the demo."""
+    click.echo("\nPlug or unplug a device, or press Ctrl-C.")
+    kubelet.events.listen(_print_list)
     await host.stopped()
 
 
-def _tell(event: Event) -> None:
+def _print_list(event: Event) -> None:
     if isinstance(event, ListReceived):
         healthy = sum(1 for device in event.devices if device.health == "Healthy")
         click.echo(f"{event.resource}: {healthy} of {len(event.devices)} devices healthy")

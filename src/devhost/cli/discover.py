@@ -1,4 +1,5 @@
-"""``devhost discover``: what this machine has and what the configuration makes of it, offline."""
+"""``devhost discover``: lists this machine's devices and the resources that select them, without a
+kubelet."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ from .running_host import Verdict, View, view
 from .table import table
 
 SHOWN_REFUSALS = 20
-"""Refusals printed without ``--all``: enough to see what is wrong, few enough to be read."""
+"""Refusals printed without ``--all``."""
 
-OTHER_CONFIG = "a devhost runs here with another configuration: HEALTH is what was probed now"
-"""What is said beside a running devhost whose verdicts belong to another file."""
+OTHER_CONFIG = "the devhost on this node uses another configuration: HEALTH is the result of this probe"
+"""Printed if the health that the running devhost reports belongs to another configuration."""
 
 
 @click.command("discover")
@@ -38,15 +39,15 @@ OTHER_CONFIG = "a devhost runs here with another configuration: HEALTH is what w
 @shared.config
 @shared.root
 @shared.output
-@click.option("--all", "everything", is_flag=True, help="Also list the devices that no resource takes.")
+@click.option("--all", "everything", is_flag=True, help="Also list the devices that no resource selects.")
 def command(resource: str | None, config: Path | None, root: Path, output: str, everything: bool) -> None:
-    """Looks for devices once and shows which resource gets which, without a kubelet and without root.
+    """Scans for devices once and shows which resource gets which. Needs neither a kubelet nor root.
 
-    With RESOURCE only that one is shown. Without a configuration, every device of every installed
+    RESOURCE limits the output to one resource. Without a configuration, every device of every installed
     backend is listed. Exits with 1 if a backend failed.
 
-    HEALTH is what the backend finds and probes now. If a devhost runs here with the same root, the table
-    also shows which containers hold a device. If that devhost has the same configuration, HEALTH is what
+    HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, the table
+    also shows which containers hold a device. If that devhost uses the same configuration, HEALTH is what
     it reports to the kubelet.
     """
     shared.check_root(root)
@@ -78,10 +79,10 @@ def _chosen(found: ScanResult, resource: str | None) -> list[str]:
     if any(entry.name == resource for entry in found.settings.resources):
         return []
     if Path(resource).is_file():
-        hint = f"`devhost discover --config {resource}` reads it as the configuration"
-        raise UsageError(f"{resource} is a file, and not the name of a resource", hint)
+        hint = f"run `devhost discover --config {resource}` to use it as the configuration"
+        raise UsageError(f"{resource} is a file, not the name of a resource", hint)
     known = ", ".join(sorted(found.plan.resources)) or "none"
-    raise UsageError(f"no resource is called {resource!r}", f"there are: {known}")
+    raise UsageError(f"no resource is called {resource!r}", f"known resources: {known}")
 
 
 def _print(seen: View, names: list[str], everything: bool, resource: str | None) -> None:
@@ -117,11 +118,11 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
         )
     elif left:
         count = "1 device matches" if len(left) == 1 else f"{len(left)} devices match"
-        click.echo(f"{count} no resource (--all lists them, `devhost explain DEVICE` tells why)")
+        click.echo(f"{count} no resource (--all lists them, `devhost explain DEVICE` shows why)")
 
 
 def _print_empty(found: ScanResult, resource: str | None) -> None:
-    """The entries without devices, with what comes nearest; only that of ``resource`` if it is given."""
+    """Prints why each entry without devices has none; only for ``resource`` if it is given."""
     for outcome in found.entries():
         if outcome.devices or (resource is not None and outcome.entry.name != resource):
             continue
@@ -155,7 +156,7 @@ def _unmatched(found: ScanResult) -> list[tuple[str, Device]]:
 
 
 def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ...]:
-    """Health, NUMA nodes, how often it is handed out, and who holds it: a device as one resource has it."""
+    """The cells of a device in a resource: health, NUMA nodes, number of replicas, and holders."""
     entry, device = resource.entry, offer.device
     hidden = " (not sent)" if device.numa_nodes and not entry.topology else ""
     together = ", all together" if entry.share.of is Of.ALL else ""
@@ -167,18 +168,18 @@ def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ..
 
 
 def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
-    """The health of a device in a resource: that which the kubelet has, if it is known."""
+    """The health of a device in a resource, as reported to the kubelet if that is known."""
     own = seen.found.health_in(resource.entry, device)
     running = seen.verdict(resource.name, resource.entry.backend, device) if seen.same_config else None
     if running is None:
         return Verdict(own)
-    if running.health.healthy and not own.healthy:  # it has not probed since
+    if running.health.healthy and not own.healthy:  # the running devhost has not probed since
         return Verdict(running.health, f"Unhealthy when probed now: {own.reason}")
     return running
 
 
 def _unclaimed(seen: View, backend: str, device: Device) -> tuple[str, ...]:
-    """Health, NUMA nodes, holders and attributes of a device that no resource has."""
+    """The cells of a device that no resource has: health, NUMA nodes, holders and attributes."""
     health = health_text(device, seen.found.health(backend, device))
     return health, _numa(device), *_held_by(seen, backend, device), _attributes(device)
 
@@ -192,7 +193,7 @@ def _numa(device: Device) -> str:
 
 
 def health_text(device: Device, health: Health, remark: str = "") -> str:
-    """Whether a device can be had, in a few words: its health, or why its backend withholds it."""
+    """The health of a device as text, or why its backend withholds it."""
     if device.withheld:
         return f"Withheld: {device.withheld}"
     if health.healthy:
@@ -268,10 +269,10 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
 
 
 def as_json(seen: View, backend: str, device: Device, health: Health) -> dict[str, object]:
-    """A device with all that is known of it, as the JSON outputs show it.
+    """A device as the JSON outputs show it.
 
-    ``probe`` is what this command found; ``running`` what the running devhost says, by resource, and
-    ``heldBy`` the containers that it names. Both are ``None`` if none is asked.
+    ``probe`` is what this command found. ``running`` is what the running devhost reports, by resource, and
+    ``heldBy`` the containers that it names; both are ``None`` if no running devhost answers.
     """
     verdicts = seen.verdicts(backend, device)
     return {
@@ -292,7 +293,7 @@ def as_json(seen: View, backend: str, device: Device, health: Health) -> dict[st
 
 
 def health_as_json(health: Health) -> dict[str, str]:
-    """A verdict as the JSON outputs show it."""
+    """A health as the JSON outputs show it."""
     return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason or ""}
 
 

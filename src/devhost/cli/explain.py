@@ -1,4 +1,4 @@
-"""``devhost explain``: what every entry of the configuration says of one device, and why."""
+"""``devhost explain``: shows for one device what each entry of the configuration decides, and why."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from .running_host import View, view
 @shared.root
 @shared.output
 def command(device: str, config: Path | None, root: Path, output: str) -> None:
-    """Tells why DEVICE is offered or not: its attributes, and what each resource says of it.
+    """Shows why DEVICE is offered or not: its attributes, and the decision of each resource.
 
-    DEVICE is an id as `devhost discover` shows it, or the value of any attribute that names it, such
-    as a device node (/dev/fuse), a PCI address (in upper or lower case) or a serial number.
+    DEVICE is an id as printed by `devhost discover`, or the value of an attribute that identifies the device,
+    such as a device node (/dev/fuse), a PCI address (in upper or lower case) or a serial number.
 
-    Its health is what the backend finds and probes now. If a devhost runs here with the same root, what it
-    reports otherwise and which containers hold the device are shown too, and what they hold counts: no other
-    resource gets it. If it does not count, the last line says why.
+    Its health is the result of this scan and probe. If a devhost runs on this node with the same root, the
+    output also shows where that devhost reports a different health, and which containers hold the device.
+    What a container holds, no other resource gets. If this cannot be taken into account, the last line gives
+    the reason.
     """
     shared.check_root(root)
     loaded = load_or_everything(config)
@@ -54,15 +55,15 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
             if number:
                 click.echo("")
             _print(seen, name, match)
-    if seen.unheard and seen.found.settings.resources:
-        click.echo(f"What containers hold is not counted: {seen.unheard}.", err=output == "json")
+    if seen.no_answer and seen.found.settings.resources:
+        click.echo(f"What containers hold is not taken into account: {seen.no_answer}.", err=output == "json")
 
 
 def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:
-    """The devices meant, by id or else by an attribute's value or a node they use up.
+    """The devices with this id, or else with this attribute value or claimed node.
 
-    Where nothing is called exactly that, case does not matter in an id, as long as one device alone is
-    meant, and in the attributes in which it does not matter to ``where``.
+    If nothing matches exactly, ids match without regard to case as long as only one device matches, and so
+    do the attributes that ``where`` compares without regard to case.
 
     Raises:
         UsageError: there is none.
@@ -87,8 +88,12 @@ def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:
     failed = [d.condition.reason for d in found.scanners.values() if d.condition.reason]
     twins = [device.id for _, device in alike[:3]]
     close = twins or difflib.get_close_matches(text, [device.id for _, device in devices], n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`devhost discover --all` lists all devices"
-    raise UsageError(f"no backend knows a device {text!r}", "; ".join([*failed, hint]))
+    hint = (
+        (f"did you mean {' or '.join(close)}?")
+        if close
+        else "run `devhost discover --all` to list all devices"
+    )
+    raise UsageError(f"no backend has a device {text!r}", "; ".join([*failed, hint]))
 
 
 def _is_named(text: str, device: Device) -> bool:
@@ -97,7 +102,7 @@ def _is_named(text: str, device: Device) -> bool:
 
 
 def _has_hex(found: ScanResult, backend: str, device: Device, folded: str) -> bool:
-    """Whether an attribute whose case means nothing has this value, which is in lower case."""
+    """Whether an attribute that is compared without regard to case has this value, given in lower case."""
     known = found.scanners[backend].runner.kind.attributes
     for key, value in device.attributes.items():
         attribute = declared(known, key)
@@ -117,7 +122,7 @@ def _print(seen: View, backend: str, device: Device) -> None:
     click.echo(f"{device.id} of backend {backend}: {health_text(device, found.health(backend, device))}")
     for key, value in sorted(device.attributes.items()):
         click.echo(f"  {key}: {show(value)}")
-    for title, claims in (("uses up", device.claims), ("part of", device.part_of)):
+    for title, claims in (("claims", device.claims), ("part of", device.part_of)):
         if claims:
             click.echo(f"  {title}: {', '.join(sorted(claims, key=natural))}")
     for resource, container in seen.holders(backend, device):
@@ -146,7 +151,7 @@ def _shown(verdict: Verdict, device: Device) -> str:
 
 
 def _why(verdict: Verdict, device: Device) -> str:
-    """The reason of a verdict, and why the device is Unhealthy in that resource alone."""
+    """The reason of a verdict, and why the device is Unhealthy only in that resource."""
     entry = verdict.entry
     health = worst(in_resource(device, HEALTHY, entry.uses), entry.condition(device))
     if not verdict.taken or health.healthy:

@@ -27,7 +27,7 @@ from .importers.kubernetes import GUIDE
 
 
 class _Importers(click.Group):
-    """The commands of ``devhost import``, one for each plugin."""
+    """The group ``devhost import``, with one command for each plugin."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -42,9 +42,9 @@ class _Importers(click.Group):
 
 @click.group("import", cls=_Importers)
 def command() -> None:
-    """Prints the configuration of another device plugin as a devhost.yaml.
+    """Converts the configuration of another device plugin to a devhost.yaml, and prints it.
 
-    For plugins without an import docs/migration.md tells what to write.
+    For plugins without an importer see docs/migration.md.
     """
 
 
@@ -54,7 +54,7 @@ def command() -> None:
     "--domain",
     default="",
     metavar="DOMAIN",
-    help="Domain of the resources. Required where FILE does not say it: the plugin's default is "
+    help="Domain of the resources. Required if FILE does not contain it: the plugin's default is "
     f"{generic_device_plugin.FORMER_DOMAIN} before version 0.2.0 and {generic_device_plugin.DEFAULT_DOMAIN} "
     "since.",
 )
@@ -62,13 +62,13 @@ def command() -> None:
     "--key",
     default="",
     metavar="KEY",
-    help="Which entry of a ConfigMap to read, if it has several.  [default: config.yaml]",
+    help="The entry of a ConfigMap to read, if it has several.  [default: config.yaml]",
 )
 def generic(file: str, domain: str, key: str) -> None:
-    """Reads the YAML of generic-device-plugin; "-" reads standard input.
+    """Converts the YAML of generic-device-plugin. "-" reads standard input.
 
-    FILE is its configuration file, what its --device flag is given, a ConfigMap with the file, or the
-    DaemonSet as kubectl prints them, together or alone.
+    FILE is its configuration file, the argument of its --device flag, a ConfigMap with the file, or the
+    DaemonSet, as printed by kubectl, together or alone.
     """
     click.echo(generic_device_plugin.convert(*_read(file), domain, key), nl=False)
 
@@ -79,20 +79,20 @@ def generic(file: str, domain: str, key: str) -> None:
     "--key",
     default="",
     metavar="KEY",
-    help="Which configuration to read, if there are several.  [default: the chart's config.default, else "
+    help="The configuration to read, if there are several.  [default: the chart's config.default, else "
     f"{nvidia_plugin.CONFIG_KEY}]",
 )
 @click.option(
     "--as-written",
     is_flag=True,
-    help="Heeds what the plugin reads and ignores: names by pattern, rename, devices.",
+    help="Apply settings that the plugin reads but ignores: names by pattern, rename, devices.",
 )
 def nvidia(file: str, key: str, as_written: bool) -> None:
-    """Reads the YAML of NVIDIA's device plugin; "-" reads standard input.
+    """Converts the YAML of the NVIDIA device plugin. "-" reads standard input.
 
-    FILE is its configuration file, a ConfigMap that holds one or several, the plugin's DaemonSet, or the
-    values of the Helm chart of the plugin or of the GPU operator. The result offers the same resources, and
-    says in comments what differs.
+    FILE is its configuration file, a ConfigMap that contains one or more, the plugin's DaemonSet, or the
+    values of the Helm chart of the plugin or of the GPU operator. The result offers the same resources;
+    comments in it name the differences.
     """
     click.echo(nvidia_plugin.convert(*_read(file), key, as_written=as_written), nl=False)
 
@@ -100,11 +100,11 @@ def nvidia(file: str, key: str, as_written: bool) -> None:
 @click.command("rdma-shared-dev-plugin")
 @click.argument("file")
 def rdma_shared(file: str) -> None:
-    """Reads the JSON of k8s-rdma-shared-dev-plugin; "-" reads standard input.
+    """Converts the JSON of k8s-rdma-shared-dev-plugin. "-" reads standard input.
 
-    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy or NicNodePolicy of NVIDIA's
-    network operator as kubectl prints them. The result offers the same resources, and says in comments what
-    differs.
+    FILE is its configuration, a ConfigMap that contains it, or a NicClusterPolicy or NicNodePolicy of the
+    NVIDIA network operator, as printed by kubectl. The result offers the same resources; comments in it name
+    the differences.
     """
     click.echo(rdma_shared_dev_plugin.convert(*_read(file)), nl=False)
 
@@ -116,21 +116,21 @@ def rdma_shared(file: str) -> None:
     "prefix",
     default="",
     metavar="DOMAIN",
-    help="Domain of resources that have none of their own: what the plugin's flag of this name says.  "
+    help="Domain of resources without a prefix, as in the plugin's flag of this name.  "
     f"[default: that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}]",
 )
 @click.option(
     "--key",
     default=sriov_network_device_plugin.CONFIG_KEY,
     show_default=True,
-    help="Which entry of a ConfigMap to read, if it has several: for example a node's name.",
+    help="The entry of a ConfigMap to read, if it has several: for example a node's name.",
 )
 def sriov_network(file: str, prefix: str, key: str) -> None:
-    """Reads the JSON of sriov-network-device-plugin; "-" reads standard input.
+    """Converts the JSON of sriov-network-device-plugin. "-" reads standard input.
 
-    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy or NicNodePolicy of NVIDIA's
-    network operator as kubectl prints them. The result offers the same functions, and says in comments what
-    differs.
+    FILE is its configuration, a ConfigMap that contains it, or a NicClusterPolicy or NicNodePolicy of the
+    NVIDIA network operator, as printed by kubectl. The result offers the same functions; comments in it name
+    the differences.
     """
     click.echo(sriov_network_device_plugin.convert(*_read(file), prefix, key), nl=False)
 
@@ -138,10 +138,10 @@ def sriov_network(file: str, prefix: str, key: str) -> None:
 @click.command("akri")
 @click.argument("file")
 def akri_udev(file: str) -> None:
-    """Reads Akri's Configurations for its udev handler; "-" reads standard input.
+    """Converts Configurations of Akri for its udev handler. "-" reads standard input.
 
-    FILE holds one or several Configurations of akri.sh, as kubectl prints them. The result offers the
-    same devices by the Configuration's name, and says in comments what differs.
+    FILE contains one or more Configurations of akri.sh, as printed by kubectl. The result offers the same
+    devices under the Configuration's name; comments in it name the differences.
     """
     click.echo(akri.convert(*_read(file)), nl=False)
 
@@ -149,10 +149,10 @@ def akri_udev(file: str) -> None:
 @click.command("amd-device-plugin")
 @click.argument("file")
 def amd(file: str) -> None:
-    """Reads the flags of AMD's device plugin; "-" reads standard input.
+    """Converts the flags of the AMD GPU device plugin. "-" reads standard input.
 
-    FILE holds the plugin's DaemonSet, or a DeviceConfig of AMD's GPU operator, as kubectl prints them. The
-    result offers the same resources, and says in comments what differs.
+    FILE contains the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator, as printed by kubectl.
+    The result offers the same resources; comments in it name the differences.
     """
     click.echo(amd_device_plugin.convert(*_read(file)), nl=False)
 
@@ -163,13 +163,13 @@ def amd(file: str) -> None:
     "--key",
     default=gke_device_plugin.CONFIG_KEY,
     show_default=True,
-    help="Which entry of a ConfigMap to read, if it has several.",
+    help="The entry of a ConfigMap to read, if it has several.",
 )
 def gke(file: str, key: str) -> None:
-    """Reads the configuration of Google's GPU device plugin; "-" reads standard input.
+    """Converts the configuration of the GKE GPU device plugin. "-" reads standard input.
 
-    FILE is /etc/nvidia/gpu_config.json of a node, a ConfigMap that holds it, or the plugin's DaemonSet. The
-    result offers the same resources, and says in comments what differs.
+    FILE is /etc/nvidia/gpu_config.json of a node, a ConfigMap that contains it, or the plugin's DaemonSet.
+    The result offers the same resources; comments in it name the differences.
     """
     click.echo(gke_device_plugin.convert(*_read(file), key), nl=False)
 
@@ -180,15 +180,15 @@ def gke(file: str, key: str) -> None:
     "--services",
     default="",
     metavar="SERVICES",
-    help="Services of QAT devices of generation 4, as in their cfg_services.  "
+    help="Services of QAT devices of generation 4, in the format of cfg_services in sysfs.  "
     f"[default: the ConfigMap's in FILE, else {intel_device_plugins.DEFAULT_SERVICES}]",
 )
 def intel(file: str, services: str) -> None:
-    """Reads the objects of Intel's device plugin operator; "-" reads standard input.
+    """Converts the objects of the Intel device plugins operator. "-" reads standard input.
 
-    FILE holds one or several of GpuDevicePlugin, FpgaDevicePlugin, QatDevicePlugin, DsaDevicePlugin,
-    IaaDevicePlugin, DlbDevicePlugin, SgxDevicePlugin and NpuDevicePlugin, as kubectl prints them. The result
-    offers the same resources, and says in comments what differs.
+    FILE contains one or more objects of the kinds GpuDevicePlugin, FpgaDevicePlugin, QatDevicePlugin,
+    DsaDevicePlugin, IaaDevicePlugin, DlbDevicePlugin, SgxDevicePlugin and NpuDevicePlugin, as printed by
+    kubectl. The result offers the same resources; comments in it name the differences.
     """
     try:
         click.echo(intel_device_plugins.convert(*_read(file), services), nl=False)
@@ -199,10 +199,10 @@ def intel(file: str, services: str) -> None:
 @click.command("kubevirt")
 @click.argument("file")
 def kubevirt_devices(file: str) -> None:
-    """Reads the permittedHostDevices of KubeVirt; "-" reads standard input.
+    """Converts the permittedHostDevices of KubeVirt. "-" reads standard input.
 
-    FILE is a KubeVirt or HyperConverged object as kubectl prints it, or the part of one from spec on. The
-    result offers the same resources to virtual machines, and says in comments what differs.
+    FILE is a KubeVirt or HyperConverged object as printed by kubectl, or its spec. The result offers the same
+    resources to virtual machines; comments in it name the differences.
     """
     click.echo(kubevirt.convert(*_read(file)), nl=False)
 
@@ -213,19 +213,19 @@ def kubevirt_devices(file: str) -> None:
     "--key",
     default=smarter_device_manager.CONFIG_KEY,
     show_default=True,
-    help="Which entry of a ConfigMap to read, if it has several.",
+    help="The entry of a ConfigMap to read, if it has several.",
 )
 def smarter(file: str, key: str) -> None:
-    """Reads the conf.yaml of smarter-device-manager; "-" reads standard input.
+    """Converts the conf.yaml of smarter-device-manager. "-" reads standard input.
 
-    FILE is its configuration, or a ConfigMap that holds it. The result offers the same files of /dev, and
-    says in comments what differs.
+    FILE is its configuration, or a ConfigMap that contains it. The result offers the same device nodes;
+    comments in it name the differences.
     """
     click.echo(smarter_device_manager.convert(*_read(file), key), nl=False)
 
 
 def _read(file: str) -> tuple[bytes, str]:
-    """The content of a file or of standard input, and what diagnostics call it."""
+    """The content of a file or of standard input, and its name in diagnostics."""
     if file == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
     return read_file(Path(file), Diagnostics(file)), file

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import click
 
-# Read once, when gRPC is loaded: what its core notes about connections that end is no news beside the
-# events.
+# gRPC reads this once, when it is loaded. What it logs about ended connections only repeats the events.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from devhost.backend.errors import DevhostError
@@ -27,16 +26,16 @@ from devhost.testing.kubelet.render import lines
 from . import options as shared
 
 KEEP_EVENTS = 1000
-"""How many events are remembered: they are printed as they come, and nobody asks for old ones here."""
+"""The number of events to keep. They are printed as they occur, so old ones are not needed."""
 
 LONGEST_LINE = 65536
-"""Bytes of the longest command line that is taken."""
+"""The maximum length of a command line in bytes."""
 
 
 @click.command(
     name="kubelet",
-    short_help="Simulate a kubelet, to try a device plugin without Kubernetes.",
-    epilog="\b\nCommands on standard input, one a line:\n"
+    short_help="Simulate a kubelet, to test a device plugin without Kubernetes.",
+    epilog="\b\nCommands on standard input, one per line:\n"
     + "\n".join(f"  {line}" for line in HELP.splitlines()),
 )
 @click.option(
@@ -45,30 +44,30 @@ LONGEST_LINE = 65536
     required=True,
     metavar="DIR",
     type=shared.path,
-    help="Plugin directory, where kubelet.sock appears. Made if missing; sockets in it are removed.",
+    help="Plugin directory, in which kubelet.sock appears. Created if missing; sockets in it are removed.",
 )
 @click.option(
     "--profile",
     type=click.Choice(["1.36", "1.37"]),
     default="1.36",
     show_default=True,
-    help="Whose behaviour: 1.36 and older, or 1.37 and newer. They differ when a resource registers twice.",
+    help="Simulated version: 1.36 and older, or 1.37 and newer. They differ when a resource registers twice.",
 )
 @click.option(
     "--output",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines for people, or one JSON object a line.",
+    help="Text for people, or one JSON object per line.",
 )
-@click.option("--exit-on-eof", is_flag=True, help="End when standard input ends; without it, go on serving.")
+@click.option("--exit-on-eof", is_flag=True, help="Stop at the end of standard input.")
 def command(directory: Path, profile: Profile, output: str, exit_on_eof: bool) -> None:
-    """Simulates a kubelet, to try a device plugin without Kubernetes: any plugin, in any language.
+    """Simulates a kubelet, to test a device plugin without Kubernetes: any plugin, in any language.
 
-    It registers plugins in DIR, follows their device lists, hands devices to pods that exist only in
-    its books, and prints what happens. End it with quit, Ctrl-C or SIGTERM.
+    It registers plugins in DIR, follows their device lists, allocates devices to simulated pods, and prints
+    what happens. Stop it with quit, Ctrl-C or SIGTERM.
 
-    Example: point the plugin at DIR instead of /var/lib/kubelet/device-plugins, and type
+    Example: configure the plugin to use DIR instead of /var/lib/kubelet/device-plugins, and type
     "allocate 1 of example.com/thing" to see what a container would get.
     """
     printer = _print_json if output == "json" else _print_text
@@ -81,7 +80,7 @@ Printer = Callable[[Event | Answer | DevhostError, str], None]
 
 
 class _Session:
-    """One run of the command: the kubelet, its reader of commands, and the reasons to end."""
+    """One run of the command: the kubelet, the reader of commands, and the events that end it."""
 
     def __init__(self, kubelet: KubeletSimulator, printer: Printer, exit_on_eof: bool) -> None:
         self._kubelet = kubelet
@@ -127,17 +126,17 @@ class _Session:
         try:
             self._print(what, line)
         except BrokenPipeError:
-            # Nobody reads any more (`devhost kubelet … | head`): that is a reason to end, not an error,
-            # and nothing may be written at the interpreter's exit either.
+            # The reader is gone (`devhost kubelet … | head`). This ends the command without an error,
+            # and the interpreter must not flush anything when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._done.set()
 
 
 class _Lines:
-    """Gives each line of standard input to ``take`` as it comes, and ``None`` at the end.
+    """Passes each line of standard input to ``take`` when it arrives, and ``None`` at the end.
 
-    The descriptor stays in blocking mode, which a terminal shares with its other users: it is read only
-    when there is something to read.
+    The descriptor stays in blocking mode, because a terminal shares that mode with its other users. It is
+    read only when data is available.
     """
 
     def __init__(self, take: Callable[[str | None], None]) -> None:
@@ -146,13 +145,13 @@ class _Lines:
         self._pending = b""
 
     def start(self) -> None:
-        """Begins to read, in the running event loop."""
+        """Starts to read, in the running event loop."""
         if self._descriptor < 0:
             self._take(None)
             return
         try:
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        except PermissionError:  # epoll takes no regular file; reading one never waits
+        except PermissionError:  # epoll does not support regular files; reading one never waits
             while self._read():
                 pass
 

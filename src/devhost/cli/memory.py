@@ -1,4 +1,4 @@
-"""What keeps the resident memory of a long-running process small."""
+"""Keeps the resident memory of a long-running process small."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 _M_ARENA_MAX = -8
-"""Parameter of ``mallopt``: how many heaps there are at most (malloc.h of glibc)."""
+"""Parameter of ``mallopt``: the maximum number of heaps (malloc.h of glibc)."""
 
 _OPENSSL = ("ssl", "_hashlib")
-"""What loads it: asyncio imports the one, hashlib the other, and both do without."""
+"""The modules that load OpenSSL: asyncio imports the first, hashlib the second, and both work without."""
 
 _OWN_HASHES = ("_md5", "_sha1", "_blake2", "_sha3")
-"""Python's own hashes, which some distributions leave out; hashlib then needs OpenSSL's."""
+"""Python's own hashes. Some distributions omit them; hashlib then needs those of OpenSSL."""
 
 
 def use_one_heap() -> None:
-    """Has glibc serve all threads from one heap, which saves 1 MB: by default each has one for itself.
+    """Makes glibc use one heap for all threads, which saves 1 MB. By default each thread has its own heap.
 
-    That is for threads that allocate at the same time, and Python's threads take turns. Call it before
-    threads are started. Has no effect with another C library.
+    Separate heaps help threads that allocate at the same time, but Python's threads take turns. Call this
+    before threads are started. It has no effect with another C library.
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def import_without_openssl() -> None:
-    """Imports asyncio and hashlib as in a Python that was built without OpenSSL: 5 MB of resident memory.
+    """Imports asyncio and hashlib as if Python was built without OpenSSL, which saves 5 MB of memory.
 
-    Only asyncio's own TLS is gone then: whoever imports ``ssl`` for himself still gets it. Has no effect
-    when somebody imported either before, or when Python has no hashes of its own.
+    Only TLS in asyncio is lost; code that imports ``ssl`` itself still gets it. It has no effect if one of
+    the two was imported before, or if this Python lacks built-in hashes.
     """
     if "asyncio" in sys.modules or "hashlib" in sys.modules or not all(map(find_spec, _OWN_HASHES)):
         return

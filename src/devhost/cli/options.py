@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they read alike everywhere."""
+"""Options that several commands share, so that their help is the same everywhere."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from devhost.discovery.catalog import Refusal
 
 path = click.Path(path_type=Path, readable=False)
-"""A path that click does not judge: whoever uses it says what is wrong with it, where, and how to mend it."""
+"""A path that click does not check: the code that uses it reports problems, with a hint how to fix them."""
 
 config = click.option(
     "--config",
     type=path,
     metavar="FILE",
-    help="The configuration.  [default: /etc/devhost/devhost.yaml]",
+    help="Configuration file.  [default: /etc/devhost/devhost.yaml]",
 )
 
-ROOT_HINT = "give the directory that stands for /, or leave --root out"
+ROOT_HINT = "give the directory to use as /, or omit --root"
 
 root = click.option(
     "--root",
     type=path,
     default=Path("/"),
     metavar="DIR",
-    help="Directory that stands for /: a recorded tree, or the host's root mounted in a container.",
+    help="Directory to use as /: a recorded tree, or the host's root mounted in a container.",
 )
 
 output = click.option(
@@ -40,7 +40,7 @@ output = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="Text for people, or everything for programs.",
+    help="Text for people, or JSON with every detail for programs.",
 )
 
 
@@ -51,11 +51,11 @@ def warn_of(refused: Iterable[Refusal]) -> None:
 
 
 def check_root(directory: Path) -> None:
-    """Whether ``--root`` can stand for ``/``.
+    """Checks whether ``--root`` can be used as ``/``.
 
     Raises:
-        UsageError: there is no such directory, or the one to give is above or below it.
-        EnvironmentFailure: it may not be read.
+        UsageError: there is no such directory, or the right one is above or below it.
+        EnvironmentFailure: it cannot be read.
     """
     try:
         os.scandir(directory).close()
@@ -67,7 +67,9 @@ def check_root(directory: Path) -> None:
         raise EnvironmentFailure(
             f"--root {directory} cannot be read: {error.strerror or error}", "check its mode and owner"
         ) from None
-    from devhost.backend.files import hostless  # it imports hashlib, which `devhost run` must do first
+    from devhost.backend.files import (
+        hostless,
+    )  # it imports hashlib, which `devhost run` must import first (see memory.py)
 
     if hostless(directory) and (inner := _roots_in(directory)):
         paths = " or ".join(f"--root {printable(str(path))}" for path in inner[:3])
@@ -81,11 +83,11 @@ def check_root(directory: Path) -> None:
 
 
 _TOP = ("dev", "etc", "proc", "run", "sys", "var")
-"""Directories right below a root."""
+"""Directories directly below a root."""
 
 
 def _roots_in(directory: Path) -> list[Path]:
-    """The directories right below one that look like a root."""
+    """The directories directly below a directory that look like a root."""
     try:
         return sorted(path for path in directory.iterdir() if _is_root(path))
     except OSError:
@@ -93,5 +95,5 @@ def _roots_in(directory: Path) -> list[Path]:
 
 
 def _is_root(directory: Path) -> bool:
-    """Whether a directory has what the kernel shows of devices below ``/sys``."""
+    """Whether a directory has the part of ``/sys`` in which the kernel shows devices."""
     return any(os.access(directory / "sys" / one, os.F_OK) for one in ("bus", "class", "dev", "devices"))

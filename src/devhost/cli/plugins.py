@@ -1,4 +1,4 @@
-"""``devhost plugins``: which backends and observers there are, and which plugins were refused."""
+"""``devhost plugins``: lists backends and observers, and the plugins that were refused."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ from . import options as shared
 
 
 @click.command()
-@click.option("--config", type=shared.path, help="Include the drop-ins of this file.")
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
+@click.option("--config", type=shared.path, help="Include the drop-in plugins that this configuration names.")
+@click.option(
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    help="Text for people, or JSON for programs.",
+)
 def command(config: Path | None, output: str) -> None:
     """Lists the installed backends with their options and attributes, observers, and refused plugins."""
     found = catalog.load(backend_paths(config) if config else ())
@@ -98,7 +103,7 @@ def _lines(
         yield f"  hooks: {', '.join(observer['hooks'])}"
     for one in refused:
         name = " ".join(filter(None, (one["origin"], one["version"])))
-        # the reason of a drop-in that raises begins with the file and its line
+        # if a drop-in raised an error, the reason begins with the file and its line
         where = "" if one["reason"].startswith(f"{name}:") else f"{name}: "
         yield f"refused: {where}{one['reason']}"
 

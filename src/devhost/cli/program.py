@@ -1,6 +1,6 @@
-"""The program: its commands, each imported only when it is used, and the exit code of whatever comes of one.
+"""The program: its commands, and the exit code for each way in which a command can end.
 
-``devhost run`` so carries no other command in memory.
+A command is imported only when it is used, so that ``devhost run`` has no other command in memory.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ COMMANDS = {
 
 
 CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What writing to standard output may fail with, whatever it is."""
+"""Errors of writing to standard output, for any kind of file."""
 
 
 NOT_ON_NODES = ("devhost.cli.importers", "devhost.testing")
-"""Packages that the node's image does not have: what a node runs needs neither."""
+"""Packages that are not in the node's image, because no command for nodes needs them."""
 
 
 class OutputFailed(Exception):
@@ -78,7 +78,7 @@ class _Lazy(click.Group):
 
 
 def not_on_nodes(name: str, error: ModuleNotFoundError) -> EnvironmentFailure:
-    """What a command says whose code a node's image does not have.
+    """The error of a command whose code is not in the node's image.
 
     Raises:
         ModuleNotFoundError: something else is missing.
@@ -92,7 +92,7 @@ def not_on_nodes(name: str, error: ModuleNotFoundError) -> EnvironmentFailure:
 
 
 def _absent(name: str, reason: EnvironmentFailure) -> click.Command:
-    """Stands in for a command whose code is not installed."""
+    """Replaces a command whose code is not installed."""
 
     def refuse() -> None:
         raise reason
@@ -112,16 +112,16 @@ def _output() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in CANNOT_WRITE and error.filename is None:
-            raise OutputFailed(error) from error  # click would make exit code 1 of a pipe without a reader
+            raise OutputFailed(error) from error  # click would exit with 1 if the pipe's reader is gone
         raise
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="devhost")
 def root() -> None:
-    """Offers every special device of this node to Kubernetes, from one YAML file.
+    """Offers the devices of this node to Kubernetes, configured by one YAML file.
 
-    Exit codes: 0 done, 1 it failed, 2 wrong configuration or usage, 3 the machine does not allow it.
+    Exit codes: 0 success, 1 failure, 2 wrong configuration or usage, 3 the machine does not allow it.
     """
 
 
@@ -130,15 +130,15 @@ def call() -> NoReturn:
     try:
         match sys.argv[1:2]:
             case ["run"]:
-                pass  # it needs as many, and says so in its log's format
+                pass  # it does the same, and reports a failure in its log's format
             case ["kubelet" | "demo"]:
                 descriptors.provide(descriptors.SERVING)
             case _:
                 descriptors.provide(descriptors.COMMAND)
         sys.exit(root(prog_name="devhost", standalone_mode=False))
     except ConfigError as error:
-        for complaint in error.complaints:
-            click.echo(complaint, err=True)
+        for diagnostic in error.diagnostics:
+            click.echo(diagnostic, err=True)
         sys.exit(error.exit_code)
     except DevhostError as error:
         click.echo(f"devhost: {error}", err=True)
@@ -154,9 +154,9 @@ def call() -> NoReturn:
         click.echo(f"devhost: {failed}", err=True)
         sys.exit(failed.exit_code)
     except OutputFailed as failure:
-        # What is still buffered would be written, and fail again, at interpreter exit.
+        # Otherwise the interpreter writes what is still buffered when it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if failure.error.errno == errno.EPIPE:  # the reader has seen enough (`devhost discover | head`)
+        if failure.error.errno == errno.EPIPE:  # the reader closed the pipe (`devhost discover | head`)
             sys.exit(0)
         click.echo(f"devhost: cannot write the output: {failure.error.strerror}", err=True)
         sys.exit(1)

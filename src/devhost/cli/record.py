@@ -1,4 +1,4 @@
-"""``devhost record``: what the backends read of this machine, as a tree that can be sent away."""
+"""``devhost record``: records what the backends read on this machine as a directory tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .recording import MANIFEST, Recording, record
 _ENDING = (signal.SIGHUP, signal.SIGTERM)
 
 SHOWN = 5
-"""Differences and omissions printed; all are in the description that lies in the tree."""
+"""Differences and omissions that are printed; the description in the tree has all of them."""
 
 
 @click.command("record")
@@ -28,33 +28,35 @@ SHOWN = 5
 @shared.config
 @shared.root
 def command(directory: Path, config: Path | None, root: Path) -> None:
-    """Records what the backends read of this machine in DIR, to send along with a bug report.
+    """Records in DIR what the backends read on this machine, for example for a bug report.
 
-    `devhost discover --root DIR` then shows elsewhere what it shows here. DIR is new, or empty. With a
-    configuration its backends are recorded, else every installed one. Root is not needed; what only some
-    users may read is left out in any case.
+    `devhost discover --root DIR` then shows on any machine what it shows here. DIR must be new or empty. With
+    a configuration its backends are recorded, otherwise every installed one. Root is not needed: files that
+    only some users can read are never recorded.
 
-    Serial numbers, MAC and IP addresses and GUIDs are part of what is recorded. A backend that fails or
-    hangs is recorded as far as it got, and does not make the command fail.
+    The recording contains serial numbers, MAC and IP addresses, and GUIDs. If a backend fails or hangs, what
+    it read so far is recorded, and the command succeeds.
     """
     shared.check_root(root)
     configuration = config or (DEFAULT if DEFAULT.exists() else None)
     loaded = load_or_everything(config)
-    _leave_nothing_behind()  # only now: a plugin's import is guarded against whatever ends the program
+    _leave_nothing_behind()  # not earlier: the import of a plugin catches every exception
     for line in _lines(record(loaded, directory, root, configuration), config):
         click.echo(line)
 
 
 def _leave_nothing_behind() -> None:
-    """Lets SIGTERM and SIGHUP end the program as Ctrl-C does, so that half a tree is removed first."""
+    """Makes SIGTERM and SIGHUP end the program like Ctrl-C, so that an incomplete tree is removed first."""
 
     def end(number: int, _frame: object) -> NoReturn:
         for other in _ENDING:
-            signal.signal(other, signal.SIG_IGN)  # a second one must not cut the removal short
+            signal.signal(other, signal.SIG_IGN)  # a second signal must not interrupt the removal
         sys.exit(128 + number)
 
     for number in _ENDING:
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup(1) has reasons to ignore one
+        if (
+            signal.getsignal(number) is signal.SIG_DFL
+        ):  # a signal that is ignored, as by nohup(1), stays ignored
             signal.signal(number, end)
 
 
@@ -71,11 +73,11 @@ def _lines(made: Recording, config: Path | None) -> Iterator[str]:
     if made.full:
         yield f"incomplete: {made.full}"
     yield from _some("not recorded", [f"{one.path}: {one.reason}" for one in made.omissions])
-    yield from _some("not as on the machine", made.differences)
+    yield from _some("different from the machine", made.differences)
     if not made.differences:
-        yield "The backends find the same in it as on the machine."
-    yield "It holds serial numbers, MAC and IP addresses and GUIDs. Look through it before you send it."
-    # the original: beside the copy are no drop-in backends
+        yield "The backends find the same in this tree as on the machine."
+    yield "It contains serial numbers, MAC and IP addresses, and GUIDs. Review it before you send it."
+    # the original, because the drop-in backends are not copied
     with_config = f" --config {_quoted(config)}" if config else ""
     yield f"  look: devhost discover --root {_quoted(made.directory)}{with_config}"
     archive = f"tar czf devhost-record.tgz -C {_quoted(made.directory.parent)} {_quoted(made.directory.name)}"
@@ -86,7 +88,7 @@ def _some(title: str, texts: Sequence[str]) -> Iterator[str]:
     for text in texts[:SHOWN]:
         yield printable(f"{title}: {text}")
     if len(texts) > SHOWN:
-        yield f"{title}: {len(texts) - SHOWN} more, all in {MANIFEST}"
+        yield f"{title}: {len(texts) - SHOWN} more, listed in {MANIFEST}"
 
 
 def _of(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""``devhost run``: serves the kubelet until told to stop."""
+"""``devhost run``: serves the kubelet until it is stopped."""
 
 from __future__ import annotations
 
@@ -30,59 +30,59 @@ log = telemetry.get(__name__)
     "--pod-resources",
     type=shared.path,
     metavar="SOCKET",
-    help="Where the kubelet tells which pod holds which device; differs where its root directory is moved."
-    "  [default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
+    help="The kubelet's socket for which pod holds which device, if the kubelet's root directory is not the "
+    "default.  [default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
 )
 @shared.root
 @click.option(
     "--state-dir",
     type=shared.path,
     metavar="DIR",
-    help="Where to keep a copy of the last accepted configuration, to start from when the file is refused."
-    "  [default: /var/lib/devhost]",
+    help="Directory for a copy of the last accepted configuration, which is used if the file is refused at "
+    "the start.  [default: /var/lib/devhost]",
 )
 @click.option(
     "--strict-config",
     is_flag=True,
-    help="Exit with 2 when the file is refused at the start, even if there is such a copy.",
+    help="Exit with 2 if the file is refused at the start, even if there is such a copy.",
 )
 @click.option(
     "--listen",
     default="",
     metavar="HOST:PORT",
-    help="Serve the status page at /, and /status.json, /metrics, /healthz and /readyz there, e.g. :9400."
-    "  [default: off]",
+    help="Address for HTTP: the status page at /, /status.json, /metrics, /healthz and /readyz. "
+    "Example: :9400.  [default: off]",
 )
 @click.option(
     "--pod-metrics",
     is_flag=True,
-    help="Say in /metrics which pod holds which device; the names of pods become labels.",
+    help="Show in /metrics which pod holds which device; the names of pods become labels.",
 )
 @click.option(
     "--show-pods/--hide-pods",
     default=None,
-    help="Whether the status page and /status.json name pods; `devhost status` always does."
+    help="Whether the status page and /status.json name pods. `devhost status` always does."
     "  [default: --hide-pods]",
 )
 @click.option(
     "--status-socket",
     type=shared.path,
     metavar="PATH",
-    help="Where `devhost status` asks.  [default: a socket in /run/devhost]",
+    help="Socket for `devhost status`.  [default: a socket in /run/devhost]",
 )
 @click.option(
     "--log-format",
     type=click.Choice(get_args(telemetry.Format)),
     default="text",
     show_default=True,
-    help="Lines for people, or one JSON object a line.",
+    help="Text for people, or one JSON object per line.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(get_args(telemetry.Level)),
     default="info",
     show_default=True,
-    help="What to log; info tells of changes of state only.",
+    help="What to log; info logs only changes of state.",
 )
 def command(
     config: Path | None,
@@ -100,11 +100,11 @@ def command(
 ) -> None:
     """Serves every device that the configuration selects to the kubelet of this node.
 
-    Runs until SIGTERM or SIGINT; SIGHUP, or an edit of the file, makes it read its configuration again.
+    Runs until SIGTERM or SIGINT. Reads its configuration again on SIGHUP and when the file changes.
     """
     use_one_heap()
     import_without_openssl()
-    telemetry.configure(log_format, log_level)  # before gRPC is imported: it reads its verbosity then
+    telemetry.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
     try:
         descriptors.provide(descriptors.SERVING)
         import asyncio
@@ -133,6 +133,6 @@ def command(
             raise
         if log_format == "text":
             raise error from failure
-        for reason in error.complaints if isinstance(error, ConfigError) else (error,):
+        for reason in error.diagnostics if isinstance(error, ConfigError) else (error,):
             log.error("cannot start", reason=str(reason))
         sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""What the devhost that runs on this node reports: the health of devices, and which containers hold them."""
+"""Asks the devhost that runs on this node for the health of devices and the containers that hold them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from devhost.telemetry.tables import UNKNOWN_POD
 
 
 class Verdict(NamedTuple):
-    """The health of a device in one resource; ``remark`` says of a healthy one that some shares are not."""
+    """The health of a device in one resource. ``remark`` names unhealthy shares of a healthy device."""
 
     health: Health
     remark: str = ""
@@ -35,12 +35,12 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a running devhost says.
+    """What a running devhost reports.
 
     Attributes:
         listing: what containers hold, as a kubelet would list it.
         known: whether it knows which containers hold devices.
-        digest: of the configuration that it runs with, see ``HostStatus.configDigest``.
+        digest: the digest of its configuration, see ``HostStatus.configDigest``.
         verdicts: the health of each device in each resource, by resource, backend and the device's id.
     """
 
@@ -52,15 +52,15 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A scan beside what a running devhost says; ``unheard`` is why none is asked, empty if one is."""
+    """A scan, and what a running devhost reports. ``no_answer`` is why none does; empty if one does."""
 
     found: ScanResult
     running: Running | None
-    unheard: str
+    no_answer: str
     same_config: bool
 
     def verdict(self, resource: str, backend: str, device: Device) -> Verdict | None:
-        """What the running devhost says of a device in a resource; ``None`` if it serves no such device."""
+        """What the running devhost reports for a device in a resource; ``None`` if it does not serve it."""
         return self.running.verdicts.get((resource, backend, device.id)) if self.running else None
 
     def verdicts(self, backend: str, device: Device) -> dict[str, Verdict]:
@@ -84,7 +84,7 @@ class View:
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
     def as_json(self, backend: str, device: Device) -> list[dict[str, object]] | None:
-        """The containers that hold a device; ``None`` if no running devhost says."""
+        """The containers that hold a device; ``None`` if no running devhost answers."""
         if self.running is None:
             return None
         return [
@@ -97,22 +97,22 @@ class View:
 
 
 async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
-    """Looks at the machine, and asks the devhost that runs on it.
+    """Scans the machine, and asks the devhost that runs on it.
 
     Args:
         loaded: the configuration.
         root: the directory that represents ``/``; only a devhost with the same one is asked.
         everything: see :func:`devhost.host.scan_once.scan_once`.
     """
-    running, unheard = None, ""
+    running, no_answer = None, ""
     try:
         running = answer(await _document(root))
     except DevhostError as error:
-        unheard = error.message
+        no_answer = error.message
     listing = running.listing if running else None
     found = await scan_once(loaded, root, everything=everything, listing=listing)
     same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
-    return View(found, running, unheard, same)
+    return View(found, running, no_answer, same)
 
 
 async def _document(root: Path) -> StatusDocument:
@@ -132,11 +132,11 @@ async def _document(root: Path) -> StatusDocument:
         return ours[0]
     if ours:
         dirs = ", ".join(printable(one["kubelet"]["dir"]) for one in ours)
-        raise UsageError(f"several devhosts are running here, for {dirs}")
+        raise UsageError(f"several devhosts are running on this node, for {dirs}")
     if failure:
         raise failure
     others = ", ".join(dict.fromkeys(printable(one["devhost"]["root"]) for one in answers))
-    raise EnvironmentFailure(f"the devhost that runs here has --root {others}")
+    raise EnvironmentFailure(f"the devhost on this node has --root {others}")
 
 
 def _same(one: str, other: Path) -> bool:
@@ -144,7 +144,7 @@ def _same(one: str, other: Path) -> bool:
 
 
 def answer(document: StatusDocument) -> Running:
-    """What a status document says of health and of held tokens."""
+    """The health of devices and the held tokens in a status document."""
     verdicts: dict[tuple[str, str, str], Verdict] = {}
     for resource in document["resources"]:
         place = resource["name"], resource["backend"]
@@ -160,7 +160,7 @@ def answer(document: StatusDocument) -> Running:
 
 
 def _all(shares: list[DeviceStatus]) -> Verdict:
-    """The health of a device by that of its shares: it is unhealthy if all of them are."""
+    """The health of a device from that of its shares: it is unhealthy if all of them are."""
     unhealthy = [_health(share) for share in shares if share["health"] != "Healthy"]
     if len(unhealthy) == len(shares):
         return Verdict(worst(*unhealthy))
@@ -175,7 +175,7 @@ def _health(one: DeviceStatus | MemberStatus) -> Health:
 
 
 def _listing(document: StatusDocument) -> Listing:
-    """What a status document says of held tokens, as a kubelet would list it."""
+    """The held tokens of a status document, as a kubelet would list them."""
     holders: dict[str, dict[str, Holder | None]] = {}
     for resource in document["resources"]:
         for device in resource["devices"]:

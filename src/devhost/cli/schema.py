@@ -1,4 +1,4 @@
-"""``devhost schema``: the configuration language for editors and other checkers."""
+"""``devhost schema``: prints the JSON schema of the configuration, for editors and other tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from . import options as shared
 
 
 @click.command()
-@click.option("--config", type=shared.path, help="Include the drop-in backends of this file.")
+@click.option(
+    "--config", type=shared.path, help="Include the drop-in backends that this configuration names."
+)
 def command(config: Path | None) -> None:
     """Prints the JSON schema of the configuration, with the options and attributes of every backend."""
     found = catalog.load(backend_paths(config) if config else ())

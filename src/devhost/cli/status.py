@@ -1,4 +1,4 @@
-"""``devhost status``: asks the running host and shows its answer."""
+"""``devhost status``: shows the status of the running host."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from .status_report import SCREEN, show
     "--kubelet-dir",
     type=shared.path,
     metavar="DIR",
-    help="The kubelet directory of the host that is meant, where several run.",
+    help="The kubelet directory of the host to ask, if several run.",
 )
-@click.option("--socket", type=shared.path, metavar="PATH", help="The host's status socket itself.")
+@click.option("--socket", type=shared.path, metavar="PATH", help="The status socket of the host to ask.")
 @click.option(
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="Text for people, or the whole document; with --watch one JSON document a line.",
+    help="Text for people, or the whole document; with --watch one JSON document per line.",
 )
-@click.option("--watch", is_flag=True, help="Show it again after each change, until interrupted.")
+@click.option("--watch", is_flag=True, help="Show the status again after each change, until interrupted.")
 @click.option("--all", "everything", is_flag=True, help="List every device, however many there are.")
 def command(
     kubelet_dir: Path | None, socket: Path | None, output: str, watch: bool, everything: bool
 ) -> None:
-    """Asks the devhost that runs on this node: resources, devices, health, backends, refusals.
+    """Shows the status of the devhost on this node: resources, devices, health, backends, refusals.
 
-    Devices that containers hold and unhealthy ones are listed, and healthy ones up to a screenful: as many
-    rows as the terminal has, 24 elsewhere.
+    Lists devices that containers hold and unhealthy devices. Healthy devices are listed as far as they fit on
+    the screen: the rows of the terminal, or 24.
 
-    Exits with 3 if none runs here.
+    Exits with 3 if no devhost runs on this node.
     """
     screen = _Screen(output, watch, everything)
     try:
@@ -77,7 +77,7 @@ async def _watch(path: Path, screen: _Screen) -> None:
 
 
 class _Screen:
-    """Where documents go: redrawn in place on a terminal, one after the other elsewhere."""
+    """Prints documents: on a terminal in place, otherwise one after the other."""
 
     def __init__(self, output: str, watch: bool, everything: bool) -> None:
         self._json = output == "json"
@@ -94,7 +94,7 @@ class _Screen:
         text = show(document, now, everything=self._everything, screen=screen)
         if self._watch and sys.stdout.isatty():
             click.clear()
-            text = f"{text}\n\nas of {now.astimezone():%H:%M:%S}, Ctrl-C ends"
+            text = f"{text}\n\nas of {now.astimezone():%H:%M:%S}, press Ctrl-C to quit"
         elif self._drawn:
             text = f"\n{text}"
         click.echo(text)
@@ -102,17 +102,17 @@ class _Screen:
 
 
 def _on_reader_gone(watching: asyncio.Future[None]) -> None:
-    """Ends ``watching`` as soon as nobody reads our output (``devhost status --watch | head -1``).
+    """Ends ``watching`` as soon as the reader of stdout is gone (``devhost status --watch | head -1``).
 
-    Otherwise that would show only at the next change, which may be days away. A pipe's writing end
-    never becomes readable, but epoll reports the loss of its reader to whoever waits for that.
+    Otherwise the process would notice only at the next change, which may be days later. The writing end of a
+    pipe never becomes readable, but epoll reports that its reader is gone.
     """
-    with suppress(OSError, ValueError):  # stdout is closed or no file at all
+    with suppress(OSError, ValueError):  # stdout is closed, or has no descriptor
         descriptor = sys.stdout.fileno()
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             asyncio.get_running_loop().add_reader(descriptor, watching.cancel)
 
 
 def _leave_stdout() -> None:
-    """Nobody reads stdout any more: what is still buffered must not fail at interpreter exit."""
+    """Replaces stdout, whose reader is gone, so that flushing it at interpreter exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

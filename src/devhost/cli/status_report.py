@@ -25,12 +25,12 @@ from devhost.telemetry.tables import (
 from .table import table
 
 SCREEN = 24
-"""Rows of a screen where there is no terminal. Up to so many devices, each one is listed; with more of them,
-healthy ones that no container holds are listed only as far as they fit."""
+"""Rows of the screen if stdout is not a terminal. If there are more devices than that, healthy ones that no
+container holds are listed only as far as they fit."""
 ABSENT = 32
-"""Optional entries without devices that are named at most."""
+"""The maximum number of optional entries without devices that are named."""
 MOST = 50
-"""Rows of any one list unless all are asked for."""
+"""The maximum number of rows of a list without ``--all``."""
 
 _Row = tuple[object, ...]
 
@@ -78,9 +78,9 @@ def _reload(host: HostStatus, now: datetime) -> str:
 
 
 def _problems(document: StatusDocument, now: datetime) -> str:
-    """What is wrong, the most important first; nothing where all is well.
+    """The problems, the most important first; empty if there are none.
 
-    A reason is there to be read to its end: these lines are not cut.
+    These lines are not cut, so that each reason can be read in full.
     """
     rows: list[_Row] = [
         (problem["kind"], problem["subject"], age(problem["since"], now), reason(problem))
@@ -111,7 +111,7 @@ def _resources(document: StatusDocument, now: datetime) -> str:
 
 
 def _entries(document: StatusDocument, everything: bool) -> str:
-    """The entries of the file that have no device: what is expected and missing, then what is optional."""
+    """The entries without devices: first those that are required, then the optional ones."""
     empty = [entry for entry in document["entries"] if not entry["devices"]]
     absent = [entry for entry in empty if entry["state"] == "absent" and not everything]
     rows: list[_Row] = [
@@ -164,7 +164,7 @@ def _is_unhealthy(device: DeviceStatus) -> bool:
 
 
 def _more(healthy: int) -> str:
-    """How many healthy devices are not in the table, in words."""
+    """A line for healthy devices that are not in the table."""
     return (
         f"... and {healthy} more healthy {'device' if healthy == 1 else 'devices'} (--all)" if healthy else ""
     )
@@ -175,7 +175,7 @@ def _size(rows: Iterable[tuple[str, Alike]]) -> int:
 
 
 def _left_out(unhealthy: int, healthy: int, what: str) -> str:
-    """How many devices are not in a table, in words."""
+    """A line for devices that are not in the table."""
     counts = [(unhealthy, "unhealthy"), (healthy, "healthy")]
     found = " and ".join(f"{count} {health}" for count, health in counts if count)
     return f"{found} {what} not shown (--all shows them)" if found else ""
@@ -202,7 +202,7 @@ def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
 
 
 def _together(document: StatusDocument, everything: bool, screen: int) -> str:
-    """What each token gives of a resource whose devices are handed out together."""
+    """What each token contains in resources whose devices are handed out together."""
     found = [
         (resource["name"], member)
         for resource in document["resources"]
@@ -223,7 +223,7 @@ def _together(document: StatusDocument, everything: bool, screen: int) -> str:
 
 
 def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
-    """What was in a list not long ago."""
+    """The devices that were recently removed from a list."""
     found = [
         (left["at"], resource["name"], left)
         for resource in document["resources"]
@@ -234,13 +234,13 @@ def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
     if not rows:
         return ""
     shown = rows if everything else rows[:MOST]
-    text = table(("RESOURCE", "LEFT LATELY", "AGO", "REASON"), shown)
+    text = table(("RESOURCE", "LEFT RECENTLY", "AGO", "REASON"), shown)
     hidden = len(rows) - len(shown)
-    return f"{text}\n{hidden} more that left lately not shown (--all shows them)" if hidden else text
+    return f"{text}\n{hidden} more that left recently not shown (--all shows them)" if hidden else text
 
 
 def _held(document: StatusDocument, everything: bool) -> str:
-    """What containers have that is in no list."""
+    """What containers hold that is in no list."""
     rows: list[_Row] = [
         (held["resource"], held["id"], container(held["holder"]), few(held["devices"]), reason(held))
         for held in sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
@@ -250,7 +250,7 @@ def _held(document: StatusDocument, everything: bool) -> str:
     shown = rows if everything else rows[:MOST]
     text = table(("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON"), shown)
     hidden = len(rows) - len(shown)
-    return f"{text}\n{hidden} more of what is held not shown (--all shows them)" if hidden else text
+    return f"{text}\n{hidden} more held devices not shown (--all shows them)" if hidden else text
 
 
 def _backends(document: StatusDocument, now: datetime) -> str:
@@ -275,7 +275,7 @@ def _backends(document: StatusDocument, now: datetime) -> str:
 
 
 def _provisioning(document: StatusDocument, now: datetime) -> str:
-    """What is not as the options want it, and why; nothing where all is."""
+    """What does not match the options yet, and why; empty if everything does."""
     rows: list[_Row] = [
         (backend["name"], found["state"], age(found["since"], now), found["reason"])
         for backend in document["backends"]
@@ -319,7 +319,7 @@ def _refusals(document: StatusDocument, everything: bool) -> str:
 
 
 def _with_remarks(headers: Sequence[str], rows: Sequence[_Row]) -> str:
-    """A table whose last column is left out when no row has anything in it."""
+    """A table without its last column if that is empty in every row."""
     if any(row[-1] for row in rows):
         return table(headers, rows)
     return table(headers[:-1], [row[:-1] for row in rows])

@@ -12,10 +12,10 @@ _GAP = "  "
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> str:
-    """Headers and rows as aligned columns, without a line end; just the headers if there are no rows.
+    """Headers and rows as aligned columns, without a final line end; only the headers if there are no rows.
 
-    Columns that hold only numbers are aligned right; ``None`` and ``""`` show as ``-``. Lines are cut
-    at ``width`` columns, by default at the terminal's width if stdout is one, and never elsewhere.
+    Columns that contain only numbers are aligned right; ``None`` and ``""`` appear as ``-``. Lines are cut
+    at ``width`` columns. By default that is the terminal's width; without a terminal they are not cut.
     """
     source = [tuple(row) for row in rows]
     cells = [tuple(map(_text, row)) for row in source]

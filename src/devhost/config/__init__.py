@@ -20,10 +20,10 @@ from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Settings
 
 from .diagnostics import Diagnostics, Place
-from .document import Fields, Node, parse, read_file, refuse_manifest
+from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_manifest
 from .language import Cdi, DeviceInfo, File, Labels
 from .reader import WRONG, read_fields
-from .resources import Placed, backend_of, read_options, read_resources, spoken_of
+from .resources import Placed, backend_of, named_backends, read_options, read_resources
 
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
 
@@ -35,26 +35,31 @@ CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
 ``devhost.discovery.catalog.load`` is one."""
 
 
-def load(path: Path, catalog_for: CatalogFor) -> Settings:
+def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEADLINE) -> Settings:
     """Reads a configuration file.
 
     Args:
         path: the file; relative ``backendPaths`` in it are relative to its directory.
         catalog_for: called once, with the file's ``backendPaths`` and the names of its backends.
+        pipe_deadline: see :func:`read`.
 
     Raises:
         ConfigError: with everything that is wrong with it, in file order.
     """
-    return loads(read(path), str(path), catalog_for)
+    return loads(read(path, pipe_deadline=pipe_deadline), str(path), catalog_for)
 
 
-def read(path: Path) -> bytes:
+def read(path: Path, *, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
     """The bytes of a configuration file, for :func:`loads`.
+
+    Args:
+        path: the file.
+        pipe_deadline: seconds to wait for data if the file is a pipe.
 
     Raises:
         ConfigError: it cannot be read.
     """
-    return _read(path, Diagnostics(str(path)))
+    return _read(path, Diagnostics(str(path)), pipe_deadline)
 
 
 def loads(
@@ -90,10 +95,10 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / directory for directory in found or ())
 
 
-def _read(path: Path, diagnostics: Diagnostics) -> bytes:
+def _read(path: Path, diagnostics: Diagnostics, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
     least = "create it with at least `version: 1` and `resources: []`"
     hint = f"{least}, or name yours with --config FILE" if path == DEFAULT else f"check the path, or {least}"
-    return read_file(path, diagnostics, if_missing=hint)
+    return read_file(path, diagnostics, if_missing=hint, pipe_deadline=pipe_deadline)
 
 
 def _parsed(data: bytes, diagnostics: Diagnostics) -> Node:
@@ -108,7 +113,7 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics
     values = read_fields(root, File, place)
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
-    catalog = catalog_for(paths, spoken_of(values.get("resources", ())) | given.keys())
+    catalog = catalog_for(paths, named_backends(values.get("resources", ())) | given.keys())
     entries, skipped = read_resources(values.get("resources", ()), catalog, place.key("resources"))
     unread = {entry.backend for entry in skipped}
     read = {name: node for name, node in given.items() if name not in unread}

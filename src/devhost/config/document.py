@@ -89,7 +89,7 @@ MAX_BYTES = 1 << 20
 """A ConfigMap cannot hold more than 1 MiB either."""
 
 PIPE_DEADLINE = 10.0
-"""Seconds to wait for somebody to write where the file is a pipe, as in ``devhost check <(generate)``."""
+"""Seconds to wait for data if the file is a pipe, as in ``devhost check <(generate)``."""
 
 MAX_NODES = 100_000
 """Nodes of a document with every alias written out."""
@@ -121,13 +121,20 @@ _NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00
 _TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
 
 
-def read_file(path: Path, diagnostics: Diagnostics, *, if_missing: str = "check the path") -> bytes:
+def read_file(
+    path: Path,
+    diagnostics: Diagnostics,
+    *,
+    if_missing: str = "check the path",
+    pipe_deadline: float = PIPE_DEADLINE,
+) -> bytes:
     """The bytes of a file, at most :data:`MAX_BYTES` and one more.
 
     Args:
         path: the file.
         diagnostics: where to note what is wrong with it.
         if_missing: the hint for a file that does not exist.
+        pipe_deadline: seconds to wait for data if the file is a pipe.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -135,7 +142,7 @@ def read_file(path: Path, diagnostics: Diagnostics, *, if_missing: str = "check 
     try:
         with open(path, "rb", buffering=0, opener=without_waiting) as file:
             if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-                return _from_pipe(file)
+                return _from_pipe(file, pipe_deadline)
             os.set_blocking(file.fileno(), True)
             return _whole(file)
     except FileNotFoundError:
@@ -154,11 +161,11 @@ def _whole(file: FileIO) -> bytes:
         return buffered.read(MAX_BYTES + 1)
 
 
-def _from_pipe(pipe: FileIO) -> bytes:
+def _from_pipe(pipe: FileIO, deadline: float) -> bytes:
     data = bytearray()
     while len(data) <= MAX_BYTES:
-        if not select.select([pipe], [], [], PIPE_DEADLINE)[0]:
-            raise OSError(errno.ETIMEDOUT, f"nobody wrote into this pipe for {PIPE_DEADLINE:g} s")
+        if not select.select([pipe], [], [], deadline)[0]:
+            raise OSError(errno.ETIMEDOUT, f"no process wrote to this pipe for {deadline:g} s")
         piece = pipe.read(1 << 16)
         if not piece:
             break

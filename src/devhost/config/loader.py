@@ -75,7 +75,7 @@ def load_or_copy(path: Path, last_good: LastGood) -> Loaded:
     try:
         return load(path)
     except ConfigError as error:
-        refused = error.complaints
+        refused = error.diagnostics
     try:
         copy = last_good.read()
     except Unusable as error:
@@ -86,7 +86,7 @@ def load_or_copy(path: Path, last_good: LastGood) -> Loaded:
     try:
         loaded = _parsed(copy.data, copy.file, path)
     except ConfigError as error:
-        raise ConfigError((*refused, _neither(copy, error.complaints))) from error
+        raise ConfigError((*refused, _neither(copy, error.diagnostics))) from error
     return replace(loaded, seen=seen, copied=Copied(copy.file, copy.at, tuple(map(str, refused))))
 
 

@@ -220,8 +220,8 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> Ent
     return Entries(tuple(entries), tuple(skipped))
 
 
-def spoken_of(nodes: Sequence[Node]) -> set[str]:
-    """The words that stand for backends in the entries, right or wrong."""
+def named_backends(nodes: Sequence[Node]) -> set[str]:
+    """The values of ``backend`` in all entries, including those that name no known backend."""
     entries = [node.entries.get("backend") for node in nodes if isinstance(node, Fields)]
     return {entry.value.text for entry in entries if entry and isinstance(entry.value, Scalar)}
 

@@ -1,45 +1,59 @@
-"""Notices that the configuration file changed: by its content, never by event names.
-
-What is not a file, or cannot be opened, is distinguished by its kind, so that the error describes the present
-state. Nothing here waits for a writer (a named pipe) or reads without end (a link to a device).
+"""Notices that the configuration file changed, by its content instead of by the names of events.
 
 That covers an editor's rename, a plain overwrite, a changed symlink, and the swap of ``..data`` with
 which the kubelet updates a ConfigMap. (A ``subPath`` mount never changes: no program can see an edit.)
+
+If the path is not a regular file, or cannot be opened, the kind of file or the error is compared instead, so
+that the reported error describes the present state. This never blocks on a named pipe or a device.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend.files import Fingerprint, fingerprint
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.discovery.uevents import DirectoryWatch
 
-POLL = 5.0
-"""Seconds between checks without an inotify event."""
-
-CALM = 0.1
-"""Seconds the content must stay the same before it is read: editors write in several steps."""
-
-AGAIN = 15.0
-"""Seconds after which a refused file is read again although it is the same: the fault may have been in a
-directory of ``backendPaths`` or in a drop-in, and fixed there."""
-
-MOST_LOOKS = 8
+MAX_CHECKS = 8
 """Checks of a file that keeps changing, before it is read as it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
+
+    poll: float = 5.0
+    """Between two checks if inotify reports no event."""
+
+    settle: float = 0.1
+    """The content must stay the same for so long before it is read: editors write in several steps."""
+
+    retry: float = 15.0
+    """After which a refused file is read again even if it is the same.
+
+    The error may have been in a drop-in or in a directory of ``backendPaths``, and fixed there."""
+
+
+NODE = Timing()
+"""The timing on a node."""
+
+
 class ConfigWatch:
-    """Has a file read after each change of its content, and when it vanishes.
+    """Reads the configuration file after each change of its content, and when it disappears.
 
     Args:
-        read: reads it; its argument is whether the file changed since the last time.
-        refused: whether it was refused the last time.
+        path: the configuration file.
+        read: reads it; its argument is whether the content changed since the last time.
+        refused: whether the file was refused when it was last read.
         seen: the fingerprint of what was read first.
         blind: see :class:`.DirectoryWatch`.
+        timing: how long it waits.
+        clock: a fake one in tests.
     """
 
     def __init__(
@@ -49,33 +63,48 @@ class ConfigWatch:
         refused: Callable[[], object],
         seen: Fingerprint,
         blind: Callable[[str], None] = lambda reason: None,
+        *,
+        timing: Timing = NODE,
+        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self._path = path
         self._read = read
         self._refused = refused
         self._seen = seen
-        self._watch = DirectoryWatch(self._directories, POLL, blind)
+        self._timing = timing
+        self._clock = clock
+        self._changed_checks = 0
+        """Checks since the last reading that found other content than the check before."""
+        self._settled_at = 0.0
+        self._read_at = clock.time()
+        self._watch = DirectoryWatch(self._directories, timing.poll, blind)
+        self._reconciler = Reconciler(self._check, clock=clock)
 
     async def run(self) -> None:
-        """Watches; never ends by itself."""
-        last = time.monotonic()
-        # no Reconciler: the watch already wakes, polls and backs off, and a refused file is no failed pass
-        async for _ in self._watch.changes():
-            if changed := fingerprint(self._path) != self._seen:
-                await self._calm()
-            elif not self._refused() or time.monotonic() < last + AGAIN:
-                continue
-            await self._read(changed)
-            last = time.monotonic()
+        """Watches the file until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reconciler.run())
+            async for _ in self._watch.changes():
+                self._reconciler.wake()
 
-    async def _calm(self) -> None:
-        for _ in range(MOST_LOOKS):
-            self._seen = fingerprint(self._path)
-            await asyncio.sleep(CALM)
-            if fingerprint(self._path) == self._seen:
-                return
+    async def _check(self) -> float:
+        """Compares the content with what was seen last; gives the seconds to the next check."""
+        now = self._clock.time()
+        if now < self._settled_at:
+            return self._settled_at - now
+        before, self._seen = self._seen, fingerprint(self._path)
+        if self._seen != before and self._changed_checks < MAX_CHECKS:
+            self._changed_checks += 1
+            self._settled_at = now + self._timing.settle
+            return self._timing.settle
+        changed = self._changed_checks > 0
+        if changed or (self._refused() and now >= self._read_at + self._timing.retry):
+            await self._read(changed)
+            self._changed_checks = 0
+            self._read_at = self._clock.time()
+        return self._timing.poll
 
     def _directories(self) -> list[Path]:
-        """Where a change would show: beside the path itself, and beside what it points to."""
+        """The directories in which a change would show: that of the path, and that of its target."""
         target = Path(os.path.realpath(self._path))  # Path.resolve raises for links that lead to each other
         return list(dict.fromkeys((self._path.absolute().parent, target.parent)))

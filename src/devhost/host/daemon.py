@@ -39,19 +39,21 @@ log = get(__name__)
 SWITCH = 0.001
 """Seconds a thread may keep the interpreter's lock while another wants it.
 
-A backend that computes in Python is on a thread of its own and yet shares that lock: each hop of a request
-to or from the event loop may wait so long. With Python's default of 0.005 an Allocate beside a thread that
-never rests takes about 12 ms, with this less than half of it (``docs/performance.md``)."""
+A backend that computes in Python has its own thread but shares that lock: each hop of a request to or from
+the event loop may wait so long. With Python's default of 0.005, an Allocate beside a thread that never rests
+takes about 12 ms, with this less than half of that (``docs/performance.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP.
+    """The options of ``devhost run``.
 
-    ``pod_metrics`` is whether metrics name pods, ``show_pods`` whether the status page and ``/status.json``
-    do: ``None`` where the user did not choose, which means no.
-    ``state_dir`` is where a copy of the last accepted configuration is kept; with ``strict_config`` devhost
-    does not start from it.
+    Attributes:
+        listen: the HTTP address; empty for no HTTP.
+        pod_metrics: whether metrics name pods.
+        show_pods: whether the status page and ``/status.json`` name pods; ``None``, not chosen, means no.
+        state_dir: the directory for a copy of the last accepted configuration.
+        strict_config: never start from that copy.
     """
 
     config: Path = DEFAULT
@@ -70,10 +72,10 @@ async def serve(options: Options) -> None:
     """Runs until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the configuration is wrong, and there is no copy of an accepted one to start from.
-        UsageError: ``listen`` cannot be read or is missing where it is needed, or options contradict.
-        EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used, or too few
-            files can be open at a time.
+        ConfigError: the configuration is invalid, and there is no copy of an accepted one to start from.
+        UsageError: ``listen`` is invalid or missing, or options contradict each other.
+        EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used, or the limit
+            of open files is too low.
     """
     notify = SystemdNotifier()
     sys.setswitchinterval(SWITCH)
@@ -140,7 +142,7 @@ async def serve(options: Options) -> None:
 def on_signals(host: Host) -> None:
     """SIGTERM and SIGINT stop the host, SIGHUP makes it read its configuration again.
 
-    Also a SIGHUP that came while the process started (:mod:`.startup_signals`).
+    This includes a SIGHUP that came while the process started (:mod:`.startup_signals`).
     """
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, host.reload)
@@ -156,7 +158,7 @@ def on_signals(host: Host) -> None:
 
 
 def _loop_failed() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """What the event loop does with an error that no task gets: asyncio accepts connections by itself."""
+    """Handles errors of the event loop that reach no task, as while it accepts connections."""
     recurring = Recurring(60.0)
 
     def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -212,7 +214,7 @@ def _check_pods(options: Options) -> None:
             if asked:
                 raise UsageError(f"{option} has {what}", "add --listen HOST:PORT")
     if options.pod_metrics and options.show_pods is False:
-        raise UsageError("--pod-metrics and --hide-pods contradict each other", "leave one of them out")
+        raise UsageError("--pod-metrics and --hide-pods contradict each other", "omit one of them")
 
 
 def _http(listen: Listen, metrics: Metrics, status_page: StatusPage, host: Host) -> HttpServer:

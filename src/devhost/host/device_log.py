@@ -1,7 +1,7 @@
-"""What the log reports about the devices of one resource from one list to the next.
+"""Logs the changes of one resource's devices from one list to the next.
 
-One line for each device and change, whatever the number of its tokens; where very many change at once,
-:data:`NAMED` lines of a kind and a count of the other devices.
+There is one line for each device and change, however many tokens a device has. If very many devices change at
+once, :data:`NAMED` lines of each kind and a count of the others are logged.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from devhost.planning.claims import holder_field
 from devhost.telemetry.log import get
 
 NAMED = 20
-"""Devices that the log names at most for each kind of change between two lists."""
+"""Most devices that are logged for each kind of change between two lists."""
 
 REASONS = 4
-"""Reasons logged of one device at most until it is healthy again: it may be one of hundreds."""
+"""Most reasons that are logged for one device until it is healthy again: it may be one of hundreds."""
 
 log = get(__name__)
 
@@ -31,7 +31,7 @@ class _Write(Protocol):
 
 
 class DeviceLog:
-    """Logs what becomes of the devices of one resource.
+    """Logs changes of the devices of one resource.
 
     Args:
         resource: its name.
@@ -39,10 +39,10 @@ class DeviceLog:
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
-        self._incidents: dict[str, Incident] = {}  # of those whose reason has changed since
+        self._incidents: dict[str, Incident] = {}  # of devices whose reason has changed since
 
     def write(self, changes: Changes) -> None:
-        """Logs them; where all devices appear or leave only those that are unhealthy are named."""
+        """Logs them; if all devices appear or leave, only the unhealthy ones are logged."""
         unhealthy, healthy_again = changes.unhealthy, changes.healthy_again
         if self._incidents:
             for device in (*changes.left, *unhealthy, *healthy_again):

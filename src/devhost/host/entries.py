@@ -1,7 +1,7 @@
-"""What became of each entry of the file: how many devices it serves, and why it serves none.
+"""The outcome of each entry of the file: how many devices it serves, or why it serves none.
 
-Status, page, metrics and ``devhost discover`` all show these values. A reason is worked out when somebody
-asks for it, and only for entries without devices: it costs a look at every device of the entry's backend.
+Status, page, metrics and ``devhost discover`` all show these values. A reason is worked out on request, and
+only for entries without devices: it takes a comparison with every device of the entry's backend.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.document import EntryStatus, held_by
 
-LOOKS = 50_000
-"""Devices that all reasons of one plan look at in a running host: some 0.1 s of the event loop."""
+MAX_COMPARISONS = 50_000
+"""Most comparisons of a device with a block for all reasons of one plan: about 0.1 s of the event loop."""
 
 NAMED = 3
-"""Values, patterns and groups that a reason names at most."""
+"""Most values, patterns and groups that a reason names."""
 
 _SIMILAR = 200
-"""Distinct values of which the most similar ones are looked for."""
+"""Most distinct values among which similar ones are searched."""
 
-UNKNOWN = "no device matches (`devhost explain DEVICE` tells why)"
-"""The reason where looking at every device would take too long."""
+UNKNOWN = "no device matches (`devhost explain DEVICE` shows why)"
+"""The reason if comparing every device would take too long."""
 
 
 class State(StrEnum):
-    """What became of an entry."""
+    """The state of an entry."""
 
     SERVED = "served"
     """It has devices."""
     WAITING = "waiting"
     """Its backend has not listed its devices yet."""
     NONE = "none"
-    """It has no device, and the node is not as the file expects, or has hardware for it."""
+    """It has no devices although it should, or although the node has hardware for it."""
     ABSENT = "absent"
-    """It is optional, and the node has nothing for it."""
+    """It is optional, and the node has no hardware for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryOutcome:
-    """One entry: the number of its devices, the names of resources made by it, and why it has no device.
+    """One entry: the number of its devices, the names of its resources, and why it has no devices.
 
-    ``held_by`` are the containers that the reason means.
+    ``held_by`` are the containers that the reason refers to.
     """
 
     entry: ResourceSettings
@@ -68,10 +68,10 @@ class EntryOutcomes:
 
     Args:
         settings: the configuration.
-        plan: what was made of it; ``None`` while there is none.
+        plan: the plan for it; ``None`` while there is none.
         scanners: the backends, by name.
-        looks: devices to look at for all reasons together; ``None`` for no limit.
-        before: those of the plan before; what it knows of unchanged entries and devices is taken over.
+        comparisons: most comparisons of a device with a block for all reasons; ``None`` for no limit.
+        before: the outcomes of the previous plan, whose reasons are reused for unchanged entries and devices.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class EntryOutcomes:
         plan: Plan | None,
         scanners: Mapping[str, Scanner],
         *,
-        looks: int | None = None,
+        comparisons: int | None = None,
         before: EntryOutcomes | None = None,
     ) -> None:
         self._settings = settings
         self._plan = plan
         self._scanners = scanners
-        self._looks = looks
+        self._comparisons = comparisons
         self._served = plan.served() if plan else {}
         self._missed: dict[int, tuple[ResourceSettings, Mapping[str, Device], str]] = {}
         self._known = before._missed if before else {}
@@ -99,7 +99,7 @@ class EntryOutcomes:
 
     def all(self) -> Sequence[EntryOutcome]:
         """Every entry, in the order of the file."""
-        if self._all is None or self._plan is None:  # until there is a plan, backends change without another
+        if self._all is None or self._plan is None:  # without a plan, backends change and no new plan is made
             refused: dict[int, list[Refusal]] = {}
             for refusal in self._plan.refusals if self._plan else ():
                 refused.setdefault(refusal.entry, []).append(refusal)
@@ -129,7 +129,7 @@ class EntryOutcomes:
             state = State.WAITING if waits else State.NONE
             return state, Reason(f"the backend is degraded: {scanner.condition.reason}")
         lacking = [one for one in scanner.condition.missing_drivers if wanted(one, [entry])]
-        # hardware without its driver may also be a device that its backend withholds: this reason has the fix
+        # hardware without its driver may also be a withheld device: this reason includes the fix
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
             return State.NONE, Reason(f"{lacking[0].subject}: {lacking[0].reason}{more}")
@@ -142,23 +142,23 @@ class EntryOutcomes:
         known = self._known.get(entry.index)
         if known is not None and known[0] == entry and known[1] is devices:
             reason = known[2]
-        elif self._looks is not None and len(devices) * len(entry.where) > self._looks:
+        elif self._comparisons is not None and len(devices) * len(entry.where) > self._comparisons:
             return UNKNOWN
         else:
-            if self._looks is not None:
-                self._looks -= len(devices) * len(entry.where)
+            if self._comparisons is not None:
+                self._comparisons -= len(devices) * len(entry.where)
             reason = nearest(entry.where, devices.values())
         self._missed[entry.index] = entry, devices, reason
         return reason
 
 
 def place(entry: ResourceSettings) -> str:
-    """An entry's place in the file, as complaints name it: ``resources[2]``."""
+    """An entry's place in the file, as in complaints: ``resources[2]``."""
     return f"resources[{entry.index}]"
 
 
 def described(outcome: EntryOutcome) -> EntryStatus:
-    """What became of one entry, as the status document has it."""
+    """The outcome of one entry, for the status document."""
     return {
         "entry": place(outcome.entry),
         "name": outcome.entry.name,
@@ -173,12 +173,12 @@ def described(outcome: EntryOutcome) -> EntryStatus:
 
 
 def wanted(lacking: MissingDriver, entries: Iterable[ResourceSettings]) -> bool:
-    """Whether any of these entries could want hardware whose driver is missing. They are of its backend."""
+    """Whether any of these entries, all of its backend, could select hardware whose driver is missing."""
     return any(may_hold(entry.where, lacking.attributes) for entry in entries)
 
 
 def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
-    """Why no device that an entry selects is offered by it."""
+    """Why an entry offers none of the devices that it selects."""
     groups = Counter((one.taker, "" if one.taker is not None else one.reason, one.kind) for one in refused)
     found = []
     for (taker, reason, kind), count in groups.most_common(NAMED):
@@ -187,7 +187,7 @@ def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
             found.append(f"{_match(count)}, but {each}{reason}")
             continue
         entry = settings.resources[taker]
-        exclusive = " and does not say exclusive: false" if kind is RefusalKind.UNSHARED else ""
+        exclusive = " and does not have exclusive: false" if kind is RefusalKind.UNSHARED else ""
         them = "it" if count == 1 else "them"
         found.append(f"{_match(count)}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
     text = "; ".join((*found, *_rest(len(groups) - len(found), "more reason")))
@@ -204,10 +204,10 @@ class _Group:
 
 
 def nearest(where: Where, devices: Collection[Device]) -> str:
-    """What the devices that come nearest to ``where`` lack, of devices that it does not take.
+    """Which conditions the nearest devices do not meet, if ``where`` selects none.
 
-    Nearest is what fails the fewest conditions of a block; of these, what differs from the configured value
-    in nothing but case and white space. A block of which a device meets no condition says least.
+    The nearest devices fail the fewest conditions of a block; among these, those that differ from the
+    configured values only in case and white space. A block of which a device meets no condition counts least.
     """
     if not devices:
         return "the backend sees no devices"
@@ -220,9 +220,9 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
             seen = block.sees(device.attributes, device.inherited)
             if not (unmet := block.unmet(seen, most)):
                 continue
-            strange = sum(not _alike(one, device, seen) for one in unmet)
+            different = sum(not _alike(one, device, seen) for one in unmet)
             met = len(block.terms) - sum(isinstance(one, Term) for one in unmet)
-            rank = not met and strange == len(unmet), len(unmet), strange, -met
+            rank = not met and different == len(unmet), len(unmet), different, -met
             if own is None or rank < own[0]:
                 own = rank, number, unmet
         if own is None or (best is not None and own[0] > best):
@@ -269,7 +269,7 @@ def _lack(one: Term | Block, group: _Group, block: Block) -> str:
 
 
 def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
-    """Where no device meets any condition of any block."""
+    """The reason if no device meets any condition of any block."""
     terms = {id(one): (one, group) for group in groups for one in group.unmet}
     if len(where) != 1 or len(terms) != 1:
         return (
@@ -306,7 +306,7 @@ def _rest(count: int, what: str) -> list[str]:
 
 
 def _listed(term: Term, values: Collection[AttributeValue]) -> list[str]:
-    """A few of the values, quoted: those most similar to what is wanted, else the first."""
+    """A few of the values, quoted: those most similar to the wanted ones, otherwise the first."""
     shown = sorted({quoted(value) for value in values})
     similar: list[str] = []
     if len(shown) > NAMED:
@@ -317,9 +317,9 @@ def _listed(term: Term, values: Collection[AttributeValue]) -> list[str]:
 
 
 def _alike(one: Term | Block, device: Device, seen: Mapping[str, AttributeValue]) -> bool:
-    """Whether a device differs from what a term wants in nothing but case and white space.
+    """Whether a device differs from what a term wants only in case and white space.
 
-    So does one that has the right value and inherited it, which does not count.
+    This is also true for a device that has the right value but inherited it, which does not count.
     """
     if not isinstance(one, Term):
         return False

@@ -1,7 +1,7 @@
 """The process: one task tree, from the configuration file to the kubelet and back to the exit.
 
-Everything that happens (an event, a timer, an edited file, a signal) ends in the same two steps: make
-the plan, and bring what is served in line with it.
+Every event, timer, edit of the file and signal leads to the same two steps: make the plan, and bring the
+services in line with it.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class Host:
 
     Args:
         config: the configuration file.
-        loaded: what was read from it.
+        loaded: its content.
         reload: reads it again; raises ConfigError.
         kubelet_dir: the kubelet's device plugin directory.
-        root: directory that stands for ``/`` where devices are looked for.
+        root: the directory in which devices are found; ``/`` except in tests and recordings.
         changed: called when the status has changed.
-        pod_resources: the socket on which the kubelet reports who holds what; by default the one beside
+        pod_resources: the socket on which the kubelet reports who holds what; by default next to
             ``kubelet_dir``.
         reloading: entered while the configuration is read again.
-        last_good: keeps a copy of what is accepted; without it there is none.
+        last_good: keeps a copy of each accepted configuration; without it there is no copy.
         timing: deadlines and delays.
     """
 
@@ -98,7 +98,7 @@ class Host:
         settings = self.configuration.settings
 
         # what exists, and who holds it
-        self.allocations = Allocations(time.monotonic, self.replan)
+        self.allocations = Allocations(time.monotonic, self.replan, timing.allocation)
         self.backends = BackendManager(
             root, self.tasks, metrics, self.replan, changed, self.allocations.claims_in_use, timing.discovery
         )
@@ -110,9 +110,9 @@ class Host:
         self.pod_resources = PodResourcesPoller(
             source, self.allocations, self._allocations_changed, timing=timing.kubelet
         )
-        self.rivals = Rivals(source, kubelet_dir)
+        self.rivals = Rivals(source, kubelet_dir, timing=timing.kubelet)
 
-        # what is served, and what others learn of it
+        # what is served, and who is notified
         self.services = Services(self.tasks, self._retired)
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
@@ -129,11 +129,11 @@ class Host:
         self.node_labels = NodeLabels(
             settings.label_directory,
             settings.write_labels,
-            lambda: self.scanners,
-            lambda: self.plan,
+            self.scanners,
             changed,
             tag,
             metrics,
+            timing=timing,
         )
         self.allocations.subscribe(self._released)
 
@@ -148,7 +148,7 @@ class Host:
             self.publisher,
             metrics,
             changed,
-            timing.kubelet,
+            timing,
         )
         self.replanner = Replanner(
             self.configuration,
@@ -176,7 +176,7 @@ class Host:
             metrics=metrics,
             changed=changed,
             reloading=reloading,
-            deadline=timing.reload,
+            timing=timing,
         )
 
     async def run(self) -> None:
@@ -195,6 +195,7 @@ class Host:
         try:
             async with self.tasks.group:
                 self.tasks.spawn("kubelet", partial(self.kubelet.run, polled))
+                self.tasks.spawn("own sockets", self.self_check.run)
                 self.tasks.spawn("config copy", partial(self.last_good.run, self._changed))
                 self.reloader.watch()
                 self.observers.follow(self.configuration.catalog, self.publisher.everything)
@@ -215,8 +216,8 @@ class Host:
                 try:
                     await self._stop.wait()
                 finally:
-                    # Also if run() is cancelled: until Python 3.12, asyncio.wait_for, with which gRPC stops a
-                    # server, may swallow a task's cancellation; then this is what ends it.
+                    # Also if run() is cancelled: gRPC stops a server with asyncio.wait_for, which until
+                    # Python 3.12 may swallow a cancellation. Then only this ends the task.
                     self.services.stop()
                 await self._leave()
         finally:
@@ -241,17 +242,17 @@ class Host:
         self.tasks.cancel_all()
 
     def stop(self) -> None:
-        """Leaves the kubelet in good order and ends :meth:`run`."""
+        """Stops serving in good order and ends :meth:`run`."""
         self._stop.set()
 
     async def stopped(self) -> None:
-        """Waits until something, such as a signal, stops the host."""
+        """Waits until the host is stopped, as by a signal."""
         await self._stop.wait()
 
     def reload(self) -> None:
-        """Reads the configuration again, as after an edit, and looks for devices again.
+        """Reads the configuration again, as after an edit, and scans again.
 
-        Before :meth:`run` has begun it is done as soon as it has, and not at all while the host leaves.
+        Before :meth:`run` begins, this waits for it. While the host stops, it has no effect.
         """
         if not self._stop.is_set():
             self.reloader.request()
@@ -262,7 +263,7 @@ class Host:
             self.replanner.replan(caused_at)
 
     def ready(self) -> tuple[bool, str]:
-        """Whether every wanted resource has a live list stream; else the resources without one, and why."""
+        """Whether every wanted resource has an open list stream; if not, which have none, and why."""
         return readiness(self.configuration, self.backends, self.replanner, self.services)
 
     @property
@@ -272,7 +273,7 @@ class Host:
 
     @property
     def provisioning(self) -> Mapping[str, Provisioning]:
-        """The provisioning of each backend that has any."""
+        """The provisioning of each backend that needs it."""
         return self.backends.provisioning
 
     @property
@@ -287,22 +288,22 @@ class Host:
 
     @property
     def generation(self) -> int:
-        """Counts the configurations that took effect."""
+        """The number of configurations that have taken effect."""
         return self.configuration.generation
 
     @property
     def last_reload(self) -> LastReload:
-        """How the last reading of the configuration ended."""
+        """The result of the last reading of the configuration."""
         return self.configuration.last_reload
 
     @property
     def plan(self) -> Plan:
-        """The present plan."""
+        """The current plan."""
         return self.replanner.plan
 
     @property
     def planned(self) -> bool:
-        """Whether the first plan is made, so that what exists is offered."""
+        """Whether the first plan has been made, so that devices are offered."""
         return self.replanner.started
 
     def _follow_settings(self) -> None:

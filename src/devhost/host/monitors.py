@@ -1,4 +1,4 @@
-"""What wakes the host: uevents, and changes of files; also why one of these sources does not work."""
+"""The sources of events: uevents and changes of files, and why one of them does not work."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ log = get(__name__)
 
 
 class Monitors:
-    """The event sources of the host, and why one of them does not work.
+    """Receives uevents, and keeps why an event source does not work.
 
     Args:
         backends: receive the uevents.
-        root: directory that stands for ``/`` where devices are looked for.
+        root: the directory in which devices are found.
         changed: called when the reasons have changed.
     """
 
     def __init__(self, backends: BackendManager, root: Path, changed: Callable[[], None]) -> None:
-        self.unheard = ""
+        self.uevents_failure = ""
         """Why there are no uevents; empty if there are."""
         self.polled: dict[str, str] = {}
-        """The files and directories that inotify does not watch, and why."""
+        """Why inotify does not watch a file or directory, by its path."""
         self._backends = backends
         self._root = root
         self._changed = changed
         self._uevents: UeventMonitor | None = None
 
     def open(self) -> None:
-        """Receives uevents from now on, if the kernel or udevd lets it."""
+        """Starts to receive uevents, if that is possible."""
         if reason := hostless(self._root):
             log.warning("nothing of the host is below --root", reason=reason)
         try:
             self._uevents = UeventMonitor(self._backends.dispatch, self._root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
-            self.unheard = str(error)
-            log.warning("no uevents; devices are looked for once a minute", reason=self.unheard)
+            self.uevents_failure = str(error)
+            log.warning("no uevents; devices are looked for once a minute", reason=self.uevents_failure)
         else:
             log.info("listening for uevents", source=self._uevents.source)
 
     def close(self) -> None:
-        """Receives no uevents from now on."""
+        """Stops receiving uevents."""
         if self._uevents is not None:
             self._uevents.close()
 
     def reporter(self, path: Path) -> Callable[[str], None]:
-        """What to call when inotify stops working for a file or directory, or works again."""
+        """A function to call when inotify stops working for a path, with the reason, or works again."""
         return partial(self._report, str(path))
 
     def _report(self, path: str, reason: str) -> None:
@@ -62,7 +62,7 @@ class Monitors:
 
 
 class RestartMonitor:
-    """Notices a restart of the kubelet, and has it asked who holds what."""
+    """Notices a restart of the kubelet, and then asks it who holds what."""
 
     def __init__(self, kubelet: KubeletSocket, pod_resources: PodResourcesPoller) -> None:
         self._kubelet = kubelet

@@ -1,13 +1,13 @@
-"""Node labels, in files that Node Feature Discovery reads: asks backends for labels and writes them.
+"""Node labels: asks backends for labels and writes them to files that Node Feature Discovery reads.
 
-Its worker reads every file of a directory whose name does not begin with a dot, up to 64 KiB, as lines
-``name=value`` and comments that begin with ``#`` (its customization guide, "Local feature source"). A name
-without a domain gets ``feature.node.kubernetes.io/`` in front. What may be a label is Kubernetes' rule
-("Labels and Selectors").
+The worker of Node Feature Discovery reads every file of a directory whose name does not begin with a dot, up
+to 64 KiB, as lines ``name=value`` and comments that begin with ``#`` (its customization guide, "Local feature
+source"). It adds the prefix ``feature.node.kubernetes.io/`` to a name without a domain. Kubernetes defines
+valid labels ("Labels and Selectors").
 
-A backend that has ``labels`` is asked when its devices, or what is offered of them, have changed; never while
-a kubelet waits. Files stay when devhost stops, for the hardware does, and a backend that has not listed its
-devices yet, or fails, changes nothing: labels that come and go would move pods.
+A backend with ``labels`` is asked when its devices, or their resources, have changed, but never while a
+kubelet waits. The files stay when devhost stops, because the hardware stays. A backend that fails, or has not
+listed its devices yet, changes nothing: labels that come and go would move pods.
 """
 
 from __future__ import annotations
@@ -29,46 +29,39 @@ from devhost.planning.plan import Plan
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
+from .timing import NODE, Timing
+
 log = get(__name__)
 
 HINT = (
     "labels.directory must be a directory that devhost may write to; "
-    "labels: {write: false} where no program reads it"
+    "set labels: {write: false} if no program reads it"
 )
 
-SETTLE = 1.0
-"""Seconds between a change and what is made of it: several devices often change at once."""
-
-PENDING = 2.0
-"""Seconds between checks whether a backend has listed its devices."""
-
-RESYNC = 60.0
-"""Seconds after which everything is done again: another program may have removed a file."""
-
 MAX_PART = 63
-"""Characters that a label's value, and its name behind the slash, may have."""
+"""Most characters of a label's value, and of its name after the slash."""
 
 MAX_PREFIX = 253
-"""Characters that the domain of a label's name may have."""
+"""Most characters of the domain in a label's name."""
 
 MAX_FILE = 65536
-"""Bytes of a feature file; a larger one is not read at all."""
+"""Most bytes of a feature file; a larger one is not read at all."""
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _ILLEGAL = re.compile(r"[^-A-Za-z0-9_. ]")
 _ENDS = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$")
 _OPEN = ("feature.node.kubernetes.io", "profile.node.kubernetes.io")
-"""The domains below kubernetes.io in which Node Feature Discovery sets labels, and those below them."""
+"""The domains of kubernetes.io, with their subdomains, in which Node Feature Discovery sets labels."""
 
 HEADER = "# Written by devhost, which replaces and removes this file as devices come and go.\n"
 
 
 def legal(text: str) -> str:
-    """Some text as a label can carry it: illegal characters are left out, blanks become hyphens.
+    """A text as a label's value: illegal characters are removed, spaces become hyphens.
 
-    ``NVIDIA A100-SXM4-40GB (rev a1)`` → ``NVIDIA-A100-SXM4-40GB-rev-a1``, as GPU feature discovery has it.
-    May be empty, which is a legal value.
+    ``NVIDIA A100-SXM4-40GB (rev a1)`` → ``NVIDIA-A100-SXM4-40GB-rev-a1``, as GPU feature discovery writes it.
+    The result may be empty, which is a legal value.
     """
     return _ENDS.sub("", "-".join(_ILLEGAL.sub("", text).split())[:MAX_PART])
 
@@ -88,12 +81,12 @@ def problem(name: str) -> str:
 
 
 def sorted_out(found: Iterable[tuple[object, object]]) -> tuple[dict[str, str], list[str]]:
-    """Of names with values those that can be labels, in order, and why the rest cannot."""
+    """The valid labels among names with values, in order, and why the others are invalid."""
     good: dict[str, str] = {}
     wrong: list[str] = []
     for name, value in sorted(found, key=lambda pair: str(pair[0])):
         if not isinstance(name, str) or not isinstance(value, (str, int)):
-            wrong.append(f"{name!r}: names are texts, values texts, numbers or true and false")
+            wrong.append(f"{name!r}: names must be text; values must be text, integers, true or false")
         elif reason := problem(name):
             wrong.append(f"{name!r}: {reason}")
         else:
@@ -107,18 +100,18 @@ def render(labels: Mapping[str, str]) -> bytes:
 
 
 class FeatureDirectory(OwnedDirectory):
-    """The feature files of one devhost, one for each backend, in a directory that others write to as well."""
+    """The feature files of one devhost, one for each backend, in a directory shared with other writers."""
 
     def path(self, backend: str) -> Path:
         """The file for one backend's labels."""
         return self.directory / f"{self.prefix}{backend}"  # backends' names have no underscore
 
     def write(self, backend: str, labels: Mapping[str, str]) -> bool:
-        """Makes a backend's file hold these labels; without any there is none. True if it was otherwise.
+        """Writes these labels to a backend's file, or removes it if there are none. True if it changed.
 
         Raises:
             OSError: the directory cannot be written.
-            ValueError: Node Feature Discovery would not read so large a file.
+            ValueError: the file would be too large for Node Feature Discovery.
         """
         name = self.path(backend).name
         if not labels:
@@ -129,7 +122,7 @@ class FeatureDirectory(OwnedDirectory):
         return self.write_file(name, data)
 
     def sweep(self, keep: Collection[str]) -> None:
-        """Removes the own files of all but some backends, and what an earlier run left unfinished.
+        """Removes the own files of all but some backends, and unfinished files of an earlier run.
 
         Raises:
             OSError: the directory cannot be written.
@@ -141,12 +134,12 @@ class FeatureDirectory(OwnedDirectory):
 
 
 _Basis = tuple[FeatureDirectory, list[Device], Offered, Collection[object]]
-"""What a file is made of, and where it is: as long as it is the same, there is nothing to do."""
+"""The inputs of a file and its directory; while they are the same, there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelFile:
-    """The labels of one backend: the file, how many are in it, and what is wrong; empty if nothing is."""
+    """The labels of one backend: the file, their number, and what is wrong, or an empty text."""
 
     file: Path
     count: int = 0
@@ -158,14 +151,12 @@ class NodeLabels:
 
     Args:
         directory: where the files go.
-        write: whether any are wanted; without, only those written before are removed.
+        write: whether labels are wanted; if not, files written before are removed.
         scanners: the backends that run, by name.
-        plan: the present one.
         changed: called when :attr:`files` has changed.
         tag: see :func:`devhost.allocation.owned_files.owner`.
         metrics: counts what was written.
-        settle: seconds between a change and what is made of it.
-        pending: seconds between checks whether a backend has listed its devices.
+        timing: how soon labels follow a change, and how often they are checked.
         backoff: delays after a failure.
         clock: monotonic time.
     """
@@ -174,21 +165,19 @@ class NodeLabels:
         self,
         directory: Path,
         write: bool,
-        scanners: Callable[[], Mapping[str, Scanner]],
-        plan: Callable[[], Plan],
+        scanners: Mapping[str, Scanner],
         changed: Callable[[], None] = lambda: None,
         tag: str = "",
         metrics: Metrics | None = None,
         *,
-        settle: float | None = None,
-        pending: float | None = None,
+        timing: Timing = NODE,
         backoff: Backoff | None = None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.files: dict[str, LabelFile] = {}
-        """By backend; only of those that have labels, and while files are wanted."""
+        """By backend; only of those with labels, and while files are wanted."""
         self._scanners = scanners
-        self._plan = plan
+        self._plan = Plan()
         self._changed = changed
         self._metrics = metrics or Metrics()
         self._wanted: frozenset[str] = frozenset()
@@ -196,7 +185,7 @@ class NodeLabels:
         self._place = self._files.of(directory)
         self._write = write
         self._clock = clock
-        self._pending = PENDING if pending is None else pending
+        self._timing = timing
         self._resync_at = 0.0
         self._written: dict[str, _Basis] = {}
         self._missing: dict[str, Incident] = {}
@@ -206,39 +195,42 @@ class NodeLabels:
         self._loop = Reconciler(
             self.refresh,
             backoff=backoff or Backoff(2.0, 60.0),
-            settle=SETTLE if settle is None else settle,
+            settle=timing.labels_settle,
             clock=clock,
         )
 
     def follow(self, directory: Path, write: bool) -> None:
-        """Files go to ``directory`` from now on, or nowhere; those written before are removed."""
+        """Writes files to ``directory`` from now on, or none; files written before are removed."""
         self._files.move(directory)
         self._place = self._files.of(directory)
         self._write = write
         self._written.clear()
         self.wake()
 
+    def offer(self, plan: Plan) -> None:
+        """Devices, or the resources that have them, may have changed."""
+        self._plan = plan
+        self.wake()
+
     def wake(self) -> None:
-        """Devices, or what is offered of them, may have changed."""
+        """Brings all files up to date soon."""
         self._loop.wake()
 
     async def run(self) -> None:
-        """Does what is due when woken, and at a slow interval; never ends by itself."""
+        """Updates files when woken, and at a slow interval, until cancelled."""
         await self._loop.run()
 
     async def refresh(self) -> float:
-        """Brings all files up to date; gives the seconds after which to do so again.
+        """Brings all files up to date; returns the seconds until the next time.
 
         Raises:
-            Retry: a file could not be written or removed, which has been reported.
+            Retry: a file could not be written or removed, which has been logged.
         """
         if (now := self._clock.time()) >= self._resync_at:
-            self._resync_at = now + RESYNC
+            self._resync_at = now + self._timing.labels_resync
             self._written.clear()
         named = {
-            name: scanner
-            for name, scanner in self._scanners().items()
-            if self._write and scanner.runner.labels
+            name: scanner for name, scanner in self._scanners.items() if self._write and scanner.runner.labels
         }
         for name in self._wanted - named.keys():
             self._metrics.labels_unwanted(name)
@@ -251,19 +243,19 @@ class NodeLabels:
             self._missing.pop(name, None)
             self._changed()
         succeeded = await self._sweep(frozenset(named))
-        offered = _offered(self._plan()) if named else {}  # it counts every device
+        offered = _offered(self._plan) if named else {}  # it reads every device
         settled = True
         for name, scanner in named.items():
             if scanner.condition.last_scan is None:
-                settled = False  # what it had before devhost started, or had other options, stays
+                settled = False  # labels from before devhost started, or before other options, stay
             else:
                 succeeded &= await self._label(name, scanner, offered.get(name, {}))
         if not succeeded:
             raise Retry
-        return RESYNC if settled else self._pending
+        return self._timing.labels_resync if settled else self._timing.labels_pending
 
     def close(self) -> None:
-        """Lets the thread end; waits for nothing, and removes nothing."""
+        """Lets the thread end, without waiting for it; removes no file."""
         self._files.close()
 
     async def _label(self, name: str, scanner: Scanner, offered: Offered) -> bool:
@@ -319,7 +311,7 @@ class NodeLabels:
 
 
 def _offered(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
-    """What a plan offers, by backend."""
+    """The number of replicas of each device in each resource, by backend."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for resource in plan.resources.values():
         devices = found.setdefault(resource.entry.backend, {})

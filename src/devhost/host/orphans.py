@@ -1,4 +1,4 @@
-"""Orphaned allocations: what containers have that no list shows, and why."""
+"""Orphaned allocations: tokens that containers hold and no list shows, and why."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .service import GONE, ResourceService
 
 log = get(__name__)
 
-SHARED_OTHERWISE = "the resource is shared in another way now"
-OTHER_BACKEND = "the resource has its devices from another backend now"
+SHARED_OTHERWISE = "the resource is now shared in another way"
+OTHER_BACKEND = "the resource now has its devices from another backend"
 FORMER_ID = "the device has another id now"
 UNSERVED = "devhost does not serve this resource now"
 
 NAMED = 20
-"""Devices that the log names at most of those that go missing at one time."""
+"""Most devices that are logged when several go missing together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A token that a container holds, and the ids of the devices behind it as far as they are known.
+    """A token that a container holds, with the ids of its devices as far as they are known.
 
-    ``missing`` are those of them that no longer exist, also where that is known of some only.
+    ``missing`` are the devices of the token that no longer exist.
     """
 
     resource: str
@@ -42,7 +42,7 @@ class Orphan:
 
 
 class Orphans:
-    """Finds orphaned allocations, and logs once each device that is gone while a container has it.
+    """Finds orphaned allocations, and logs each device once that is gone while a container holds it.
 
     Args:
         allocations: who holds what.
@@ -63,7 +63,7 @@ class Orphans:
         self._forgotten: Mapping[tuple[str, str], Holder] = {}
 
     def found(self) -> Iterator[Orphan]:
-        """All of them, by resource and token."""
+        """All orphaned allocations, by resource and token."""
         for held in self._allocations.in_use():
             service = self._services.get(held.resource)
             listed = service.inventory.snapshot.entries if service else {}
@@ -85,7 +85,7 @@ class Orphans:
                 )
 
     def missing(self) -> dict[str, dict[str, str]]:
-        """By resource, the devices that containers have and that do not exist, and the reason."""
+        """By resource, the devices that containers hold and that do not exist, with the reason."""
         found: dict[str, dict[str, str]] = {}
         for one in self.found():
             for device in one.missing:
@@ -93,7 +93,7 @@ class Orphans:
         return found
 
     def forgotten(self) -> dict[tuple[str, str], Holder]:
-        """The tokens that the kubelet has forgotten, by resource and token, and the containers with them."""
+        """The containers whose allocations the kubelet has forgotten, by resource and token."""
         return {
             (held.resource, token): holder
             for held in self._allocations.in_use()
@@ -101,7 +101,7 @@ class Orphans:
         }
 
     def report(self) -> None:
-        """Logs what is gone or forgotten since the last call."""
+        """Logs what has gone or was forgotten since the last call."""
         self._report_forgotten()
         gone = [(name, device) for name, devices in self.missing().items() for device in devices]
         new = [one for one in gone if one not in self._reported]
@@ -134,11 +134,11 @@ class Orphans:
             log.info("more forgotten allocations are over", devices=len(over) - NAMED)
 
     def _gone(self, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
-        """A function that names the devices behind a token of a resource which no longer exist.
+        """A function that returns the devices of a token that certainly no longer exist.
 
-        Only where that is certain. For a token whose device was not found since devhost started it is certain
-        where an entry of the configuration has exactly this name: one that begins as a template does may be
-        another plugin's. For an id that had to be cut every device would have to be compared.
+        For a token whose device has not been found since devhost started, this is certain only if an entry
+        has exactly the resource's name: a resource that matches a name template may belong to another plugin.
+        For a truncated id it is never certain: every device would have to be compared.
         """
         found = {name: _Present(one) for name, one in self._scanners.items() if one.listed}
         entries = [entry for entry in self._allocations.entries(resource) if entry.name == resource]
@@ -157,7 +157,7 @@ class Orphans:
         return gone
 
     def _why(self, service: ResourceService | None) -> Callable[[str, Collection[Key]], Reason]:
-        """A function that gives the reason why existing devices are not in the list of a resource."""
+        """A function that returns why existing devices are not in the list of a resource."""
         offered = service.offered() if service else frozenset()
 
         def why(token: str, keys: Collection[Key]) -> Reason:
@@ -177,7 +177,7 @@ class Orphans:
 
 
 class _Present:
-    """The devices that a backend reports now, also unusable ones."""
+    """The devices that a backend reports now, including unusable ones."""
 
     def __init__(self, scanner: Scanner) -> None:
         self.devices = scanner.devices

@@ -1,7 +1,7 @@
-"""What is wrong now, from the parts of a host, in the words of the log.
+"""What is wrong now, with the same texts as in the log.
 
-Status, page, metrics and probes all show this list, so that a reason found in one of them can
-be searched for in the others. It is made for each request, and looks at each token once.
+Status, page, metrics and probes all show this list, so a reason found in one of them can be searched for in
+the others. It is made for each request, and reads each token once.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .shortages import refusal_reason
 T = TypeVar("T")
 
 KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
-"""Every kind, the most important first."""
+"""Every kind, most important first."""
 
 MORE_UNHEALTHY = "more devices are unhealthy"
 
 MOST = 100
-"""Problems shown at most."""
+"""Most problems that are shown."""
 
 NAMED = 20
-"""Those of one kind shown at most: devices of each resource, refused devices of each backend."""
+"""Most problems of one kind that are shown: for devices of each resource, refused devices of each backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, or ``count`` of them that are not listed one by one.
+    """One problem, or ``count`` problems that are not listed one by one.
 
-    ``since`` is wall-clock seconds, ``None`` if unknown. ``held_by`` are the containers it means;
-    it names none itself.
+    ``since`` is wall-clock seconds, ``None`` if unknown. ``held_by`` are the containers it refers to; the
+    texts name none.
     """
 
     kind: ProblemKind
@@ -55,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """The problems to show, the most important first, and how many there are of each kind."""
+    """The problems to show, most important first, and the number of each kind."""
 
     shown: Sequence[Problem]
     counts: Mapping[ProblemKind, int]
@@ -86,7 +86,7 @@ def problems(host: Host) -> Problems:
     counts = Counter(dict.fromkeys(KINDS, 0))
     for problem in (*others, *devices):
         counts[problem.kind] += problem.count
-    # of what is too much, devices go first: there may be any number of them
+    # devices are left out first: there may be any number of them
     few = _first(devices, max(0, MOST - len(others) - 1), "", MORE_UNHEALTHY)
     shown = sorted((*others, *few), key=lambda problem: KINDS.index(problem.kind))
     if len(shown) > MOST:
@@ -95,7 +95,7 @@ def problems(host: Host) -> Problems:
 
 
 def _printable(problem: Problem) -> Problem:
-    """As in the log: names of devices and drivers may contain anything."""
+    """As in the log: names of devices and drivers may contain any characters."""
     return replace(problem, subject=printable(problem.subject), reason=printable(problem.reason))
 
 
@@ -134,7 +134,7 @@ def _allocations(host: Host) -> list[Problem]:
 
 
 def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
-    """By resource: unhealthy devices, and those that no list shows and a container has all the same."""
+    """By resource: unhealthy devices, and missing devices that a container holds."""
     missing = host.orphans.missing()
     for name in sorted(host.services.keys() | missing.keys()):
         service = host.services.get(name)
@@ -151,7 +151,7 @@ def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
 
 
 class Unhealthy(NamedTuple):
-    """Why a device is unhealthy, since when (wall clock, seconds), and the containers ``reason`` means."""
+    """Why a device is unhealthy, since when (wall-clock seconds), and the containers ``reason`` refers to."""
 
     reason: str
     since: float | None = None
@@ -161,8 +161,8 @@ class Unhealthy(NamedTuple):
 def unhealthy_devices(snapshot: Snapshot) -> dict[str, Unhealthy]:
     """The unhealthy devices of a resource, each once.
 
-    A token may be unhealthy though its device is well: a container that has the device must not share it.
-    That is as it should be, and no problem.
+    A token may be unhealthy although its device is healthy: a container holds the device and must not share
+    it. That is intended and no problem.
     """
     found: dict[str, Unhealthy] = {}
     seen: tuple[Member, ...] = ()
@@ -228,8 +228,8 @@ def _plugins(host: Host) -> list[Problem]:
 
 
 def _events(host: Host) -> Iterator[Problem]:
-    if host.monitors.unheard:
-        yield Problem("events", "uevents", host.monitors.unheard)
+    if host.monitors.uevents_failure:
+        yield Problem("events", "uevents", host.monitors.uevents_failure)
     for path, reason in _sorted(host.monitors.polled):
         if reason:
             yield Problem("events", path, reason)
@@ -276,7 +276,7 @@ def _sorted(named: Mapping[str, T]) -> list[tuple[str, T]]:
 
 
 def _first(found: Sequence[Problem], most: int, subject: str, more: str) -> list[Problem]:
-    """The first of them, and one that counts the others."""
+    """The first problems, and one that counts the others."""
     kept, rest = list(found[:most]), found[most:]
     if rest:
         count = sum(problem.count for problem in rest)

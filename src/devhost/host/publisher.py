@@ -1,4 +1,4 @@
-"""Publishes to observers what the host learns. It costs nothing while there is no observer."""
+"""Publishes events to observers. It costs nothing while there is no observer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Present = tuple[str, str, Mapping[str, Member]]
 
 
 class Generation(Protocol):
-    """Counts the configurations that took effect."""
+    """The number of configurations that have taken effect."""
 
     @property
     def generation(self) -> int: ...
@@ -38,10 +38,10 @@ class Presence(Protocol):
 
 
 class EventPublisher:
-    """Publishes events to observers; each method is named after what has happened.
+    """Publishes events to observers; each method is named after an event.
 
     Args:
-        observers: those who listen.
+        observers: receive the events.
         allocations: what containers hold.
         configuration: its generation is part of each event.
         services: every resource with its devices.
@@ -59,11 +59,11 @@ class EventPublisher:
         self._configuration = configuration
         self._services = services
         self._published: Sequence[Held] = ()
-        self._hands: dict[Token, tuple[Held, ...]] = {}
+        self._allocated_to: dict[Token, tuple[Held, ...]] = {}
         self._degraded: dict[str, str] = {}
 
     def changed(self, resource: str, backend: str, changes: Changes) -> None:
-        """Devices of a resource appeared, left, became unhealthy or healthy."""
+        """Devices of a resource appeared, left, or became unhealthy or healthy."""
         if not self._observers:
             return
         before, after = changes.before, changes.after
@@ -92,23 +92,23 @@ class EventPublisher:
         """A container gets these tokens, each with its devices; an earlier holder has released them."""
         if not self._observers:
             return
-        before = [self._hands.pop((resource, token), ()) for token in given]
+        before = [self._allocated_to.pop((resource, token), ()) for token in given]
         self._released([held for parts in before for held in parts])
         for token, devices in given.items():
-            self._hands[resource, token] = tuple(
+            self._allocated_to[resource, token] = tuple(
                 Held(resource, token, backend, device, True, None) for device in devices
             )
-        now = [held for token in given for held in self._hands[resource, token]]
+        now = [held for token in given for held in self._allocated_to[resource, token]]
         self._observers.publish(self._handed_out(now))
 
     def held(self) -> None:
         """The allocations may have changed."""
         if not self._observers or self._allocations.held() is self._published:
             return
-        known, self._hands = self._hands, self._in_hands()
-        gone = [held for token, parts in known.items() if token not in self._hands for held in parts]
+        known, self._allocated_to = self._allocated_to, self._held_now()
+        gone = [held for token, parts in known.items() if token not in self._allocated_to for held in parts]
         named: list[Held] = []
-        for token, parts in self._hands.items():
+        for token, parts in self._allocated_to.items():
             before = known.get(token, ())
             if parts == before:
                 continue
@@ -119,7 +119,7 @@ class EventPublisher:
         self._observers.publish(self._named(named))
 
     def backends(self, conditions: Iterable[tuple[str, Condition]]) -> None:
-        """These are the conditions of the backends now."""
+        """The conditions of the backends may have changed."""
         states = dict(conditions)
         degraded = {name: c.reason for name, c in states.items() if c.state is State.DEGRADED}
         known, self._degraded = self._degraded, degraded
@@ -131,7 +131,7 @@ class EventPublisher:
             self._observers.publish(self._backends(changed))
 
     def configuration_read(self, file: str, complaints: tuple[str, ...] = ()) -> None:
-        """The configuration was read again, and refused where there are complaints."""
+        """The configuration was read again; with complaints, it was refused."""
         if self._observers:
             self._observers.publish(
                 self._batch(
@@ -140,25 +140,25 @@ class EventPublisher:
             )
 
     def everything(self) -> Iterator[Batch]:
-        """What a new observer must learn first."""
+        """The present state as events, for a new observer."""
         if not self._observers:
-            self._hands = self._in_hands()
+            self._allocated_to = self._held_now()
         for resource, backend, devices in self._services.present():
             yield self._appeared(resource, backend, list(devices.values()))
-        hands = [held for parts in self._hands.values() for held in parts]
+        hands = [held for parts in self._allocated_to.values() for held in parts]
         yield self._handed_out([held for held in hands if not held.holder])
         yield self._named([held for held in hands if held.holder])
         yield self._backends(list(self._degraded.items()))
 
-    def _in_hands(self) -> dict[Token, tuple[Held, ...]]:
-        """What containers have; what they are only about to get is not among it."""
+    def _held_now(self) -> dict[Token, tuple[Held, ...]]:
+        """What containers hold, without what they are about to get."""
         self._published = self._allocations.held()
-        hands: dict[Token, tuple[Held, ...]] = {}
+        found: dict[Token, tuple[Held, ...]] = {}
         for held in self._published:
             if self._allocations.is_held(held.resource, held.token):
                 token = held.resource, held.token
-                hands[token] = (*hands.get(token, ()), held)
-        return hands
+                found[token] = (*found.get(token, ()), held)
+        return found
 
     def _appeared(self, resource: str, backend: str, members: Sequence[Member]) -> Batch:
         return self._batch(
@@ -167,14 +167,14 @@ class EventPublisher:
             lambda member: {**_about(resource, backend, member.device), "health": member.health},
         )
 
-    def _handed_out(self, hands: Iterable[Held]) -> Batch:
-        return self._batch(observe.Allocated, _by_device(hands), _Part.facts)
+    def _handed_out(self, held: Iterable[Held]) -> Batch:
+        return self._batch(observe.Allocated, _by_device(held), _Part.facts)
 
-    def _named(self, hands: Iterable[Held]) -> Batch:
-        return self._batch(observe.Held, _by_device(hands), _Part.facts_and_holder)
+    def _named(self, held: Iterable[Held]) -> Batch:
+        return self._batch(observe.Held, _by_device(held), _Part.facts_and_holder)
 
-    def _released(self, hands: Iterable[Held]) -> None:
-        self._observers.publish(self._batch(observe.Released, _by_device(hands), _Part.facts_and_holder))
+    def _released(self, held: Iterable[Held]) -> None:
+        self._observers.publish(self._batch(observe.Released, _by_device(held), _Part.facts_and_holder))
 
     def _backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
         return self._batch(
@@ -186,13 +186,13 @@ class EventPublisher:
     def _batch(
         self, kind: type[observe.News], about: Sequence[R], facts: Callable[[R], Mapping[str, Any]]
     ) -> Batch:
-        """News of one kind, one for each of what they are ``about``."""
+        """Events of one kind, one for each item of ``about``."""
         common: dict[str, Any] = {"at": time.time(), "generation": self._configuration.generation}
         return Batch(kind, len(about), lambda: [kind(**common, **facts(one)) for one in about])
 
 
 class _Part:
-    """One device in the hands of a container, and all the tokens by which it has it."""
+    """A device that a container holds, with all tokens by which it holds it."""
 
     def __init__(self, held: Held) -> None:
         self.first = held
@@ -206,12 +206,12 @@ class _Part:
         return {**self.facts(), "holder": self.first.holder}
 
 
-def _by_device(hands: Iterable[Held]) -> list[_Part]:
+def _by_device(held: Iterable[Held]) -> list[_Part]:
     """A container may have several tokens of one device, and several devices by one token."""
     parts: dict[tuple[str, str, str, Holder | None], _Part] = {}
-    for held in hands:
-        key = held.resource, held.backend, held.device.id, held.holder
-        parts.setdefault(key, _Part(held)).tokens.append(held.token)
+    for one in held:
+        key = one.resource, one.backend, one.device.id, one.holder
+        parts.setdefault(key, _Part(one)).tokens.append(one.token)
     return list(parts.values())
 
 

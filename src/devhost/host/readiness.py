@@ -1,4 +1,4 @@
-"""Readiness: whether every wanted resource has a live list stream, and why not."""
+"""Readiness: whether every wanted resource has an open list stream, and why not."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .services import Services
 def readiness(
     configuration: Configuration, backends: BackendManager, replanner: Replanner, services: Services
 ) -> tuple[bool, str]:
-    """Whether every wanted resource has a live list stream; else the resources that have none, and why.
+    """Whether every wanted resource has an open list stream; if not, which have none, and why.
 
-    While a backend has never listed its devices, the wanted resources are unknown. While the host runs on a
-    copy, because the file was refused at the start, it is not ready either: so a rollout stops.
+    Until a backend has listed its devices, the wanted resources are unknown. A host that runs on a copy,
+    because the file was refused at the start, is not ready either, so that a rollout stops.
     """
     if not replanner.started:
         return False, "looking for devices"

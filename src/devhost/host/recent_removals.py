@@ -1,7 +1,7 @@
-"""The devices that left a resource's list recently, and why: nothing else shows them any longer.
+"""Remembers the devices that left a resource's list recently, and why. Pure.
 
-A device that vanishes stays in the list as Unhealthy for a while, and for as long as a container has it. It
-counts as departed once it is in the list no more. Pure.
+A device that vanishes stays in the list as Unhealthy for a while, and for as long as a container holds it. It
+counts as departed once it is no longer in the list.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from devhost.planning.claims import Reason
 T = TypeVar("T")
 
 MOST = 20
-"""Devices remembered of one resource: as many as the log names of those that leave together."""
+"""Most devices that are remembered for one resource, as many as the log names."""
 
 LONGEST = 3600.0
-"""Seconds for which they are."""
+"""Seconds for which they are remembered."""
 
 
 class Departed(NamedTuple):
-    """A device by its id, why it left, and when (wall clock, seconds)."""
+    """The id of a device, why it left, and when (wall-clock seconds)."""
 
     device: str
     reason: Reason
@@ -30,7 +30,7 @@ class Departed(NamedTuple):
 
 
 class RecentRemovals:
-    """Remembers those of one resource.
+    """Remembers the devices that left one resource.
 
     Args:
         wall: seconds since the epoch.
@@ -42,21 +42,21 @@ class RecentRemovals:
         self._departed: dict[str, Departed] = {}
 
     def left(self, devices: Mapping[str, Reason]) -> None:
-        """These leave, each with the reason; they may still be listed for a while."""
+        """These devices leave, each for a reason; they may still be listed for a while."""
         for device, reason in islice(devices.items(), MOST):
             self._leaving.pop(device, None)
             self._leaving[device] = reason
         self._leaving = _last(self._leaving)
 
     def came(self, devices: Iterable[str]) -> None:
-        """These are there, or there again."""
+        """These devices exist, or exist again."""
         if self._leaving or self._departed:
             for device in devices:
                 self._leaving.pop(device, None)
                 self._departed.pop(device, None)
 
     def settle(self, listed: Callable[[], Container[str]]) -> None:
-        """There is a new list; ``listed`` gives the devices in it, and is called only if needed."""
+        """There is a new list; ``listed`` returns the devices in it, and is called only if needed."""
         if not self._leaving:
             return
         there, now = listed(), self._wall()
@@ -68,7 +68,7 @@ class RecentRemovals:
         self._departed = _last(self._departed)
 
     def recent(self) -> list[Departed]:
-        """Those that left within :data:`LONGEST`, the newest first."""
+        """The devices that left within :data:`LONGEST`, newest first."""
         oldest = self._wall() - LONGEST
         self._departed = {name: one for name, one in self._departed.items() if one.at > oldest}
         return list(self._departed.values())[::-1]

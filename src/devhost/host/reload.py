@@ -23,13 +23,14 @@ from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
 from .publisher import EventPublisher
+from .timing import Timing
 
 log = get(__name__)
 
 
 @dataclass(slots=True)
 class LastReload:
-    """How the last reading of the configuration ended; ``at`` is wall-clock seconds."""
+    """The result of the last reading of the configuration; ``at`` is wall-clock seconds."""
 
     at: float
     complaints: tuple[str, ...] = ()
@@ -40,7 +41,7 @@ class Configuration:
 
     Args:
         file: the configuration file.
-        loaded: what was read from it at the start.
+        loaded: its content at the start.
     """
 
     def __init__(self, file: Path, loaded: Loaded) -> None:
@@ -48,14 +49,14 @@ class Configuration:
         self.settings = loaded.settings
         self.catalog = loaded.catalog
         self.generation = 1
-        """Counts the configurations that took effect."""
+        """The number of configurations that have taken effect."""
         self.copied = loaded.copied
-        """The copy in use if the file was refused at the start; ``None`` once the file is accepted."""
+        """The copy in use, if the file was refused at the start; ``None`` once the file is accepted."""
         self.last_reload = LastReload(time.time(), loaded.copied.complaints if loaded.copied else ())
         self.seen = loaded.seen or fingerprint(file)
-        """The file as it was when it was first read."""
+        """The fingerprint of the file when it was first read."""
         self.read_from = None if loaded.copied else self.seen
-        """The file as it was when it was last accepted."""
+        """The fingerprint of the file when it was last accepted."""
 
     def adopt(self, loaded: Loaded) -> None:
         """The loaded configuration takes effect."""
@@ -64,7 +65,7 @@ class Configuration:
         self.last_reload = LastReload(time.time())
 
     def rejected(self, complaints: tuple[str, ...]) -> None:
-        """The file was refused; what is in force stays."""
+        """The file was refused; the configuration in force stays."""
         self.last_reload = LastReload(time.time(), complaints)
 
 
@@ -75,15 +76,15 @@ class Reloader:
         configuration: kept up to date.
         load: reads the file; raises ConfigError.
         adopt: makes every part of the host follow the settings that were adopted.
-        last_good: keeps a copy of what is accepted.
-        backends: look and probe again after a requested reload.
-        tasks: in which readings run.
-        monitors: reports where inotify does not work.
-        publisher: reports each reading to observers.
+        last_good: keeps a copy of each accepted configuration.
+        backends: scan and probe again after a requested reload.
+        tasks: runs the readings.
+        monitors: keeps where inotify does not work.
+        publisher: notifies observers of each reading.
         metrics: counts readings.
         changed: called when :attr:`Configuration.last_reload` has changed.
         reloading: entered while the configuration is read again.
-        deadline: seconds that reading may take.
+        timing: how long it waits; ``reload`` is the deadline for one reading.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Reloader:
         metrics: Metrics,
         changed: Callable[[], None],
         reloading: Callable[[], AbstractContextManager[None]],
-        deadline: float,
+        timing: Timing,
     ) -> None:
         self._configuration = configuration
         self._load = load
@@ -113,7 +114,7 @@ class Reloader:
         self._metrics = metrics
         self._changed = changed
         self._reloading = reloading
-        self._deadline = deadline
+        self._timing = timing
         self._worker = WorkerThread("reload")
         self._reading = asyncio.Lock()
         self._running = False
@@ -139,32 +140,37 @@ class Reloader:
         """Follows edits of the file from now on."""
         file = self._configuration.file
         watch = ConfigWatch(
-            file, self.read, self._refused, self._configuration.seen, self._monitors.reporter(file)
+            file,
+            self.read,
+            self._refused,
+            self._configuration.seen,
+            self._monitors.reporter(file),
+            timing=self._timing.config,
         )
         self._tasks.spawn("config", watch.run)
 
     def start(self) -> None:
-        """Answers requests from now on, and those that came before, with one reading."""
+        """Starts to handle requests; those that came before lead to one reading."""
         self._running = True
         if self._requested:
             self._spawn()
 
     def request(self) -> None:
-        """Has the file read again and devices looked for again; requests that wait become one."""
+        """Reads the file and scans again; requests that wait become one."""
         waiting, self._requested = self._requested, True
         if self._running and not waiting:
             self._spawn()
 
     async def read(self, edited: bool = True, *, requested: bool = False) -> None:
-        """Reads the file; a bad one changes nothing, and is reported once until it is ``edited``."""
+        """Reads the file; an invalid one changes nothing, and is reported once until it is ``edited``."""
         async with self._reading:
             if requested:
-                self._requested = False  # a later request may have more to find
+                self._requested = False  # a later request needs another reading
             with self._reloading() if edited else nullcontext():
                 await self._follow_file(edited, requested)
 
     async def keep(self, accepted: Accepted | None) -> None:
-        """Keeps a copy of what was accepted, before anything is offered by it."""
+        """Keeps a copy of an accepted configuration, before devices are offered by it."""
         await self._last_good.keep(accepted)
 
     def close(self) -> None:
@@ -184,15 +190,15 @@ class Reloader:
         configuration = self._configuration
         known = configuration.last_reload.complaints
         try:
-            loaded = await self._worker.call(self._deadline, self._load)
+            loaded = await self._worker.call(self._timing.reload, self._load)
         except ConfigError as error:
-            complaints = tuple(map(str, error.complaints))
+            complaints = tuple(map(str, error.diagnostics))
             if edited or complaints != known:
                 self._rejected(complaints)
             return
         except BackendTimeout as error:
             if edited:
-                reason = f"a drop-in of backendPaths does not finish: {error}"
+                reason = f"the import of a drop-in of backendPaths does not finish: {error}"
                 self._rejected((f"{configuration.file}: {reason}",))
             return
         await self.keep(loaded.accepted)

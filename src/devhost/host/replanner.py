@@ -32,11 +32,11 @@ class Replanner:
         allocations: what containers hold.
         services: what is served.
         parts: what every service works with.
-        preferred: learns which containers hold devices of several resources.
-        shortages: reports what the file wants and the node lacks.
-        orphans: reports what containers hold and no list shows.
-        labels: writes what the node has.
-        publisher: tells observers.
+        preferred: knows which containers hold devices of several resources.
+        shortages: logs what the file asks for and the node lacks.
+        orphans: logs what containers hold and no list shows.
+        labels: writes node labels.
+        publisher: notifies observers.
         metrics: counts refusals.
         changed: called after each plan.
     """
@@ -59,7 +59,7 @@ class Replanner:
     ) -> None:
         self.plan = Plan()
         self.started = False
-        """Whether the first plan is made, so that what exists is offered."""
+        """Whether the first plan has been made, so that devices are offered."""
         self._configuration = configuration
         self._backends = backends
         self._allocations = allocations
@@ -78,7 +78,7 @@ class Replanner:
         metrics.planned(dict.fromkeys(RefusalKind, 0))
 
     def start(self) -> None:
-        """Makes the first plan; until then there is none, whatever happens."""
+        """Makes the first plan. Before this, no event leads to a plan."""
         self.started = True
         self.replan()
 
@@ -108,22 +108,22 @@ class Replanner:
         self._publisher.held()
         self._orphans.report()
         self._publisher.backends((name, backend.condition) for name, backend in backends.items())
-        self._labels.wake()
+        self._labels.offer(self.plan)
         self._schedule()
         self._changed()
 
     def allocations_changed(self) -> None:
-        """Other containers hold devices: a device that vanished and was released may leave its list now."""
+        """The holders of devices have changed: a vanished device that was released may leave its list now."""
         self._preferred.settle()
         if any(service.inventory.names_holders for service in self._services.values()):
-            self.replan()  # their reasons mean containers
+            self.replan()  # their reasons refer to containers
         self._schedule()
         self._publisher.held()
         self._orphans.report()
         self._changed()
 
     def _retire(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
-        """Ends services that the plan does not continue; one without devices stays while its entry does."""
+        """Ends services that are not in the plan; one without devices stays as long as its entry does."""
         entries = {(entry.backend, entry.name): entry for entry in self._configuration.settings.resources}
         for name, service in list(self._services.items()):
             planned = self.plan.resources.get(name)
@@ -147,10 +147,10 @@ class Replanner:
                 service = ResourceService(planned, backend, self._allocations.of(name), self._parts)
                 service.update(planned, backend, caused_at)
                 self._services.start(service)
-                self._parts.pod_resources.wake()  # containers may hold its devices since before
+                self._parts.pod_resources.wake()  # containers may hold its devices already
 
     def _schedule(self) -> None:
-        """Plans again when time alone will have changed something."""
+        """Plans again when time alone changes something."""
         now = time.monotonic()
         waits = [service.next_change() for service in self._services.values()]
         waits += [

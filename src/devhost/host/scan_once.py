@@ -25,16 +25,16 @@ from .entries import EntryOutcome, EntryOutcomes
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a machine (or a recorded tree of one) has, and what the configuration makes of it."""
+    """The devices of a machine, or of a recorded one, and the plan of a configuration for them."""
 
     settings: Settings
     plan: Plan
     scanners: Mapping[str, Scanner]
     holders: Mapping[Key, Sequence[tuple[str, Holder | None]]] = field(default_factory=dict)
-    """The resources and containers that hold a device, as far as the plan knows of it."""
+    """The resources and containers that hold a device, as far as the plan knows them."""
 
     def entries(self) -> Sequence[EntryOutcome]:
-        """What became of each entry of the file, in its order."""
+        """The outcome of each entry, in the order of the file."""
         return EntryOutcomes(self.settings, self.plan, self.scanners).all()
 
     def devices(self) -> list[tuple[str, Device]]:
@@ -46,7 +46,7 @@ class ScanResult:
         ]
 
     def health(self, backend: str, device: Device) -> Health:
-        """What the backend's look and its probe say of a device."""
+        """The health of a device from the backend's scan and probe."""
         return self.scanners[backend].health.verdict(device, time.monotonic())
 
     def health_in(self, entry: ResourceSettings, device: Device) -> Health:
@@ -61,10 +61,10 @@ async def scan_once(
     """Scans and probes once, all backends at the same time.
 
     Args:
-        loaded: the configuration; one without resources stands for "every backend there is".
-        root: directory that stands for ``/``.
-        everything: ask for all attributes, not only those the configuration looks at.
-        listing: what containers hold, which the plan then leaves to them.
+        loaded: the configuration; one without resources means every installed backend.
+        root: the directory in which devices are found.
+        everything: ask for all attributes, not only those that the configuration uses.
+        listing: what containers hold; the plan gives it to no other.
     """
     scanners: dict[str, Scanner] = {}
     settings = loaded.settings

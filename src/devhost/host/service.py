@@ -24,7 +24,6 @@ from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.timing import Timing
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, PlannedResource, units
 from devhost.planning.settings import ResourceSettings
@@ -33,12 +32,13 @@ from devhost.telemetry.metrics import Metrics
 from .device_log import DeviceLog
 from .publisher import EventPublisher
 from .recent_removals import RecentRemovals
+from .timing import Timing
 
 GONE = "the device is gone"
-"""Why a device is listed no more that its backend does not find."""
+"""Why a device that its backend does not find is no longer listed."""
 
-NOT_GIVEN = Reason("the configuration does not give it to this resource any more")
-"""Why a device that exists is listed no more."""
+NOT_GIVEN = Reason("the configuration no longer gives it to this resource")
+"""Why a device that exists is no longer listed."""
 
 NONE_REFUSED: Mapping[str, Reason] = MappingProxyType({})
 """No device is refused."""
@@ -46,7 +46,7 @@ NONE_REFUSED: Mapping[str, Reason] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ServiceParts:
-    """What every service works with."""
+    """The parts that all services share."""
 
     kubelet: KubeletSocket
     rivals: Rivals
@@ -66,9 +66,9 @@ class ResourceService:
 
     Args:
         planned: the resource as the plan has it.
-        scanner: the backend that finds its devices; :meth:`update` may exchange it.
-        allocations: what containers hold of it, also since before it was served.
-        parts: what it works with.
+        scanner: the backend that finds its devices; :meth:`update` may replace it.
+        allocations: what containers hold of it, also from before it was served.
+        parts: shared with the other services.
     """
 
     def __init__(
@@ -93,10 +93,16 @@ class ResourceService:
             allocations,
             planned.entry.backend,
             self._allocated,
+            parts.timing.allocation,
         )
         backend = ResourceBackend(planned.name, scanner, planned.entry)
         self._injection = make_injection(
-            planned.entry.inject, backend, self.inventory, parts.cdi_files, self._publish
+            planned.entry.inject,
+            backend,
+            self.inventory,
+            parts.cdi_files,
+            self._publish,
+            parts.timing.allocation,
         )
         self.allocator = Allocator(
             self.inventory,
@@ -106,6 +112,7 @@ class ResourceService:
             parts.device_info,
             parts.preferred,
             parts.pod_resources,
+            parts.timing.allocation,
         )
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, Reason] = NONE_REFUSED
@@ -120,12 +127,12 @@ class ResourceService:
             parts.metrics,
             parts.changed,
             take_over=planned.entry.take_over,
-            timing=parts.timing,
+            timing=parts.timing.kubelet,
         )
         parts.metrics.resource_added(self.name, planned.entry.backend, self.allocator.prepares)
 
     def fits(self, planned: PlannedResource, scanner: Scanner) -> bool:
-        """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
+        """Whether this service can continue as ``planned`` without a new registration."""
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
         prepares = scanner.runner.prepares(planned.entry.options)
@@ -138,21 +145,21 @@ class ResourceService:
         caused_at: float | None,
         refused: Mapping[str, Reason] = NONE_REFUSED,
     ) -> None:
-        """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
+        """Takes the devices that the plan gives this resource, and by id why it refuses others."""
         self._follow(planned.entry, refused)
         self.scanner = scanner
         self.allocator.follow(scanner, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, Reason], caused_at: float | None) -> None:
-        """The plan has no device for it at present, for these reasons; it stays, at zero."""
+        """The plan has no device for this resource, for these reasons; it stays registered with none."""
         self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
         self._show((), caused_at)
 
     async def run(self) -> None:
         """Serves the resource until :meth:`stop` or :meth:`drain`.
 
-        It is registered only when there may be a list: an empty first one would be a lie.
+        It is registered only once there may be a list: an empty first list would be wrong.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._injection.run())
@@ -161,12 +168,12 @@ class ResourceService:
             self._injection.stop()
 
     def stop(self) -> None:
-        """Leaves, keeping the kubelet's count and the specification: this process will be back."""
+        """Stops, so that the kubelet keeps the number of devices, and pods their specification."""
         self._leave()
         self.registration.stop()
 
     async def drain(self) -> None:
-        """Tells the kubelet that no device is left, then leaves."""
+        """Sends the kubelet an empty list, then stops."""
         self._leave()
         await self.registration.drain()
 
@@ -177,9 +184,9 @@ class ResourceService:
 
     @property
     def failure(self) -> str:
-        """Why it is not served as it should be, in the words of the log; empty while nothing is wrong.
+        """Why it is not served as it should be, as logged; empty while nothing is wrong.
 
-        That there is no kubelet is no failure of the resource.
+        A missing kubelet is no failure of the resource.
         """
         condition = self.registration.condition
         failed = condition.error if condition.state is not State.REGISTERED else ""
@@ -188,8 +195,8 @@ class ResourceService:
     def missing(self) -> str:
         """Why the kubelet has no list stream open for it; empty if it has one.
 
-        Also empty if another plugin has the resource: that is reported as a problem, and must not stop an
-        update of devhost on every node.
+        It is also empty if another plugin has the resource: that is reported as a problem and must not stop a
+        rollout of devhost.
         """
         if self.registration.streams or self.registration.yields:
             return ""
@@ -198,7 +205,7 @@ class ResourceService:
         return f"{state}: {reason}" if reason else str(state)
 
     def gone(self) -> None:
-        """The resource has left for good."""
+        """The resource has left the configuration."""
         self._metrics.resource_removed(self.name)
 
     def _leave(self) -> None:
@@ -207,7 +214,7 @@ class ResourceService:
 
     def _follow(self, entry: ResourceSettings, refused: Mapping[str, Reason]) -> None:
         if entry.healthy_while != self.entry.healthy_while:
-            self._recovery = Recovery()  # what failed another condition has no history with this one
+            self._recovery = Recovery()  # failures of another condition do not count for this one
         edited = entry.take_over != self.entry.take_over
         self.entry, self._refused = entry, refused
         if edited:
@@ -219,7 +226,7 @@ class ResourceService:
         self._publish()
 
     def _verdict(self) -> Callable[[Device], Health]:
-        """The health of a device in this resource: what is known of the device and asked for by the entry."""
+        """The health of a device in this resource: that of the device, and the entry's condition."""
         known, now = self.scanner.health, time.monotonic()
         entry, recovery = self.entry, self._recovery
 
@@ -227,7 +234,7 @@ class ResourceService:
             return in_resource(device, known.verdict(device, now), entry.uses)
 
         if not entry.healthy_while or not entry.watched() <= self.scanner.requested:
-            # after an edit the backend may not have read an attribute yet, which says nothing of the device
+            # after an edit the backend may not have read an attribute yet, which is no fault of the device
             return usable
         self._judged_at = now
         recovery.forget(self.scanner.devices)
@@ -255,7 +262,7 @@ class ResourceService:
         return frozenset(offer.device.id for offer in self._offers)
 
     def why_not(self, device: str) -> Reason:
-        """Why a device is not among them."""
+        """Why a device is not offered."""
         if device not in self.scanner.devices:
             return Reason(GONE)
         return self._refused.get(device) or NOT_GIVEN

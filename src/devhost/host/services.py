@@ -1,4 +1,4 @@
-"""The resources in service: started and retired as the plan wants it."""
+"""The resources in service, started and retired as planned."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class Services(Mapping[str, ResourceService]):
         self._tasks.spawn(f"resource {service.name}", partial(_serve, service, earlier))
 
     def retire(self, name: str) -> None:
-        """Takes a resource away from the kubelet: an empty list, then the end."""
+        """Retires a resource: sends an empty list, then ends its service."""
         service = self._services.pop(name)
-        service.inventory.clear()  # at once: other resources may get the devices in this very plan
+        service.inventory.clear()  # at once: this plan may give the devices to other resources
         running = self._tasks.take(f"resource {name}")
         log.info("resource removed", resource=name)
         self._tasks.spawn(f"retire {name}", partial(self._leave, service, running))
 
     def stop(self) -> None:
-        """Ends all services, keeping the kubelet's count."""
+        """Stops all services, so that the kubelet keeps the numbers of devices."""
         for service in self._services.values():
             service.stop()
 
     def leaving(self) -> list[asyncio.Task[None]]:
-        """The tasks of services that run or leave."""
+        """The tasks of services that run or are being retired."""
         return [*self._tasks.named("resource ").values(), *self._tasks.named("retire ").values()]
 
     def inventories(self) -> Mapping[str, Inventory]:
@@ -67,7 +67,7 @@ class Services(Mapping[str, ResourceService]):
         return {name: service.inventory for name, service in self._services.items()}
 
     def sockets(self) -> Mapping[str, Path]:
-        """The sockets on which the kubelet knows resources now."""
+        """The sockets that are registered now, by resource."""
         found = ((name, service.registration.serving) for name, service in self._services.items())
         return {name: path for name, path in found if path is not None}
 

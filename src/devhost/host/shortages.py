@@ -1,6 +1,6 @@
-"""What the file wants and the node lacks: logged when it begins, when it changes, and when it ends.
+"""Logs what the file asks for and the node lacks: when it begins, when it changes, and when it ends.
 
-Three things: entries without devices, hardware without its driver, and devices that the plan refuses to an
+This covers entries without devices, hardware without its driver, and devices that the plan refuses to an
 entry because of how the file is written.
 """
 
@@ -20,7 +20,7 @@ from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.log import get
 
-from .entries import LOOKS, EntryOutcomes, State, place, wanted
+from .entries import MAX_COMPARISONS, EntryOutcomes, State, place, wanted
 
 log = get(__name__)
 
@@ -28,13 +28,13 @@ QUIET = 1.0
 """Seconds after a plan until a changed reason is logged: a burst of events makes many plans."""
 
 NAMED = 20
-"""Refused devices that the log names at most after one plan."""
+"""Most refused devices that are logged after one plan."""
 
 MISTAKES = frozenset({RefusalKind.NAME, RefusalKind.UNSHARED, RefusalKind.FULL})
-"""Refusals that only an edited file can end. That an earlier entry has a device is how files are written."""
+"""Refusals that only an edit of the file can end. An earlier entry may have a device on purpose."""
 
 Identity = tuple[str, str, int]
-"""An entry's backend, its name, and which of several entries with these two it is."""
+"""An entry's backend, its name, and its number among entries with the same two."""
 
 
 @dataclass(slots=True)
@@ -60,30 +60,32 @@ class Shortages:
         self.outcomes = EntryOutcomes(settings, None, scanners)
         """Every entry of the file."""
         self.missing_drivers: Sequence[tuple[str, MissingDriver]] = ()
-        """Hardware without its driver that some entry could want, each with the name of its backend."""
+        """Hardware without its driver that an entry could select, each with the name of its backend."""
         self.refusals: Sequence[Refusal] = ()
-        """Refusals that only an edited file can end."""
+        """Refusals that only an edit of the file can end."""
         self._empty: dict[Identity, _Empty] = {}
         self._takers: set[tuple[Identity, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, settings: Settings, plan: Plan) -> None:
-        """There is another plan."""
+        """There is a new plan."""
         self._settings = settings
-        self.outcomes = EntryOutcomes(settings, plan, self._scanners, looks=LOOKS, before=self.outcomes)
+        self.outcomes = EntryOutcomes(
+            settings, plan, self._scanners, comparisons=MAX_COMPARISONS, before=self.outcomes
+        )
         self._follow_entries()
         self._follow_drivers()
         self._follow_refusals(plan)
         self._follow_takers(plan)
         if self._empty and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(QUIET, self._retell)
+            self._timer = asyncio.get_running_loop().call_later(QUIET, self._report_all)
 
     def since(self) -> Mapping[int, float]:
-        """Since when entries have no devices, by their index, in wall-clock seconds."""
+        """When entries lost their devices, by their index, in wall-clock seconds."""
         return {one.entry.index: one.since for one in self._empty.values()}
 
     def close(self) -> None:
-        """Logs no more."""
+        """Stops logging."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -108,13 +110,13 @@ class Shortages:
                 self._empty[identity] = _Empty(entry, empty.since if empty else time.time())
                 began.append(self._empty[identity])
         if began:
-            self._tell(began)
+            self._report(began)
 
-    def _retell(self) -> None:
+    def _report_all(self) -> None:
         self._timer = None
-        self._tell([*self._empty.values()])
+        self._report([*self._empty.values()])
 
-    def _tell(self, empty: Sequence[_Empty]) -> None:
+    def _report(self, empty: Sequence[_Empty]) -> None:
         outcomes = self.outcomes.all()
         for one in empty:
             outcome = outcomes[one.entry.index]
@@ -172,7 +174,7 @@ class Shortages:
             log.info("more devices no longer refused by the plan", devices=len(over) - NAMED)
 
     def _follow_takers(self, plan: Plan) -> None:
-        """Entries that lose devices to an earlier one and have others."""
+        """Logs entries that lose devices to an earlier entry and have others."""
         taken = Counter((one.entry, one.taker) for one in plan.refusals if one.kind is RefusalKind.TAKEN)
         before, self._takers = self._takers, set()
         identities = {entry.index: (identity, entry) for identity, entry in _identified(self._settings)}
@@ -192,7 +194,7 @@ class Shortages:
 
 
 def refusal_reason(refusal: Refusal) -> str:
-    """Why the plan refuses a device, with the place of the entry that it is refused to."""
+    """Why the plan refuses a device to an entry, with the place of the entry."""
     return f"resources[{refusal.entry}]: {refusal.reason}"
 
 

@@ -1,8 +1,8 @@
-"""Signals that come while ``devhost run`` still starts: none of them takes its default action.
+"""Handles signals that come while ``devhost run`` starts, instead of their default actions.
 
-Importing the host and its backends takes a few tenths of a second. A SIGHUP then asks for the newest
-configuration, not for the end of the process. A stop needs no order yet: nothing is served.
-Imports nothing that takes time.
+Importing the host and its backends takes a few tenths of a second. A SIGHUP during that time must cause a
+reload, not end the process. SIGTERM and SIGINT can end the process at once: nothing is served yet. This
+module imports nothing that takes time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _held: set[int] = set()
 
 
 def hold() -> None:
-    """From now on SIGHUP is remembered, and SIGTERM and SIGINT end the process with exit code 0.
+    """Remembers SIGHUP, and lets SIGTERM and SIGINT end the process with exit code 0.
 
-    Until the event loop takes them over. Call it from the main thread.
+    This holds until the event loop handles these signals. Call it from the main thread.
     """
     signal.signal(signal.SIGHUP, _remember)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -25,7 +25,7 @@ def hold() -> None:
 
 
 def reload_wanted() -> bool:
-    """Whether SIGHUP has come since :func:`hold`. The question forgets it."""
+    """Whether SIGHUP has come since :func:`hold`, or since the last call."""
     wanted = signal.SIGHUP in _held
     _held.clear()
     return wanted
@@ -36,5 +36,5 @@ def _remember(number: int, _frame: FrameType | None) -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    # An exception would be raised in whatever is being imported, and a plugin's import contains all of them.
+    # An exception would be raised inside an import, and the import of a plugin catches every exception.
     os._exit(0)

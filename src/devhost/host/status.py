@@ -1,4 +1,4 @@
-"""The status document of a host: what is known, put together on request."""
+"""The status document of a host, made on request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STARTED = datetime.now(UTC)
 
 
 def status(host: Host) -> StatusDocument:
-    """Describes the host as it is now."""
+    """The current state of the host."""
     reload = host.last_reload
     return {
         "devhost": {
@@ -110,21 +110,21 @@ def status(host: Host) -> StatusDocument:
 def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
     """Who holds what: resource, device and container, each once.
 
-    Devices, not tokens: a container with two shares of one device holds one. While it is unknown which
-    devices are behind a token it is what the token is named after.
+    These are devices, not tokens: a container with two shares of one device holds one. If the devices of a
+    token are unknown, the name in the token is used.
     """
-    for account in host.allocations.in_use():
+    for held in host.allocations.in_use():
         found = {
-            (device, account.holder(token))
-            for token in account.tokens()
-            for device in _behind(account, token) or [unit_of(token)]
+            (device, held.holder(token))
+            for token in held.tokens()
+            for device in _devices(held, token) or [unit_of(token)]
         }
         for device, holder in sorted(found, key=str):
-            yield account.resource, device, holder
+            yield held.resource, device, holder
 
 
-def _behind(account: ResourceAllocations, token: str) -> list[str]:
-    return sorted({device for _, device in account.devices_of(token)})
+def _devices(held: ResourceAllocations, token: str) -> list[str]:
+    return sorted({device for _, device in held.devices_of(token)})
 
 
 def _orphan(one: Orphan) -> HeldStatus:
@@ -189,7 +189,7 @@ def _resource(service: ResourceService) -> ResourceStatus:
 
 
 def _together(snapshot: Snapshot) -> list[MemberStatus]:
-    """The devices behind the tokens that stand for all of them; all such tokens have the same ones."""
+    """The devices of a token for all devices; every such token has the same ones."""
     entry = next((e for e in snapshot.entries.values() if e.unit == ALL and e.gone_at is None), None)
     return [
         MemberStatus(
@@ -265,6 +265,6 @@ def _observer(observer: Observer) -> ObserverStatus:
     }
 
 
-@lru_cache(1024)  # devices that came together have the same times
+@lru_cache(1024)  # devices that appeared together have the same times
 def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from devhost.allocation.timing import Timing as AllocationTiming
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.kubelet.timing import Timing as KubeletTiming
 
@@ -15,17 +17,32 @@ class Timing:
     first_plan: float = 2.0
     """The first plan waits so long for backends and for the kubelet's list of who holds what.
 
-    Without them it could give a device to one resource and take it back a moment later, or give to one
-    resource what a container holds through another."""
+    Without them it could give a device to a resource and take it back a moment later, or give away a device
+    that a container holds through another resource."""
 
     reload: float = 30.0
     """Deadline for reading the configuration; importing drop-ins is part of it."""
 
+    labels_settle: float = 1.0
+    """From a change to the node labels that follow from it: several devices often change at once."""
+
+    labels_pending: float = 2.0
+    """Between checks whether a backend whose labels are wanted has listed its devices."""
+
+    labels_resync: float = 60.0
+    """After which every file with labels is checked: another program may have removed one."""
+
     leave: float = 4.0
-    """For leaving the kubelet in good order; then the process ends anyway."""
+    """For stopping in good order; then the process ends anyway."""
 
     flush: float = 1.0
-    """For observers, meanwhile, to receive what is still queued for them."""
+    """For observers to receive queued events while the host stops."""
+
+    allocation: AllocationTiming = field(default_factory=AllocationTiming)
+    """Of Allocate, and of the conclusions from the kubelet's lists."""
+
+    config: ConfigTiming = field(default_factory=ConfigTiming)
+    """Of the watch on the configuration file."""
 
     discovery: DiscoveryTiming = field(default_factory=DiscoveryTiming)
     """Of scans, probes and observers."""

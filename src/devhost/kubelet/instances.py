@@ -11,7 +11,7 @@ from .sockets import dead, described
 
 
 class Instances:
-    """The sockets of other instances for one resource, sorted by whether they are older than the own one."""
+    """The sockets of other instances for one resource, sorted into older and newer than the own socket."""
 
     def __init__(self, kubelet: KubeletSocket, resource: str) -> None:
         self.older: set[str] = set()
@@ -21,7 +21,7 @@ class Instances:
         self._own = ""
 
     def begin(self, own: Path) -> None:
-        """The resource is served on a socket of this process now: all others that exist are older."""
+        """This process now serves the resource on ``own``: all other sockets that exist are older."""
         self._own = own.name
         self.older, self.newer = set(self.others()), set()
 
@@ -34,17 +34,17 @@ class Instances:
         return self._kubelet.servers.get(self.stem, frozenset()) - {self._own}
 
     def live(self) -> list[str]:
-        """Those on which a process listens."""
+        """The sockets of other instances on which a process listens."""
         return sorted(name for name in self.others() if not self.dead(name))
 
     def sort(self, *, settled: bool) -> None:
-        """Sorts sockets that are new: ``settled`` is whether all of them must be newer than the own one."""
+        """Sorts new sockets: with ``settled`` all of them count as newer than the own socket."""
         for name in self.others() - self.older - self.newer:
             later = settled or self.born(name) > self.born(self._own)
             (self.newer if later else self.older).add(name)
 
     def gone(self, known: frozenset[str]) -> frozenset[str]:
-        """Those of the known sockets that are gone, or on which no process listens."""
+        """The known sockets that no longer exist, or on which no process listens."""
         others = self.others()
         return known - others | {name for name in known & others if self.dead(name)}
 
@@ -53,14 +53,14 @@ class Instances:
         return dead(self._kubelet.directory / name)
 
     def born(self, name: str) -> tuple[int, str]:
-        """When a socket was made; the name decides between those of one tick of the clock."""
+        """When a socket was created; the name decides between sockets of the same clock tick."""
         try:
             return os.stat(self._kubelet.directory / name).st_mtime_ns, name  # noqa: PTH116 - called in loops
         except OSError:
             return 0, name
 
     def displaced_by(self, name: str) -> str:
-        """Why this process does not serve the resource: that instance registered it later."""
+        """The message that another instance registered the resource later."""
         return (
             f"another devhost registered it after this one: {described(self._kubelet.directory / name)}; "
             "run only one devhost for this resource on the node"

@@ -1,7 +1,7 @@
 """The kubelet's device plugin directory: the kubelet's own socket, and those of plugins.
 
-A kubelet is known by the identity of its socket: device, inode and time of change. Another identity is
-another kubelet. inotify only says when to look again, and a slow poll covers what it misses.
+A kubelet is identified by its socket: device, inode and time of change. A different identity is a different
+kubelet. inotify only triggers another look, and a slow poll covers what it misses.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ ABSENT = "kubelet.sock is absent: waiting for the kubelet"
 NO_DIRECTORY = "the kubelet's directory does not exist: waiting for the kubelet"
 """Reason: the directory is missing."""
 
-NOT_A_DIRECTORY = "the kubelet's directory is not a directory: something else is in its place"
-"""Reason: a file has its name."""
+NOT_A_DIRECTORY = "the kubelet's directory is not a directory: another file has its path"
+"""Reason: another kind of file has its path."""
 
-REMOVED = (
-    "the kubelet's directory was removed, and this container still has the old one: it has to start anew"
-)
-"""Reason: the directory was removed. A container that has it mounted never sees a new one of its name."""
+REMOVED = "the kubelet's directory was removed, and this container still has the old one mounted (restart it)"
+"""Reason: the directory was removed. A container that has it mounted never sees a new one at its path."""
 
 Identity = tuple[int, int, int]
 """Device, inode and time of change of a ``kubelet.sock``."""
@@ -51,7 +49,7 @@ def identity(path: Path) -> Identity | None:
 
 
 class KubeletSocket:
-    """Watches the kubelet's directory for all resources at once: one inotify, whatever their number."""
+    """Watches the kubelet's directory for all resources, with one inotify instance."""
 
     def __init__(
         self,
@@ -65,40 +63,40 @@ class KubeletSocket:
         self.path = directory / KUBELET_SOCKET
         self.identity: Identity | None = None
         self.failure = ""
-        """Why there is no kubelet, in the words of the log; empty while its socket is there."""
+        """Why there is no kubelet, as logged; empty while its socket exists."""
         self.since = time.time()
-        """Wall-clock seconds at which it went or came."""
+        """Wall-clock seconds at which the socket appeared or disappeared."""
         self.servers: Mapping[str, frozenset[str]] = {}
-        """Names of the sockets in the directory that a devhost made, by resource (``server_stem``)."""
+        """Names of the sockets in the directory that belong to a devhost, by resource (``server_stem``)."""
         self.left_behind: set[str] = set()
-        """Of these resources (``server_stem``) an earlier devhost that was killed left a socket behind."""
+        """Resources (``server_stem``) whose socket a killed devhost left behind."""
         self._seen: tuple[Identity | None, Identity | None, Mapping[str, frozenset[str]]] | None = None
         self._subscribers: set[Callable[[], None]] = set()
 
     def usable(self) -> tuple[bool, str]:
-        """Whether a kubelet is or may still appear in this directory; if not, why."""
+        """Whether a kubelet uses this directory or may still appear in it; if not, why."""
         return (False, REMOVED) if self.failure == REMOVED else (True, "")
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` when anything in the directory did; returns what ends that."""
+        """Calls ``changed`` after each change in the directory; returns a function that ends this."""
         self._subscribers.add(changed)
         return lambda: self._subscribers.discard(changed)
 
     def look(self) -> None:
-        """Reads what is there now, and calls the subscribers if it has changed."""
+        """Reads the directory, and calls the subscribers if it has changed."""
         self.identity = self._identify(self.path)
-        # always: two changes within one tick of the clock leave one time of change
+        # always: two changes within one clock tick have the same time of change
         self.servers = self._list()
         seen = (self.identity, self._identify(self.directory), self.servers)
         if seen == self._seen:
             return
         before, self._seen = self._seen, seen
-        self._tell(before[0] if before else None)
+        self._report(before[0] if before else None)
         for subscriber in tuple(self._subscribers):
             subscriber()
 
-    def _tell(self, before: Identity | None) -> None:
-        """Logs that the kubelet went or came, once each."""
+    def _report(self, before: Identity | None) -> None:
+        """Logs once that the kubelet appeared, and once that it disappeared."""
         known = self.failure
         if self.identity is None:
             self.failure = _absence(self.directory)
@@ -106,7 +104,7 @@ class KubeletSocket:
                 log.warning("no kubelet", dir=str(self.directory), reason=self.failure)
         else:
             self.failure = ""
-            # the kubelet also sets its mode: a new time of change alone is not a new socket worth a line
+            # the kubelet also sets its mode: a new time of change alone is no new socket
             if known or before is None or self.identity[:2] != before[:2]:
                 log.info("kubelet socket found", path=str(self.path))
         if bool(known) != bool(self.failure):
@@ -117,25 +115,25 @@ class KubeletSocket:
         try:
             names = os.listdir(self.directory)
         except OSError:
-            return {}  # it is gone again or cannot be read; then no plugin is known
+            return {}  # it was removed or cannot be read; then no plugin is known
         for name in names:
             if name.startswith(SOCKET_PREFIX):
                 found.setdefault(server_stem(name), set()).add(name)
         return {stem: frozenset(sockets) for stem, sockets in found.items()}
 
     async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
-        """Watches for ever. The directory may be absent, and may be replaced.
+        """Watches until cancelled. The directory may be absent, and may be replaced.
 
         Args:
             blind: see :class:`.DirectoryWatch`.
         """
-        # no Reconciler: the watch already wakes, polls and backs off, and a look cannot fail
+        # no Reconciler: the watch waits, polls and retries, and a look at the directory cannot fail
         watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], self._poll, blind)
         async for _ in watch.changes():
             self.look()
 
     def remove_stale_sockets(self) -> None:
-        """Removes sockets that an earlier devhost left behind; one that still answers is not touched."""
+        """Removes sockets that an earlier devhost left behind, except those on which a process listens."""
         for path in self.directory.glob(f"{SOCKET_PREFIX}*.sock"):
             if refuses(path):
                 self.left_behind.add(server_stem(path.name))
@@ -145,21 +143,21 @@ class KubeletSocket:
 
 
 def _absence(directory: Path) -> str:
-    """Why there is no kubelet.sock in it. A removed directory has no links any more (``stat(2)``)."""
+    """Why the directory has no kubelet.sock. A removed directory has no links (``stat(2)``)."""
     try:
         found = directory.stat()
         if not stat.S_ISDIR(found.st_mode):
             return NOT_A_DIRECTORY
         with suppress(FileNotFoundError):
-            os.stat(directory / KUBELET_SOCKET)  # noqa: PTH116 - as identity(), which keeps the reason to itself
+            os.stat(directory / KUBELET_SOCKET)  # noqa: PTH116 - identity() does not report why
     except (FileNotFoundError, NotADirectoryError):
         return NO_DIRECTORY
     except OSError as error:
-        return f"the kubelet's directory cannot be looked into: {error.strerror}"
+        return f"cannot read the kubelet's directory: {error.strerror}"
     return ABSENT if found.st_nlink else REMOVED
 
 
 def _nearest(directory: Path) -> list[Path]:
-    """The nearest ancestor that exists: where a missing directory will show up."""
-    # not Path.is_dir, which raises where a directory above may not be searched
+    """The nearest ancestor that exists: a missing directory appears there first."""
+    # not Path.is_dir, which raises if a directory above cannot be searched
     return [next((parent for parent in directory.parents if os.path.isdir(parent)), Path("/"))]  # noqa: PTH112

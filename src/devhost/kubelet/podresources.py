@@ -1,12 +1,12 @@
 """The client of podresources v1: which container holds which device, and which devices the kubelet knows.
 
-Of its three questions List and GetAllocatableResources are asked. Get tells of one pod by its name, and
-could settle sooner that a pod has gone, by two seconds at most; but it says "not found" also where a
-kubelet has just started and knows no pods yet, it answers for another pod where the name has come again,
-it still finds a pod that has finished, and many kubelets do not serve it.
+It calls List and GetAllocatableResources. Get describes one pod by its name, and could show up to two seconds
+sooner that a pod has ended. But it also returns "not found" if a kubelet has just started and knows no pods
+yet, it describes a new pod of the same name, it still finds a pod that has finished, and many kubelets do not
+serve it.
 
-Each question has a channel of its own. Questions are rare, and a kubelet that has restarted serves on
-another socket of the same name, to which an old channel would come back only after its own back-off.
+Each call has a separate channel. Calls are rare, and a restarted kubelet serves on a new socket of the same
+name, to which an old channel would connect only after its back-off.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 """Kubernetes 1.23 and newer."""
 
 _UNREACHED = ": connect failed: "
-"""Part of gRPC's message if no process listens on a socket; the text of the errno comes last."""
+"""Part of gRPC's message if no process listens on a socket; it ends with the text of the errno."""
 
-_UNREADABLE = "the kubelet's answer is no message of podresources v1"
+_UNREADABLE = "the kubelet's answer is not a podresources v1 message"
 
 _LIMIT = ("grpc.max_receive_message_length", POD_RESOURCES_RECEIVE_LIMIT)
 
 
 class Unanswered(DevhostError):
-    """The kubelet did not answer; the message says why."""
+    """The kubelet did not answer; the message is the reason."""
 
 
 class NobodyThere(Unanswered):
@@ -50,15 +50,15 @@ class NobodyThere(Unanswered):
 
 
 def beside(kubelet_dir: Path) -> Path:
-    """Where a kubelet serves podresources whose device plugin directory is ``kubelet_dir``.
+    """The podresources socket of the kubelet whose device plugin directory is ``kubelet_dir``.
 
-    Both lie in the kubelet's root directory, unless that is moved: the plugin directory does not follow.
+    Both are in the kubelet's default root directory. With another root directory only this socket moves.
     """
     return kubelet_dir.absolute().parent / POD_RESOURCES_DIRECTORY / KUBELET_SOCKET
 
 
 class PodResources:
-    """The podresources service of the kubelet that has ``socket``.
+    """The podresources service on ``socket``.
 
     Args:
         clock: monotonic seconds, for the times in a listing.
@@ -76,7 +76,7 @@ class PodResources:
         """The kubelet's answer: every device that a container holds.
 
         Raises:
-            Unanswered: there is none, or it cannot be used.
+            Unanswered: there is no answer, or it cannot be used.
         """
         kubelet, began = self._present(), self._clock()
         try:
@@ -86,13 +86,13 @@ class PodResources:
         except DecodeError:
             raise Unanswered(_UNREADABLE) from None
         if self._present() != kubelet:
-            raise Unanswered("the kubelet restarted while it was asked")
+            raise Unanswered("the kubelet restarted during the call")
         return Listing(
             kubelet, began, len(answer.pod_resources), _holders(answer), containers=_containers(answer)
         )
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """The ids of the healthy devices that the kubelet knows, by resource, whichever plugin listed them.
+        """The ids of the healthy devices that the kubelet knows, by resource, from all plugins.
 
         Raises:
             Unanswered: the kubelet is older than 1.23, does not answer, or its answer cannot be used.
@@ -109,7 +109,7 @@ class PodResources:
         return {name: frozenset(ids) for name, ids in found.items() if ids}
 
     async def _ask(self, method: str, deadline: float) -> bytes:
-        """The answer as it came: gRPC would log a traceback where it cannot be decoded."""
+        """The undecoded answer: gRPC would log a traceback if it could not decode it."""
         async with channel(self.socket, _LIMIT) as connection:
             call = connection.unary_unary(method, bytes, bytes)
             try:
@@ -122,20 +122,20 @@ class PodResources:
     def _reason(self, error: grpc.aio.AioRpcError, deadline: float) -> str:
         code, details = error.code(), error.details() or "no reason given"
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            # Both sides use this code: the kubelet for too many questions, gRPC for too long an answer.
+            # Both sides use this code: the kubelet for too many calls, gRPC for an answer that is too long.
             if "larger than max" in details:
                 return f"the kubelet's answer is longer than {POD_RESOURCES_RECEIVE_LIMIT >> 20} MiB"
-            return f"the kubelet wants to be asked less often: {details}"
+            return f"the kubelet limits the rate of calls: {details}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return f"the kubelet did not answer within {deadline:g} s"
         if _UNREACHED in details:
-            return f"{self.socket} cannot be reached: {details.rpartition('error: ')[2]}"
+            return f"cannot connect to {self.socket}: {details.rpartition('error: ')[2]}"
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return "the kubelet does not serve podresources v1"
         return f"the kubelet did not answer: {details}"
 
     def identity(self) -> Kubelet | None:
-        """The kubelet that serves now; ``None`` if none does, or that cannot be seen."""
+        """The kubelet that serves now; ``None`` if there is none, or its socket cannot be examined."""
         try:
             return self._present()
         except Unanswered:
@@ -143,16 +143,16 @@ class PodResources:
 
     def _present(self) -> Kubelet:
         try:
-            stat = os.stat(self.socket)  # noqa: PTH116 - one call, no Path object per question
+            stat = os.stat(self.socket)  # noqa: PTH116 - no Path object for each call
         except FileNotFoundError:
             raise NobodyThere(f"{self.socket} does not exist") from None
         except OSError as error:
-            raise Unanswered(f"{self.socket} cannot be reached: {error.strerror}") from None
+            raise Unanswered(f"cannot connect to {self.socket}: {error.strerror}") from None
         return stat.st_dev, stat.st_ino, stat.st_ctime_ns
 
 
 def _holders(answer: podresources_pb2.ListPodResourcesResponse) -> dict[str, dict[str, Holder]]:
-    """Who holds what. A token that is named twice, which no kubelet does, is the first one's."""
+    """Who holds what. If a token is listed twice, which no kubelet does, the first holder counts."""
     holders: dict[str, dict[str, Holder]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
@@ -168,7 +168,7 @@ def _holders(answer: podresources_pb2.ListPodResourcesResponse) -> dict[str, dic
 def _containers(answer: podresources_pb2.ListPodResourcesResponse) -> dict[Holder, bool]:
     """All containers, and whether each has devices.
 
-    While a pod is created again under its name, both may be listed: one without devices counts.
+    While a pod of the same name is created again, both may be listed; then the one without devices counts.
     """
     containers: dict[Holder, bool] = {}
     for pod in answer.pod_resources:

@@ -1,8 +1,8 @@
-"""Keeps the allocations up to date with who holds which device, by asking the kubelet now and then.
+"""Updates the allocations with who holds which device, by asking the kubelet at intervals.
 
-What a list means is decided in :mod:`devhost.allocation.allocations`, when to ask by :mod:`.poll_schedule`.
-While the kubelet does not answer, nothing changes: what was allocated counts as held, and the status says why
-holders are unknown.
+:mod:`devhost.allocation.allocations` interprets the lists, :mod:`.poll_schedule` decides when to ask.
+While the kubelet does not answer, nothing changes: what was allocated counts as held, and the status shows
+why holders are unknown.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .timing import NODE, Timing
 
 log = get(__name__)
 
-BELIEVED = 2
-"""Failures in a row after which the kubelet counts as silent: a restart costs one or two."""
+FAILURES = 2
+"""Failures in a row after which the kubelet counts as silent: a restart causes one or two."""
 
 LULL = 0.1
-"""Seconds from a wake to the question: pods that start together, and their answers, come first."""
+"""Seconds from a wake to the call, so that pods that start together share one."""
 
 
 @dataclass(slots=True)
 class Condition:
-    """Whether the kubelet answers; ``last`` is the wall-clock time of its last answer.
+    """Whether the kubelet answers; ``last`` and ``since`` are wall-clock seconds.
 
-    ``reason`` is empty exactly while the kubelet answers; ``silent`` is whether it has been asked and has not
-    answered since ``since``.
+    ``last`` is the time of its last answer. ``reason`` is empty exactly while the kubelet answers. ``silent``
+    is whether it has been asked and has not answered since ``since``.
     """
 
     reason: str = "the kubelet has not been asked yet"
@@ -51,8 +51,8 @@ class PodResourcesPoller:
 
     Args:
         source: the kubelet's service.
-        allocations: where the answers go.
-        changed: called when another container holds a device, or the condition has changed.
+        allocations: updated with each answer.
+        changed: called when the holder of a device, or the condition, has changed.
         schedule: when to ask.
         timing: how long an Allocate waits for a fresh list.
     """
@@ -81,21 +81,21 @@ class PodResourcesPoller:
         allocations.watch(self.wake)
 
     def wake(self) -> None:
-        """A list may be wanted sooner than before: a container got devices, or a held one vanished."""
+        """A list may be due sooner: a container got devices, or a held device vanished."""
         self._loop.wake()
 
     def restarted(self) -> None:
-        """There is another kubelet."""
+        """There is a new kubelet."""
         self._restarts += 1
         self._schedule.restarted(time.monotonic())
         self._loop.wake(0.0)
 
     def due(self) -> float | None:
-        """When the kubelet is asked next, in monotonic seconds; ``None`` while there is nothing to learn."""
+        """When the kubelet is asked next, in monotonic seconds; ``None`` while it is not to be asked."""
         return self._schedule.due(self._allocations.due(self._schedule.last))
 
     async def run(self) -> None:
-        """Asks whenever a question is due; never ends by itself."""
+        """Asks whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def first_answer(self, within: float) -> None:
@@ -105,33 +105,33 @@ class PodResourcesPoller:
                 await self._tried.wait()
 
     def follow(self, resource: str) -> None:
-        """Includes a resource in the allocations, though it may not be served."""
+        """Includes a resource in the allocations, even if it is not served."""
         self._allocations.follow(resource)
         self.wake()
 
     def has_token(self, resource: str, token: str) -> bool | None:
-        """Whether a container holds this token; ``None`` while not known, which the next list will change."""
+        """Whether a container holds this token; ``None`` until the next list shows it."""
         self.wake()
         return self._allocations.has_token(resource, token)
 
     async def confirm(
-        self, account: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
+        self, allocations: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
     ) -> None:
         """Asks the kubelet now, if it may not know who holds these tokens.
 
-        A kubelet that has lost its checkpoint allocates what containers hold. Does nothing, and takes no
-        time, for tokens that no container is known to hold. Waits :attr:`Timing.confirm` seconds at most.
+        A kubelet that has lost its checkpoint allocates what containers hold. Returns at once for tokens that
+        no container is known to hold. Waits :attr:`Timing.confirm` seconds at most.
 
         Args:
             offered: whether the kubelet only offers the tokens. It then knows that their containers have
-                ended, or has forgotten them. Else it is asked if an earlier kubelet named the holders.
+                ended, or has forgotten them. Otherwise it is asked if an earlier kubelet named the holders.
         """
-        held = account.tokens()
+        held = allocations.tokens()
         if not held:
             return
         concerned = set(held).intersection(tokens)
         concerned.update(name for token in tokens if (name := stood_for(token, held)) is not None)
-        named_by = {account.named_by(token) for token in concerned} - {None}
+        named_by = {allocations.named_by(token) for token in concerned} - {None}
         if not named_by or (not offered and named_by == {(*(self.source.identity() or ()), self._restarts)}):
             return
         with suppress(TimeoutError):
@@ -139,7 +139,7 @@ class PodResourcesPoller:
                 await self._ask()
 
     async def _ask_if_due(self) -> float | None:
-        """One pass: asks if a question is due; returns the seconds until the next one is."""
+        """One pass: asks if it is due; returns the seconds until the next call."""
         due = self.due()
         if due is not None and due <= time.monotonic():
             await self._ask()
@@ -175,7 +175,7 @@ class PodResourcesPoller:
 
     def _failed(self, reason: str) -> None:
         self._failures += 1
-        if self._failures < BELIEVED:
+        if self._failures < FAILURES:
             return
         if not self.condition.silent:
             self.condition.silent, self.condition.since = True, time.time()

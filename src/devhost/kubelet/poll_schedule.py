@@ -1,8 +1,8 @@
-"""The schedule of the question who holds what: as seldom as what can be learned allows. Pure.
+"""Decides when to ask the kubelet who holds what, as rarely as possible. Pure.
 
-A kubelet serves 100 such questions a second to all clients together, in bursts of 10. This asks for all
-resources at once and never twice within half a second, whatever wakes it; and not at all while no container
-holds anything and the kubelet has been known for long enough to list all its pods.
+A kubelet serves 100 such calls a second to all clients together, in bursts of 10. devhost asks for all
+resources at once and never twice within half a second. It does not ask at all while no container holds
+anything and the kubelet has run for long enough to list all its pods.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .timing import NODE, Timing
 
 
 class PollSchedule:
-    """Decides from what was answered so far; all times are seconds of one monotonic clock.
+    """Decides from the answers so far; all times are monotonic seconds.
 
     Args:
-        draw: chance for the jitter of the back-off, from 0 to 1.
-        timing: of the questions.
+        draw: random numbers from 0 to 1 for the jitter of the back-off.
+        timing: intervals between calls.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class PollSchedule:
 
     @property
     def last(self) -> float:
-        """When the last question was asked; minus infinity before the first."""
+        """When the kubelet was last asked; minus infinity before the first call."""
         return float("-inf") if self._asked is None else self._asked
 
     def due(self, wanted: float | None) -> float | None:
-        """When to ask next; ``None`` while there is nothing to learn. A time that is past means now.
+        """When to ask next; ``None`` for not at all. A time in the past means now.
 
         Args:
-            wanted: when the allocations would like the next list.
+            wanted: when the allocations need the next list.
         """
         if self._asked is None:
             return float("-inf")
@@ -61,22 +61,22 @@ class PollSchedule:
         return max(min(wishes), self._asked + self._gap) if wishes else None
 
     def answered(self, asked: float, kubelet: Kubelet) -> None:
-        """The question that was asked then has its answer."""
+        """The call at ``asked`` was answered by this kubelet."""
         self._asked, self._retry, self._another = asked, None, False
         self._backoff.reset()
         if kubelet != self._kubelet:
             self._kubelet, self._met = kubelet, asked
 
     def failed(self, asked: float, now: float) -> None:
-        """It has none: the next one waits, even if it is wanted, and waits longer each time."""
+        """The call at ``asked`` failed. The next one waits, longer each time, even if a list is wanted."""
         self._asked = asked
         self._retry = now + max(self._gap, self._backoff.delay())
 
     def restarted(self, now: float) -> None:
-        """There is another kubelet: what failed with the old one may be tried again soon.
+        """There is a new kubelet: a call that failed with the old one is tried again soon.
 
-        While anything is held it is asked soon in any case: that a container let go shows only with a kubelet
-        that has named the container before.
+        While anything is held, it is asked soon in any case: only a kubelet that has named a container can
+        show later that the container has ended.
         """
         self._another = True
         if self._retry is not None:

@@ -1,4 +1,4 @@
-"""Whether the kubelet's directory is one in which devhost can work."""
+"""Checks at the start whether devhost can use the kubelet's directory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from devhost.backend.errors import EnvironmentFailure
 from .api import MAX_SOCKET_PATH
 from .server import socket_name
 
-HINT = "run devhost as root, with the directory mounted writable, or give a --kubelet-dir it may write to"
+HINT = "run devhost as root, with the directory mounted writable, or choose a writable --kubelet-dir"
 
 
 def check_directory(directory: Path) -> None:
-    """Whether devhost can work in the kubelet's directory; an absent one may still come.
+    """Checks that devhost can work in the kubelet's directory. A missing directory is no error.
 
     Raises:
-        EnvironmentFailure: it is not a directory, or may not be written to.
+        EnvironmentFailure: it is not a directory, or is not writable.
     """
     try:
         found = directory.stat()
@@ -29,7 +29,7 @@ def check_directory(directory: Path) -> None:
         why = error.strerror or str(error)
         raise EnvironmentFailure(f"cannot reach the kubelet's directory {directory}: {why}", HINT) from None
     if not stat.S_ISDIR(found.st_mode):
-        raise EnvironmentFailure(f"{directory} is not a directory", "give another --kubelet-dir")
+        raise EnvironmentFailure(f"{directory} is not a directory", "choose another --kubelet-dir")
     for modes, what in ((os.R_OK, "read"), (os.W_OK | os.X_OK, "write to")):
         if not os.access(directory, modes):
             refused = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
@@ -38,5 +38,5 @@ def check_directory(directory: Path) -> None:
     if len(os.fsencode(directory / socket_name(""))) > MAX_SOCKET_PATH:
         raise EnvironmentFailure(
             f"a socket in {directory} would have a path longer than {MAX_SOCKET_PATH} bytes",
-            "give a shorter --kubelet-dir",
+            "choose a shorter --kubelet-dir",
         )

@@ -4,25 +4,23 @@ The rules, each from a failure seen in the field (``docs/architecture.md`` expla
 
 * serve before Register: a kubelet since 1.25 dials back and asks for options inside the call;
 * a fresh server on a fresh path for each registration, and never two at once for one resource;
-* a list stream that ended without our doing means "not registered any longer": the kubelet never
-  dials again by itself;
-* another devhost that registered the same resource later and then left took our registration along:
-  up to 1.36 the kubelet disconnects by name, and our own stream stays open as if nothing had happened;
-* the plugin that registered last has the resource: an older one reports that, sends no more lists and waits;
-* a resource that another plugin served before devhost is not taken from it, unless the entry says so;
-* another kubelet.sock (device, inode, change time) means another kubelet; an event about the one we
-  registered with means nothing.
+* a list stream that the kubelet ended means "no longer registered": no kubelet dials again;
+* when another devhost registers the same resource and then exits, this registration is lost too: up to 1.36
+  the kubelet disconnects by name, and the stream of this process stays open;
+* the plugin that registered last has the resource: an older one reports that, stops sending lists and waits;
+* a resource that another plugin served before devhost is not taken from it, unless its entry has
+``takeOver``;
+* a kubelet.sock with a different device, inode or change time is a new kubelet; other events do not matter.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import math
 import os
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +31,7 @@ import grpc.aio
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
@@ -48,13 +47,13 @@ from .timing import NODE, Timing
 log = get(__name__)
 
 AT_ONCE = 3
-"""How often a registration that was lost because another instance left is made again without back-off, until
-one has held for :attr:`Timing.steady`: two instances that keep disturbing each other must slow down."""
+"""How often a registration that was lost because another instance exited is made again without back-off,
+until one has held for :attr:`Timing.steady`: two instances that keep restarting must slow down."""
 
 
 _NO_CONNECTION = "failed to connect"
 _CUT_OFF = ("Socket closed", "recvmsg:", "sendmsg:")
-"""How gRPC's own messages begin if no connection was made, or if it was cut; a kubelet's begin otherwise."""
+"""How gRPC's own messages begin if no connection was made, or if it was cut."""
 
 
 class State(StrEnum):
@@ -65,9 +64,9 @@ class State(StrEnum):
     REGISTERING = "registering"
     REGISTERED = "registered"
     DISPLACED = "displaced"
-    """Another plugin registered the resource later: the kubelet asks that one."""
+    """Another plugin registered the resource later: the kubelet uses that one."""
     LOST = "lost"
-    """The kubelet refused or dropped us; the next try is under way."""
+    """The kubelet refused or dropped the registration; it is tried again."""
     DRAINING = "draining"
 
 
@@ -75,7 +74,7 @@ class State(StrEnum):
 class Condition:
     """The state of one resource's registration; ``last`` and ``since`` are wall-clock seconds.
 
-    ``error`` is why it is not registered, since ``since``; empty if nothing went wrong.
+    ``error`` is why it has not been registered since ``since``; empty if there was no error.
     """
 
     state: State = State.WAITING
@@ -85,8 +84,57 @@ class Condition:
     since: float = 0.0
 
 
+@dataclass(slots=True)
+class _Contest:
+    """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic.
+
+    Args:
+        identity: the kubelet that is asked.
+        returning: until when a plugin that had the resource before may register it again.
+        checked: when another plugin was last known to have it; at first, when the contest began.
+        suspected: whether another plugin was known to have it. What is listed once may belong to a plugin
+            that has just exited.
+    """
+
+    identity: Identity
+    returning: float
+    checked: float
+    suspected: bool
+    asked: float | None = None
+    """When the question was asked that is not answered yet."""
+    again: float = -math.inf
+    """When to look again."""
+
+
+@dataclass(slots=True)
+class _Served:
+    """A registration from Register on; times are monotonic."""
+
+    server: PluginServer
+    identity: Identity
+    since: float
+    open_by: float
+    """When the kubelet must have opened the list stream."""
+    answers: Answers
+    uncontested: bool
+    """Whether the kubelet listed no device of the resource right before."""
+    taker: Path | None = None
+    """The socket of the plugin that has taken the resource over."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """A back-off after a registration was lost; ends early if there is a different kubelet."""
+
+    identity: Identity
+    until: float
+
+
 class Registration:
     """Keeps one resource registered for as long as :meth:`run` runs.
+
+    Each pass takes one step from what is: it waits for the kubelet, waits while another plugin has the
+    resource, registers it, looks whether the registration holds, or ends one that does not.
 
     Args:
         resource: answers the kubelet's requests.
@@ -96,6 +144,7 @@ class Registration:
         changed: called when the condition or the number of streams has changed.
         take_over: whether the resource may be taken from another plugin.
         timing: deadlines and delays.
+        clock: that of ``rivals``.
     """
 
     def __init__(
@@ -108,6 +157,7 @@ class Registration:
         *,
         take_over: bool = False,
         timing: Timing = NODE,
+        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.condition = Condition()
         self.server: PluginServer | None = None
@@ -116,8 +166,9 @@ class Registration:
         self._metrics = metrics
         self._changed = changed
         self._stopping = False
-        self._wake = asyncio.Event()
         self._timing = timing
+        self._clock = clock
+        self._loop = Reconciler(self._reconcile, clock=clock)
         self._backoff = timing.backoff(*timing.back_off)
         self._refused = timing.backoff(*timing.refused)
         self._instances = Instances(kubelet, resource.name)
@@ -129,10 +180,17 @@ class Registration:
         self._over = False
         self._rivals = rivals
         self._take_over = take_over
+        self._settling = False
+        """Whether the kubelet's socket was too young when it was last seen."""
+        self._contest: _Contest | None = None
+        self._served: _Served | None = None
+        self._began = 0.0
+        """When the server began; monotonic seconds."""
+        self._pause: _Pause | None = None
         self._ours = False
         """Whether this process may register the resource: no other plugin serves it, or it was taken over."""
         self._displacer = ""
-        """The plugin that has the resource instead, as a message; empty where none is known."""
+        """The message about the plugin that has the resource instead; empty if none is known."""
         self._rival_at: Identity | None = None
         self._wanted_back = False
         self._uncontested = False
@@ -140,174 +198,226 @@ class Registration:
 
     @property
     def streams(self) -> int:
-        """List streams the kubelet holds open now; readiness wants at least one."""
+        """Open list streams; readiness needs at least one."""
         return self.server.streams if self.server else 0
 
     @property
     def serving(self) -> Path | None:
-        """The socket on which the kubelet knows it; ``None`` while it is not registered."""
+        """The socket that is registered; ``None`` while none is."""
         registered = self.condition.state in (State.REGISTERED, State.DISPLACED)
         return self.server.path if self.server and registered else None
 
     @property
     def yields(self) -> bool:
-        """Whether another plugin has the resource, so that this one rightly has no list stream."""
+        """Whether another plugin has the resource, so that a missing list stream is no fault."""
         return bool(self._displacer) and self._kubelet.identity is not None
 
     def follow(self, take_over: bool) -> None:
         """The entry's ``takeOver`` has changed. If it is true now, the resource is also taken back."""
         self._take_over = take_over
         self._wanted_back = take_over and bool(self._displacer)
-        self._wake.set()
+        self._loop.wake()
 
     async def run(self) -> None:
         """Registers, serves, and registers again after each loss, until :meth:`stop` or :meth:`drain`."""
-        unsubscribe = self._kubelet.subscribe(self._wake.set)
-        forget = self._rivals.subscribe(self._wake.set)
+        self._over = False
+        ends = [source.subscribe(self._loop.wake) for source in (self._kubelet, self._rivals)]
         try:
-            while (identity := await self._kubelet_there()) is not None:
-                if not await self._free(identity):
-                    continue
-                began = time.monotonic()
-                server = PluginServer(
-                    self._resource,
-                    self._kubelet.directory,
-                    self._metrics,
-                    self._server_changed,
-                    timing=self._timing,
-                )
-                self.server, self._beside = server, frozenset()
-                self._instances.begin(server.path)
-                try:
-                    await self._register(server)
-                    await self._until_lost(server, identity)
-                except DevhostError as error:
-                    self._failed(str(error))
-                finally:
-                    self.server = None
-                    self._behind.append(server)
-                    await server.stop()
-                    self._clear()
-                await self._pause(identity, held=time.monotonic() - began)
-                self._instances.end()
+            await self._loop.run()
         finally:
+            await self._withdraw()
             self._over = True
-            unsubscribe()
-            forget()
-
-    def _clear(self) -> None:
-        """Removes the sockets of earlier servers: the directory may have been read-only before."""
-        self._behind = [server for server in self._behind if not server.unlink()]
+            for end in ends:
+                end()
 
     def stop(self) -> None:
-        """Ends the streams and leaves, keeping the kubelet's count: this process will be back."""
+        """Ends the streams without an empty list, so that the kubelet keeps the number of devices."""
         self._stopping = True
-        self._wake.set()
+        self._loop.stop()
 
     async def drain(self) -> None:
-        """Tells the kubelet that no device is left, then leaves: the resource itself goes away."""
+        """Sends the kubelet an empty list, then stops: the resource leaves the configuration."""
         self._set(State.DRAINING)
         self._resource.inventory.clear()
         if self.server is not None:
             await self.server.drained(self._timing.drain)
         self.stop()
 
-    async def _kubelet_there(self) -> Identity | None:
-        """The kubelet's socket once a process listens on it; ``None`` when this side stops."""
-        self._refused.reset()
-        while not self._stopping:
+    async def _reconcile(self) -> float:
+        """Takes the next step; gives the seconds until the one after it, unless it is woken before."""
+        if self._served is None:
+            if (wait := self._until_retry()) is not None:
+                return wait
             identity = self._kubelet.identity
             if identity is None:
+                self._contest = None
+                self._refused.reset()
                 self._set(State.WAITING)
-                await self._sleep(None)
-            elif (age := time.time() - identity[2] / 1e9) < self._timing.settle and age > 0:
-                # The kubelet may still set its mode, which looks like another socket.
-                await self._sleep(self._timing.settle - age)
-                self._kubelet.look()
-            elif refuses(self._kubelet.path):
-                self._metrics.registration_failed(self._resource.name)
-                self._failed(f"no process listens on {self._kubelet.path}")
-                await self._sleep(self._refused.delay())
+                return math.inf
+            if self._contest is None or self._contest.identity != identity:
+                if (wait := self._until_reachable(identity)) is not None:
+                    return wait
+                self._contest = self._contested(identity)
+            if not self._ours and (wait := self._until_free(self._contest)) is not None:
+                return wait
+            self._contest = None
+        else:
+            identity = self._served.identity
+        try:
+            if self._served is None:
+                self._served = await self._register(identity)
+            return self._until_looked_at(self._served)
+        except DevhostError as error:
+            self._failed(str(error))
+        held = await self._withdraw()
+        self._back_off(identity, held)
+        return 0.0
+
+    def _until_retry(self) -> float | None:
+        """Seconds until the back-off ends; ``None`` if there is none or it is over.
+
+        A different kubelet ends it. So does the end of another instance: the kubelet dropped both
+        registrations together.
+        """
+        if self._pause is None:
+            return None
+        left = self._pause.until - self._clock.time()
+        if left > 0:
+            if self._kubelet.identity not in (self._pause.identity, None):
+                self._backoff.reset()
+            elif self._at_once < AT_ONCE and self._instances.gone(self._beside):
+                self._at_once += 1
             else:
-                return identity
+                return left
+        self._pause = None
+        self._instances.end()
         return None
 
-    async def _free(self, identity: Identity) -> bool:
-        """Waits while another plugin has the resource; false if this side stops, or the kubelet is another.
+    def _back_off(self, identity: Identity, held: float) -> None:
+        """Sets the pause before the next registration with the same kubelet.
 
-        The plugin that had it when this process began, or took it from this process, keeps it until it is
-        gone. After a restart of the kubelet it may register first. An older devhost is no such plugin: this
-        process succeeds it.
+        Args:
+            held: seconds for which the last one held.
         """
-        if self._ours:
-            return True
-        loop = asyncio.get_running_loop()
-        start = self._timing.kubelet_start
-        checked = loop.time()
-        returning = checked + start if self._displacer and self._rival_at != identity else checked
-        suspected = bool(self._displacer)
-        while not self._stopping and self._kubelet.identity == identity:
-            displacer, known = await self._rival_now()
-            if displacer and self._take_over:
-                log.info("taking the resource over", resource=self._resource.name, reason=displacer)
-                return self._claim()
-            if displacer:
-                checked = loop.time()
-            elif not self._displacer or loop.time() > max(returning, checked if known else checked + start):
+        if held > self._timing.steady:
+            self._backoff.reset()
+            self._at_once = 0
+            self._instances.end()
+        else:
+            self._pause = _Pause(identity, self._clock.time() + self._backoff.delay())
+
+    def _until_reachable(self, identity: Identity) -> float | None:
+        """Seconds until the kubelet's socket is looked at again; ``None`` once a process listens on it."""
+        if self._settling:
+            self._settling = False
+            self._kubelet.look()
+            return 0.0
+        if 0 < (age := time.time() - identity[2] / 1e9) < self._timing.settle:
+            # the kubelet may still set its mode, which looks like another socket
+            self._settling = True
+            return self._timing.settle - age
+        if refuses(self._kubelet.path):
+            self._metrics.registration_failed(self._resource.name)
+            self._failed(f"no process listens on {self._kubelet.path}")
+            return self._refused.delay()
+        self._refused.reset()
+        return None
+
+    def _contested(self, identity: Identity) -> _Contest:
+        """A contest that begins now."""
+        now = self._clock.time()
+        restarted = bool(self._displacer) and self._rival_at != identity
+        returning = now + self._timing.kubelet_start if restarted else now
+        return _Contest(identity, returning, checked=now, suspected=bool(self._displacer))
+
+    def _until_free(self, contest: _Contest) -> float | None:
+        """Seconds until another look; ``None`` once this process may register the resource.
+
+        A plugin that had the resource when this process started, or that took it over, keeps it until it has
+        exited. After a restart of the kubelet it may register first. An older devhost is no such plugin: this
+        process replaces it.
+        """
+        now = self._clock.time()
+        if now < contest.again and not self._wanted_back:
+            return contest.again - now
+        self._wanted_back = False
+        found = self._rival_now(contest)
+        if found is None:
+            return math.inf
+        displacer, known = found
+        if displacer and self._take_over:
+            log.info("taking the resource over", resource=self._resource.name, reason=displacer)
+            self._claim()
+            return None
+        if displacer:
+            contest.checked = now
+        else:
+            quiet = contest.checked if known else contest.checked + self._timing.kubelet_start
+            if not self._displacer or now > max(contest.returning, quiet):
                 self._uncontested = known
-                return self._claim()
-            if displacer and suspected:
-                self._displacer, self._rival_at = displacer, identity
-                self._report_error(displacer)
-                self._set(State.WAITING)
-            suspected = True  # what is listed may be a plugin's that has just ended: it is asked twice
-            again = loop.time() + self._timing.ask * (1 + random.random() / 2)
-            while self._kubelet.identity == identity and not (self._stopping or self._wanted_back):
-                if (left := again - loop.time()) <= 0:
-                    break
-                await self._sleep(left)
-            self._wanted_back = False
-        return False
+                self._claim()
+                return None
+        if displacer and contest.suspected:
+            self._displacer, self._rival_at = displacer, contest.identity
+            self._report_error(displacer)
+            self._set(State.WAITING)
+        contest.suspected = True
+        contest.again = now + self._timing.ask * (1 + random.random() / 2)
+        return contest.again - now
 
-    def _claim(self) -> bool:
+    def _claim(self) -> None:
+        """The resource is this process's to register."""
         self._ours, self._displacer, self._wanted_back = True, "", False
-        return True
 
-    async def _rival_now(self) -> tuple[str, bool]:
-        """Which other plugin has the resource; empty if none.
+    def _rival_now(self, contest: _Contest) -> tuple[str, bool] | None:
+        """The message about another plugin that has the resource, or an empty text; ``None`` while asking.
 
-        Second, whether the kubelet said it. Where it does not answer, and no socket tells, nothing is known.
+        The second value is whether that is known: the kubelet may not answer, and no socket may show it.
         """
         if live := self._instances.live():
+            contest.asked = None
             return (self._instances.displaced_by(live[0]) if self._displacer else ""), True
-        now = asyncio.get_running_loop().time()
-        self._rivals.ask()
-        while self._rivals.asked < now and not self._stopping:
-            await self._sleep(None)
+        if contest.asked is None:
+            contest.asked = self._clock.time()
+            self._rivals.ask()
+        if self._rivals.asked < contest.asked:
+            return None
+        contest.asked = None
         listed = self._rivals.listed
         if listed is None:
             return "", False
         if not listed.get(self._resource.name):
             return "", True
-        self._kubelet.look()  # a devhost may have come in between
+        self._kubelet.look()  # a devhost may have started in the meantime
         if live := self._instances.live():
             return (self._instances.displaced_by(live[0]) if self._displacer else ""), True
         others = self._rivals.named()
         if not others and self._instances.stem in self._kubelet.left_behind:
-            return "", True  # a kubelet that missed the end of a killed devhost lists its devices for good
+            return "", True  # a kubelet that missed the end of a killed devhost lists its devices forever
         where = f": {others}" if others else ""
         return (
             f"another device plugin serves it on this node{where}; remove that plugin, or set takeOver: true",
             True,
         )
 
-    async def _register(self, server: PluginServer) -> None:
+    async def _register(self, identity: Identity) -> _Served:
+        """Serves the resource on a fresh socket and registers that.
+
+        Raises:
+            DevhostError: it could not be served or was not registered, and why.
+        """
+        began = self._clock.time()
+        server = PluginServer(
+            self._resource, self._kubelet.directory, self._metrics, self._server_changed, timing=self._timing
+        )
+        self.server, self._beside, self._began = server, frozenset(), began
+        self._instances.begin(server.path)
         self._set(State.REGISTERING)
         await server.start()
         self._clear()
         request = register_request(server.path.name, self._resource.name, prepares=self._resource.prepares)
-        late = asyncio.get_running_loop().call_later(
-            self._timing.unanswered, self._report_error, self._unanswered()
+        late = self._clock.call_at(
+            self._clock.time() + self._timing.unanswered, lambda: self._report_error(self._unanswered())
         )
         try:
             async with channel(self._kubelet.path) as connection:
@@ -327,112 +437,97 @@ class Registration:
         log.info(
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
         )
+        now = self._clock.time()
+        uncontested, self._uncontested = self._uncontested, False
+        answers = Answers(self._resource, self._rivals, since=now)
+        return _Served(server, identity, now, now + self._timing.stream, answers, uncontested)
 
-    async def _until_lost(self, server: PluginServer, identity: Identity) -> None:
-        """Returns when this side stops.
+    async def _withdraw(self) -> float:
+        """Ends the server, if one runs; gives the seconds since it began."""
+        server, self.server, self._served = self.server, None, None
+        if server is None:
+            return 0.0
+        self._behind.append(server)
+        await server.stop()
+        self._clear()
+        return self._clock.time() - self._began
+
+    def _clear(self) -> None:
+        """Removes the sockets of earlier servers: the directory may have been read-only before."""
+        self._behind = [server for server in self._behind if not server.unlink()]
+
+    def _until_looked_at(self, served: _Served) -> float:
+        """Seconds until the registration is looked at again, while it holds.
 
         Raises:
-            DevhostError: the registration does not hold any more, and why.
+            DevhostError: the registration no longer holds, and why.
         """
-        registered = time.monotonic()
-        open_by = registered + self._timing.stream
-        answers = Answers(self._resource, self._rivals)
-        uncontested, self._uncontested = self._uncontested, False
-        taker: Path | None = None
-        instances = self._instances
-        while not self._stopping:
-            self._beside = frozenset(instances.older | instances.newer)
-            left_again = instances.gone(frozenset(instances.newer))
-            instances.newer -= left_again
-            if left_again and not instances.newer:
-                # A kubelet up to 1.36 disconnects by name: with them it has dropped us, and reports nothing.
+        now = self._clock.time()
+        server, answers, instances = served.server, served.answers, self._instances
+        self._beside = frozenset(instances.older | instances.newer)
+        left_again = instances.gone(frozenset(instances.newer))
+        instances.newer -= left_again
+        if left_again and not instances.newer:
+            # A kubelet up to 1.36 disconnects by name: it has dropped this registration too.
+            self._claim()
+            raise DevhostError(f"another plugin registered this resource, then exited ({min(left_again)})")
+        instances.sort(settled=now - served.since > self._timing.race)
+        if self._displacer and self._wanted_back:
+            log.info("taking the resource over", resource=self._resource.name, reason=self._displacer)
+            self._claim()
+            raise DevhostError("it is taken back: its entry now has takeOver: true")
+        if server.lost:
+            raise DevhostError("the kubelet closed the list stream")
+        if gone(server.path):
+            raise DevhostError(f"socket {server.path.name} was removed")
+        if self._kubelet.identity not in (served.identity, None):
+            raise DevhostError("there is a new kubelet")
+        if not server.opened and now >= served.open_by:
+            raise DevhostError("the kubelet accepted the registration but opened no list stream")
+        if answers.pending() and not instances.live():
+            answers.apply()
+        if instances.newer:
+            if not self._displacer:
+                newest = max(instances.newer, key=instances.born)
+                self._displaced(served, instances.displaced_by(newest))
+        elif self._displacer:
+            if dead(served.taker) if served.taker else not answers.foreign:
                 self._claim()
-                raise DevhostError(
-                    f"another plugin registered this resource, then exited ({min(left_again)})"
-                )
-            instances.sort(settled=time.monotonic() - registered > self._timing.race)
-            if self._displacer and self._wanted_back:
-                log.info("taking the resource over", resource=self._resource.name, reason=self._displacer)
-                self._claim()
-                raise DevhostError("it is taken back: its entry says takeOver: true now")
-            if server.lost:
-                raise DevhostError("the kubelet closed the list stream")
-            if gone(server.path):
-                raise DevhostError(f"socket {server.path.name} was removed")
-            if self._kubelet.identity not in (identity, None):
-                raise DevhostError("there is a new kubelet")
-            left = open_by - time.monotonic()
-            if not server.opened and left <= 0:
-                raise DevhostError("the kubelet registered it but opened no list stream")
-            if answers.pending() and not instances.live():
-                answers.apply()
-            if instances.newer:
-                if not self._displacer:
-                    newest = max(instances.newer, key=instances.born)
-                    self._displaced(server, instances.displaced_by(newest), identity)
-            elif self._displacer:
-                if dead(taker) if taker else not answers.foreign:
-                    self._claim()
-                    raise DevhostError("the plugin that had taken it over is gone")
-            elif answers.foreign:
-                taker = self._rivals.newest()
-                if uncontested or (taker and instances.born(taker.name) > instances.born(server.path.name)):
-                    where = f": {described(taker)}" if taker else ""
-                    text = f"another device plugin registered it after devhost{where}; "
-                    self._displaced(server, f"{text}remove that plugin, or this resource", identity)
-                else:
-                    # the plugin that had it before still sends lists, and each replaces ours
-                    answers.foreign = False
-                    server.resend()
-            elif answers.dropped:
-                raise DevhostError("the kubelet dropped it without closing the list stream")
-            if answers.doubtful or (self._displacer and not instances.newer):
-                self._rivals.ask(self._timing.ask * (1 + random.random() / 2))
-            await self._sleep((self._timing.poll if instances.newer else None) if server.opened else left)
+                raise DevhostError("the plugin that had taken it over has exited")
+        elif answers.foreign:
+            self._foreign(served)
+        elif answers.dropped:
+            raise DevhostError("the kubelet dropped the registration without closing the list stream")
+        if answers.doubtful or (self._displacer and not instances.newer):
+            self._rivals.ask(self._timing.ask * (1 + random.random() / 2))
+        if not server.opened:
+            return served.open_by - now
+        return self._timing.poll if instances.newer else math.inf
 
-    def _displaced(self, server: PluginServer, displacer: str, identity: Identity) -> None:
-        """The kubelet asks another plugin from now on; both lists would count, so this side sends no more."""
-        server.hold()
-        self._ours, self._displacer, self._rival_at = False, displacer, identity
+    def _foreign(self, served: _Served) -> None:
+        """Handles devices of another plugin, which registered before this process or after it."""
+        taker, born = self._rivals.newest(), self._instances.born
+        served.taker = taker
+        if served.uncontested or (taker and born(taker.name) > born(served.server.path.name)):
+            where = f": {described(taker)}" if taker else ""
+            text = f"another device plugin registered it after devhost{where}; "
+            self._displaced(served, f"{text}remove that plugin, or this resource")
+        else:
+            # the plugin that had it before still sends lists, which replace those of this process
+            served.answers.foreign = False
+            served.server.resend()
+
+    def _displaced(self, served: _Served, displacer: str) -> None:
+        """The kubelet uses another plugin now. It would take both lists, so this process stops sending."""
+        served.server.hold()
+        self._ours, self._displacer, self._rival_at = False, displacer, served.identity
         self._report_error(displacer, taken=True)
         self._set(State.DISPLACED)
 
-    async def _pause(self, identity: Identity, held: float) -> None:
-        """Backs off after a loss, but no longer than until there is another kubelet.
-
-        There is no back-off where another instance has left: the kubelet dropped this registration with that
-        instance's, whichever of the two came first.
-
-        Args:
-            held: seconds for which the registration held.
-        """
-        if held > self._timing.steady:
-            self._backoff.reset()
-            self._at_once = 0
-            return
-        # no Reconciler: a state of the directory ends this back-off early, and any other wake must not
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._backoff.delay()
-        while not self._stopping and (left := end - loop.time()) > 0:
-            if self._kubelet.identity not in (identity, None):
-                self._backoff.reset()
-                return
-            if self._at_once < AT_ONCE and self._instances.gone(self._beside):
-                self._at_once += 1
-                return
-            await self._sleep(left)
-
-    async def _sleep(self, seconds: float | None) -> None:
-        """Until something happened, or for ``seconds``."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        self._wake.clear()
-
     def _server_changed(self) -> None:
-        if not self._over:  # else the name may be another's by now
+        if not self._over:  # else another service may have the name
             self._metrics.streams(self._resource.name, self.streams)
-        self._wake.set()
+        self._loop.wake()
         self._changed()
 
     def _failed(self, message: str) -> None:
@@ -442,7 +537,7 @@ class Registration:
         self._set(State.LOST)
 
     def _report_error(self, message: str, *, taken: bool = False) -> None:
-        """Reports why it is not registered, or why that has no effect."""
+        """Reports why it is not registered, or why the registration has no effect."""
         if self._stopping:
             return
         if not self._loss:
@@ -469,7 +564,7 @@ class Registration:
         return f"the kubelet has not answered Register within {within:g} s"
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
-        """Why Register failed, as one line with the kubelet's own words."""
+        """Why Register failed, as one line with the kubelet's own message."""
         code, details = error.code(), " ".join((error.details() or "").split())
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._unanswered()
@@ -478,7 +573,7 @@ class Registration:
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
             return f"no process answers on the kubelet's socket: {details.rpartition(': ')[2]}"
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_CUT_OFF):
-            return f"the kubelet went away during Register: {details}"
+            return f"the kubelet disconnected during Register: {details}"
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return f"the kubelet does not know Register of v1beta1: {details}"
+            return f"the kubelet does not serve Register of v1beta1: {details}"
         return f"the kubelet did not register it: {details or f'it gave no reason ({code.name})'}"

@@ -1,4 +1,4 @@
-"""What the kubelet side needs of a resource; the allocator provides it."""
+"""What the kubelet side needs from a resource; the allocator provides it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Inventory(Protocol):
         """The tokens as they are now."""
 
     def subscribe(self, changed: Callable[[], None], /) -> Callable[[], None]:
-        """Calls ``changed`` after each new revision; returns what ends that."""
+        """Calls ``changed`` after each new revision; returns a function that ends this."""
 
     def clear(self) -> None:
         """Removes all tokens, because the resource leaves the configuration."""
@@ -26,7 +26,7 @@ class Inventory(Protocol):
 class Resource(Protocol):
     """One resource: its tokens, and the answers to the kubelet's requests.
 
-    Each request raises a :class:`~devhost.backend.errors.DevhostError` where it is refused.
+    A refused request raises a :class:`~devhost.backend.errors.DevhostError`.
     """
 
     @property
@@ -42,7 +42,7 @@ class Resource(Protocol):
         """Whether PreStartContainer has anything to do."""
 
     async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
-        """Finds out who holds the offered tokens, before :meth:`prefer`."""
+        """Finds out who holds the offered tokens. Call it before :meth:`prefer`."""
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """The tokens that suit a container best."""
@@ -54,4 +54,4 @@ class Resource(Protocol):
         """Prepares the devices of a container that is about to start."""
 
     def given(self, tokens: Iterable[str]) -> list[str]:
-        """The ids of the devices that these tokens were answered with."""
+        """The ids of the devices that containers got for these tokens."""

@@ -1,24 +1,25 @@
-"""Whether devhost's own plugin sockets answer, asked as a kubelet would ask them.
+"""Checks that devhost's own plugin sockets answer, by calling them as a kubelet would.
 
-A kubelet that has its connection does not notice when no other could be opened: because another process owns
-the socket's file, or because no connection is accepted. So a liveness probe calls
+A kubelet that is connected does not notice that no further connection can be made: because another process
+owns the socket's file, or because no connection is accepted. So a liveness probe calls
 GetDevicePluginOptions, which changes nothing and opens no list stream, through the sockets themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
-from devhost.backend.incident import Incident
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.telemetry.log import get
 
 from .api import api_pb2 as pb
@@ -29,16 +30,21 @@ from .timing import NODE, Timing
 log = get(__name__)
 
 MOST = 32
-"""Sockets that are asked at one time; where there are more, the others' turn comes next time."""
+"""Most sockets that are asked at a time; if there are more, the others are asked next time."""
+
+
+Ask = Callable[[Path, float], Awaitable[str]]
 
 
 class SelfCheck:
     """Asks the sockets on which resources are served now.
 
+    Each pass asks them. A caller of :meth:`answer` causes a pass; while a socket is silent, so does time.
+
     Args:
         serving: the sockets by resource, of those that are registered.
-        changed: called when :attr:`failure` is another than before.
-        clock: monotonic seconds.
+        changed: called when :attr:`failure` has changed.
+        ask: calls a socket, with a deadline in seconds; gives what is wrong with it, empty if nothing is.
     """
 
     def __init__(
@@ -46,37 +52,49 @@ class SelfCheck:
         serving: Callable[[], Mapping[str, Path]],
         changed: Callable[[], None] = lambda: None,
         *,
+        ask: Ask | None = None,
         timing: Timing = NODE,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.failure = ""
-        """Which sockets did not answer when they were last asked, and what came instead; empty if all did."""
+        """Which sockets did not answer when last asked, and why; empty if all did."""
         self.since = 0.0
         """Wall-clock seconds at which that began."""
         self._serving = serving
         self._changed = changed
+        self._ask = ask or ask_options
         self._timing = timing
         self._clock = clock
-        self._asking: asyncio.Future[tuple[bool, str]] | None = None
-        self._until = 0.0
+        self._loop = Reconciler(self._check, first=None, clock=clock)
+        self._checked: asyncio.Future[None] | None = None
+        """See :meth:`_verdict`."""
+        self._until = -math.inf
+        """Until when the last verdict holds."""
         self._last = ""
         self._silent: frozenset[str] = frozenset()
-        self._silence = Incident()
-        self._again: asyncio.TimerHandle | None = None
+        self._silence = FailureLog(
+            log, "own sockets do not answer", "own sockets answer again", level="error"
+        )
+
+    async def run(self) -> None:
+        """Asks the sockets whenever it is due, until cancelled."""
+        await self._loop.run()
 
     async def answer(self) -> tuple[bool, str]:
-        """Whether all that were asked have answered; else which have not, and what came instead.
+        """Whether all sockets that were asked have answered; if not, which have not, and why.
 
-        All callers meanwhile get the same verdict.
+        Callers at the same time share one verdict. It needs :meth:`run`.
         """
-        # no Reconciler: its passes have no result to share, and a check is due only while a probe asks
-        if self._asking is None or (self._asking.done() and self._clock() >= self._until):
-            self._asking = asyncio.ensure_future(self._ask())
-        return await asyncio.shield(self._asking)
+        if self._clock.time() >= self._until:
+            if self._checked is None:
+                self._loop.wake()
+            await asyncio.shield(self._verdict())
+        return not self.failure, self.failure
 
-    async def _ask(self) -> tuple[bool, str]:
-        turn = self._turn(self._serving())
-        reasons = await asyncio.gather(*(self._call(path) for path in turn.values()))
+    async def _check(self) -> float | None:
+        """One pass; gives the seconds until the next one that no caller causes."""
+        verdict, turn = self._verdict(), self._turn(self._serving())
+        reasons = await asyncio.gather(*(self._ask(path, self._timing.self_check) for path in turn.values()))
         now = self._serving()
         # a resource that registered again meanwhile is served on another socket, and asked there next time
         wrong = {
@@ -85,32 +103,32 @@ class SelfCheck:
             if reason and now.get(name) == path
         }
         self._silent = frozenset(wrong)
-        self._until = self._clock() + self._timing.verdict_holds
-        said = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
-        self._note(f"own socket does not answer: {said}" if wrong else "")
-        return not wrong, self.failure
+        self._until = self._clock.time() + self._timing.verdict_holds
+        listed = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
+        self._note(f"own socket does not answer: {listed}" if wrong else "")
+        self._checked = None
+        verdict.set_result(None)
+        return self._timing.self_check_again if wrong else None
+
+    def _verdict(self) -> asyncio.Future[None]:
+        """Ends with the pass that runs now, or with the next one."""
+        if self._checked is None:
+            self._checked = asyncio.get_running_loop().create_future()
+        return self._checked
 
     def _note(self, failure: str) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
         if failure:
-            loop = asyncio.get_running_loop()
-            self._again = loop.call_later(
-                self._timing.self_check_again, lambda: asyncio.ensure_future(self.answer())
-            )
-            if not self._silence:
+            if not self.failure:
                 self.since = time.time()
-            if self._silence.news(failure):
-                log.error("own sockets do not answer", reason=failure)
-        elif self._silence.over():
-            log.info("own sockets answer again")
+            self._silence.failed(failure)
+        else:
+            self._silence.succeeded()
         changed, self.failure = failure != self.failure, failure
         if changed:
             self._changed()
 
     def _turn(self, serving: Mapping[str, Path]) -> dict[str, Path]:
-        """Those whose turn it is: all that were silent last time, and the next ones by name."""
+        """The sockets to ask now: all that did not answer last time, and the next ones by name."""
         names = sorted(serving)
         if len(names) > MOST:
             again = [name for name in names if name in self._silent][:MOST]
@@ -120,25 +138,26 @@ class SelfCheck:
             names = sorted({*again, *turn})
         return {name: serving[name] for name in names}
 
-    async def _call(self, path: Path) -> str:
-        """What is wrong with a socket; empty if it answers."""
-        async with channel(path) as connection:
-            stub = api_pb2_grpc.DevicePluginStub(connection)
-            try:
-                await stub.GetDevicePluginOptions(pb.Empty(), timeout=self._timing.self_check)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    return f"no answer within {self._timing.self_check:g} s"
-                if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    return _refused(path)
-                return error.code().name
-        return ""
+
+async def ask_options(path: Path, deadline: float) -> str:
+    """What is wrong with a socket; empty if it answers GetDevicePluginOptions within the deadline."""
+    async with channel(path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        try:
+            await stub.GetDevicePluginOptions(pb.Empty(), timeout=deadline)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return f"no answer within {deadline:g} s"
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return _refused(path)
+            return error.code().name
+    return ""
 
 
 def _refused(path: Path) -> str:
-    """Why a socket takes no connection; empty where this process listens and all its connections are in use.
+    """Why a socket accepts no connection; empty if this process listens and all its connections are in use.
 
-    gRPC then closes each new connection at once. The kubelet has its own connection, and nothing hangs.
+    gRPC then closes each new connection at once. The kubelet keeps its connection, and nothing hangs.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:

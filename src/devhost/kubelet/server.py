@@ -1,8 +1,8 @@
-"""The plugin server of one resource: v1beta1.DevicePlugin on a unix socket of its own.
+"""The plugin server of one resource: v1beta1.DevicePlugin on a separate unix socket.
 
-One server per resource is the kubelet's rule: its requests carry no resource name. A server lives for
-one registration; the next gets a new one on a new path, because a kubelet up to 1.36 confuses two
-connections of one resource and one from 1.37 on refuses a path that is still connected.
+Each resource needs a server, because the kubelet's requests carry no resource name. Each registration gets a
+new server on a new path: a kubelet up to 1.36 confuses two connections of one resource, and one from 1.37 on
+refuses a path that is still connected.
 """
 
 from __future__ import annotations
@@ -40,59 +40,44 @@ from .timing import NODE, Timing
 log = get(__name__)
 
 CONNECTIONS = 16
-"""Connections to one socket at a time; more are closed at once. A kubelet has one, a probe one more."""
-
-HANDSHAKE = 5000
-"""Milliseconds in which a new connection must have become one of HTTP/2, else it is closed."""
-
-IDLE = 10_000
-"""Milliseconds after which a connection without a call is closed. An open list stream is a call."""
+"""Most connections to one socket; others are closed at once. A kubelet and a probe use one each."""
 
 STREAMS = 64
-"""Calls in progress on one connection; more wait at the client, so none takes them from the kubelet."""
-
-_OPTIONS = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_allowed_incoming_connections", CONNECTIONS),
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE),
-    ("grpc.max_connection_idle_ms", IDLE),
-    ("grpc.max_concurrent_streams", STREAMS),
-)
-"""Channel arguments of gRPC (include/grpc/impl/channel_arg_names.h)."""
+"""Most calls in progress on one connection; others wait at the client."""
 
 QUIET = 60.0
-"""Seconds for which further requests of one method that cannot be decoded are counted and not logged."""
+"""Seconds for which further undecodable requests of one method are counted instead of logged."""
 
 SOCKET_PREFIX = "dh-"
-"""All sockets devhost makes in the kubelet's directory begin like this."""
+"""The names of all devhost sockets in the kubelet's directory begin like this."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
 def socket_name(resource: str) -> str:
-    """A fresh socket name for a resource: short whatever the resource's name, never used before."""
+    """A fresh socket name for a resource, short for every resource name."""
     digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
     return f"{SOCKET_PREFIX}{digest}-{os.urandom(3).hex()}.sock"
 
 
 def server_stem(name: str) -> str:
-    """What all socket names of one resource have in common."""
+    """The part that all socket names of one resource have in common."""
     return name.rpartition("-")[0]
 
 
 class PluginServer:
     """Serves one resource until stopped.
 
-    Any number of peers may connect and send anything: connections and calls are bounded, and a connection
-    on which nothing is said is closed. The kubelet's, with its list stream, never is.
+    Any number of peers may connect and send anything: connections and calls are bounded, and an idle
+    connection is closed. The kubelet's connection, with its list stream, is never idle.
 
     Args:
         resource: answers the kubelet's requests.
         directory: the kubelet's device-plugin directory.
         metrics: counts lists and requests.
-        changed: called when a stream was opened or ended.
-        timing: how lists are paced, and how long a stop may take.
+        changed: called when a stream was opened or has ended.
+        timing: how lists are paced, when idle connections are closed, and how long a stop may take.
     """
 
     def __init__(
@@ -106,7 +91,7 @@ class PluginServer:
     ) -> None:
         self.path = directory / socket_name(resource.name)
         self.lost = False
-        """Whether the kubelet's list stream ended without this side's doing."""
+        """Whether the kubelet's list stream ended, and not because this server stopped."""
         self.opened = False
         """Whether the kubelet has ever opened a list stream."""
         self._resource = resource
@@ -131,16 +116,16 @@ class PluginServer:
         """Binds the socket and serves.
 
         Raises:
-            EnvironmentFailure: the path is too long, or the directory does not let us.
+            EnvironmentFailure: the path is too long, or no socket can be made in the directory.
         """
         if len(os.fsencode(self.path)) > MAX_SOCKET_PATH:
             raise EnvironmentFailure(
                 f"socket path {self.path} is longer than {MAX_SOCKET_PATH} bytes",
                 "choose a shorter --kubelet-dir",
             )
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_options(self._timing))
         server.add_generic_rpc_handlers((self._methods(),))
-        before = os.umask(0o177)  # bind() gives the socket its mode; a later chmod would leave a gap
+        before = os.umask(0o177)  # bind() sets the socket's mode; a later chmod would leave a gap
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError:
@@ -150,7 +135,7 @@ class PluginServer:
             why = (obstacle.strerror or str(obstacle)) if obstacle else ""
             raise EnvironmentFailure(
                 f"cannot make a socket in {self.path.parent}{why and ': '}{why}",
-                "devhost must be able to write there: run it as root, with the directory mounted writable",
+                "run devhost as root, with the directory mounted writable",
             ) from None
         finally:
             os.umask(before)
@@ -161,7 +146,7 @@ class PluginServer:
     async def stop(self) -> None:
         """Ends the streams first, then the server, then unlinks the socket. Safe to call twice.
 
-        Where the directory does not let us do the last the socket stays: see :meth:`unlink`.
+        If the socket cannot be unlinked, it stays: see :meth:`unlink`.
         """
         self._ending.set()
         self._unsubscribe()
@@ -174,7 +159,7 @@ class PluginServer:
             self.unlink()
 
     def unlink(self) -> bool:
-        """Removes the socket; whether it is gone."""
+        """Removes the socket; returns whether it is gone."""
         try:
             self.path.unlink()
         except (FileNotFoundError, NotADirectoryError):
@@ -192,12 +177,12 @@ class PluginServer:
                     await self._sent.wait()
 
     def hold(self) -> None:
-        """Sends no list from now on: the kubelet has another plugin's, which it would replace."""
+        """Sends no list from now on: it would replace that of another plugin."""
         self._held = True
         self._sent.set()
 
     def resend(self) -> None:
-        """Sends the list again, though it is the same: the kubelet has another plugin's instead."""
+        """Sends the same list again: another plugin's list has replaced it."""
         self._round += 1
         self._wake()
 
@@ -206,7 +191,7 @@ class PluginServer:
             stream.set()
 
     def _methods(self) -> grpc.GenericRpcHandler[Any, Any]:
-        # without deserializers: gRPC would log a traceback for each request that cannot be decoded
+        # without deserializers: gRPC would log a traceback for each undecodable request
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
             "GetDevicePluginOptions": unary(self._options, None, pb.DevicePluginOptions.SerializeToString),
@@ -222,7 +207,7 @@ class PluginServer:
         return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
 
     async def _decoded(self, kind: type[M], data: bytes, context: Any, method: str) -> M:
-        """The request in ``data``; where that is none, the call fails with INVALID_ARGUMENT."""
+        """The request in ``data``; if it cannot be decoded, the call fails with INVALID_ARGUMENT."""
         try:
             return kind.FromString(data)
         except DecodeError as error:
@@ -238,16 +223,16 @@ class PluginServer:
                 )
             )
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self._resource.name} {method}: {wrong}")
-            raise  # abort() raises; this tells the type checker so
+            raise  # unreachable: abort() raises
 
     async def _options(self, data: bytes, context: Any) -> pb.DevicePluginOptions:
         await self._decoded(pb.Empty, data, context, "GetDevicePluginOptions")
         return plugin_options(prepares=self._resource.prepares)
 
     async def _list_and_watch(self, data: bytes, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
-        """Each stream remembers what it sent, so streams never steal from each other.
+        """Each stream remembers what it sent, so streams never take lists from each other.
 
-        A stream whose reader is slow is held in ``yield``; when it goes on it sees only the newest.
+        A stream with a slow reader waits in ``yield``; its next list is the newest one.
         """
         await self._decoded(pb.Empty, data, context, "ListAndWatch")
         news = asyncio.Event()
@@ -280,21 +265,21 @@ class PluginServer:
                     news.clear()
                     self._sent.set()
         finally:
-            # The kubelet's stream is the one opened first; any other client may leave again.
+            # The kubelet's stream is the first one; other clients may close theirs at any time.
             self.lost = self.lost or (not self._ending.is_set() and next(iter(self._streams)) is news)
             del self._streams[news]
             self._sent.set()
             self._changed()
 
     async def _until_allowed(self, bucket: TokenBucket) -> None:
-        """Waits until the bucket allows another list; an ending server waits no more."""
+        """Waits until the bucket allows another list, or the server stops."""
         if delay := bucket.delay(time.monotonic()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._ending.wait()
 
     async def _prefer(self, data: bytes, context: Any) -> pb.PreferredAllocationResponse:
-        """Never fails a request, and so the pod. An empty answer leaves the choice to the kubelet."""
+        """Never fails, since that would fail the pod. An empty answer leaves the choice to the kubelet."""
         began = time.perf_counter()
         request = await self._decoded(pb.PreferredAllocationRequest, data, context, "GetPreferredAllocation")
         response = pb.PreferredAllocationResponse()
@@ -327,7 +312,7 @@ class PluginServer:
             work = self._resource.allocate(tokens)
             granted = await self._answer(context, work, "allocation failed", failed)
             response.container_responses.append(container_response(granted.edits, granted.left_out))
-            # logged once the answer is on its way: the kubelet admits no other pod until it has it
+            # logged after the answer is sent: the kubelet admits no other pod until it has it
             loop.call_soon(self._log_allocated, tokens)
         self._metrics.allocated(self._resource.name, time.perf_counter() - began)
         return response
@@ -351,7 +336,7 @@ class PluginServer:
     async def _answer(
         self, context: Any, work: Awaitable[T], event: str, failed: Callable[[CallFailure], None]
     ) -> T:
-        """The result of ``work``, or its failure as the gRPC status the kubelet shows."""
+        """The result of ``work``; its failure becomes the gRPC status that the kubelet shows."""
         try:
             return await work
         except DevhostError as error:
@@ -361,13 +346,24 @@ class PluginServer:
             log.warning(event, resource=self._resource.name, **fields)
             failed(kind)
             await context.abort(code, str(error))
-            raise  # abort() raises; this tells the type checker so
+            raise  # unreachable: abort() raises
+
+
+def _options(timing: Timing) -> tuple[tuple[str, int], ...]:
+    """Channel arguments of gRPC (include/grpc/impl/channel_arg_names.h)."""
+    return (
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+        ("grpc.server_handshake_timeout_ms", round(timing.handshake * 1000)),
+        ("grpc.max_connection_idle_ms", round(timing.idle * 1000)),
+        ("grpc.max_concurrent_streams", STREAMS),
+    )
 
 
 def plugin_options(*, prepares: bool) -> pb.DevicePluginOptions:
-    """What a resource wants to be asked. PreStartContainer only where it does something:
+    """The options of a resource. PreStartContainer is required only if a backend uses it.
 
-    while a plugin that asked for it is away, containers of running pods cannot restart.
+    While a plugin that requires it is away, containers of running pods cannot restart.
     """
     return pb.DevicePluginOptions(pre_start_required=prepares, get_preferred_allocation_available=True)
 
@@ -380,9 +376,9 @@ def register_request(endpoint: str, resource: str, *, prepares: bool) -> pb.Regi
 
 
 def device_list(snapshot: Snapshot) -> pb.ListAndWatchResponse:
-    """The complete list: each message replaces all that the kubelet knew of the resource."""
+    """The complete list: each message replaces what the kubelet knew about the resource."""
     response = pb.ListAndWatchResponse()
-    add = response.devices.add  # in place: a list of messages would be copied, at twice the time
+    add = response.devices.add  # in place: a list of messages would be copied, which takes twice the time
     for name, entry in snapshot.entries.items():
         device = add(ID=name, health=HEALTHY if entry.health.healthy else UNHEALTHY)
         for node in entry.numa_nodes:
@@ -391,7 +387,7 @@ def device_list(snapshot: Snapshot) -> pb.ListAndWatchResponse:
 
 
 def container_response(edits: Edits, left_out: Collection[str] = ()) -> pb.ContainerAllocateResponse:
-    """What a container gets. ``left_out`` holds host paths of optional parts the host lacks."""
+    """What a container gets. ``left_out`` are host paths of optional parts that do not exist."""
     return pb.ContainerAllocateResponse(
         envs=dict(edits.env),
         mounts=[
@@ -412,7 +408,7 @@ def container_response(edits: Edits, left_out: Collection[str] = ()) -> pb.Conta
 
 
 def _obstacle(path: Path) -> OSError | None:
-    """Why a socket cannot be made: gRPC only tells that, and the kernel tells it again. None if it can."""
+    """Why a socket cannot be made, which gRPC does not report; ``None`` if it can be made."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.bind(os.fsencode(path))
@@ -430,7 +426,7 @@ _STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, CallFailure], ...] = (
     (BackendTimeout, grpc.StatusCode.DEADLINE_EXCEEDED, CallFailure.TIMEOUT),
     (DevhostError, grpc.StatusCode.INTERNAL, CallFailure.ERROR),
 )
-"""How each failure is answered; the first row that fits."""
+"""How each failure is answered; the first matching row counts."""
 
 
 def _status(error: DevhostError) -> tuple[grpc.StatusCode, CallFailure]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc.aio
 
 _OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
-    ("grpc.use_local_subchannel_pool", 1),  # a new server must not inherit the back-off of the one before it
+    ("grpc.default_authority", "localhost"),  # the default is the socket's path, which is not legal
+    ("grpc.use_local_subchannel_pool", 1),  # a new server must not inherit the previous server's back-off
     ("grpc.http2.bdp_probe", 0),  # it pings, and kubelets count pings as abuse
 )
 
@@ -29,12 +29,12 @@ def refuses(path: Path) -> bool:
     except ConnectionRefusedError:
         return True
     except OSError:
-        return False  # absent, not permitted, its queue is full, no descriptor left: it is unknown
+        return False  # absent, not permitted, queue full or no descriptor left: unknown
     return False
 
 
 def gone(path: Path) -> bool:
-    """Whether a socket is gone; if that cannot be seen, it is not."""
+    """Whether a socket does not exist; false if that cannot be determined."""
     try:
         return not stat.S_ISSOCK(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -49,9 +49,9 @@ def dead(path: Path) -> bool:
 
 
 def listener(path: Path) -> str:
-    """The process that listens on a socket, such as ``python3, pid 4711``; empty where it cannot be seen.
+    """The process that listens on a socket, such as ``python3, pid 4711``; empty if it is not visible.
 
-    The kernel gives the process id to every client (unix(7), ``SO_PEERCRED``). It is 0 where the process is
+    The kernel reports the process id to every client (unix(7), ``SO_PEERCRED``). It is 0 if the process is
     outside the PID namespace of this one, as in a container without ``hostPID``.
     """
     try:
@@ -72,11 +72,11 @@ def listener(path: Path) -> str:
 
 
 def described(path: Path) -> str:
-    """A socket's name, with the process that listens on it where that can be seen."""
+    """A socket's name, with the process that listens on it if that is visible."""
     process = listener(path)
     return f"{path.name} ({process})" if process else path.name
 
 
 def channel(path: Path, *options: tuple[str, int]) -> grpc.aio.Channel:
-    """A channel of its own to the process that listens on ``path``; connected by its first call."""
+    """A new channel to the process that listens on ``path``; its first call connects it."""
     return grpc.aio.insecure_channel(f"unix:{path}", options=(*_OPTIONS, *options))

@@ -13,10 +13,10 @@ class Timing:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 
     poll: float = 5.0
-    """Between looks at the kubelet's directory when inotify reports nothing."""
+    """Between reads of the kubelet's directory when inotify reports nothing."""
 
     settle: float = 0.1
-    """A ``kubelet.sock`` must have been left alone for so long before a resource is registered with it."""
+    """A ``kubelet.sock`` must be unchanged for so long before a resource is registered with it."""
 
     register: float = 15.0
     """Deadline of Register: the kubelet takes up to 10 to dial back, which must not be cut short."""
@@ -37,58 +37,72 @@ class Timing:
     """First and longest delay while no process listens on ``kubelet.sock``."""
 
     ask: float = 0.4
-    """Until the kubelet is asked again whether another plugin still serves the resource, plus up to half."""
+    """Between questions whether another plugin still serves the resource; up to half of it is added."""
+
+    rivals_gap: float = 0.3
+    """Least time from the beginning of one call of GetAllocatableResources to the next."""
+
+    rivals_changed: float = 1.0
+    """The same for calls that only a change in the kubelet's directory caused.
+
+    Each list that a kubelet receives changes its checkpoint there."""
 
     kubelet_start: float = 10.0
-    """After a kubelet's start, in which a plugin that served the resource before may register it first."""
+    """After a kubelet's start, for a plugin that served the resource before to register it first."""
 
     race: float = 1.0
-    """After a registration, in which a socket that is seen for the first time may be older than its own."""
+    """After a registration. A socket that is first seen within it may be older than the registered one."""
 
     backoff: Callable[[float, float], Backoff] = Backoff
-    """Makes the delays between a first and a longest one."""
+    """Makes a back-off from a first and a longest delay."""
 
     drain: float = 2.0
-    """A resource that leaves the configuration waits so long for its empty list to be sent."""
+    """For sending the empty list of a resource that leaves the configuration."""
 
     stop_grace: float = 1.0
     """For calls in progress when a server stops."""
 
     lists_at_once: int = 4
-    """Lists that a stream may send without a pause: a change soon after another one does not wait."""
+    """Lists that a stream may send without a pause, so that a second change does not wait."""
 
     list_interval: float = 0.2
-    """Between two lists of a stream under sustained churn; the changes in between share one list."""
+    """Between two lists of a stream under sustained changes, which share one list."""
 
     list_pods: float = 5.0
-    """Deadline of the question who holds what."""
+    """Deadline of List, who holds what."""
 
     list_allocatable: float = 2.0
-    """Deadline of the question which devices the kubelet knows: a registration may wait for it."""
+    """Deadline of GetAllocatableResources: a registration may wait for it."""
 
     confirm: float = 2.0
-    """Allocate waits so long for a fresh list: the kubelet admits no other pod meanwhile."""
+    """Allocate waits so long for a fresh list. The kubelet admits no other pod meanwhile."""
 
     question_gap: float = 0.5
-    """Least time from the beginning of one question who holds what to the next."""
+    """Least time from the beginning of one call of List to the next."""
 
     question_first: float = 2.0
-    """Until a kubelet that was just met is asked again, each time twice as long: it may not know all pods."""
+    """Until a new kubelet is asked again, twice as long each time: it may not know all pods yet."""
 
     question_failed: tuple[float, float] = (1.0, 60.0)
-    """First and longest delay after a question who holds what without an answer."""
+    """First and longest delay after a call of List that failed."""
 
     question_new: float = 300.0
-    """A new kubelet is asked for so long though no container holds anything."""
+    """A new kubelet is asked for so long even if no container holds anything."""
 
     self_check: float = 4.0
-    """Deadline of a call to an own socket. It takes 2 ms; a machine without a free core is not hung."""
+    """Deadline of a call to an own socket. It takes 2 ms, but may wait for a free core."""
+
+    handshake: float = 5.0
+    """In which a new connection to a plugin socket must have become one of HTTP/2, or it is closed."""
+
+    idle: float = 10.0
+    """After which a connection without a call is closed. An open list stream is a call."""
 
     verdict_holds: float = 1.0
-    """A self-check's verdict is given without new calls for so long."""
+    """A self-check's verdict is reused for so long."""
 
     self_check_again: float = 10.0
-    """Until silent sockets are asked again though no probe asks."""
+    """Until silent sockets are asked again without a probe."""
 
 
 NODE = Timing()

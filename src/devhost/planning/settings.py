@@ -185,5 +185,5 @@ class Settings:
         return frozenset().union(*entries)
 
     def resource_options(self, backend: str) -> tuple[object, ...]:
-        """What the entries of ``backend`` give it: the values of its ``ResourceOptions``, in file order."""
+        """The ``ResourceOptions`` in the entries of ``backend``, in file order."""
         return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)

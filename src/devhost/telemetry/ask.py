@@ -1,4 +1,4 @@
-"""The client's side of the status socket: finds the running host and asks it."""
+"""The client of the status socket: finds the running host and asks it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .document import StatusDocument
 from .log import printable
 
 DEADLINE = 5.0
-"""Seconds the host has to answer."""
+"""Seconds that the host has to answer."""
 MAX_DOCUMENT = 1 << 27
 """Bytes of a document: 100,000 devices take about 20 MB."""
 
 _NAME_IT = "name the socket of a running host with --socket"
-_AGAIN = "ask again, for it may have been ending; if it does so again, its log says why"
+_AGAIN = "try again, because it may have been stopping; if it happens again, see its log"
 _OTHER = "is it another program?"
 
 
 async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> Path:
-    """The socket of the host that is meant; with neither argument, of the only one that runs here.
+    """The socket of the selected host; without arguments, of the only one on this node.
 
     Raises:
-        UsageError: several run here, or both arguments are given.
-        EnvironmentFailure: none runs here.
+        UsageError: several run on this node, or both arguments are given.
+        EnvironmentFailure: none runs on this node.
     """
     if socket is not None and kubelet_dir is not None:
         raise UsageError("--socket and --kubelet-dir cannot be combined", "give one of them")
@@ -44,38 +44,40 @@ async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> P
     if kubelet_dir is not None:
         path = rundir.runtime_dir() / rundir.socket_name(kubelet_dir)
         if path not in rundir.sockets() or not _is_live(path):
-            raise EnvironmentFailure(f"no devhost serves {printable(str(kubelet_dir))} here", _where_else())
+            raise EnvironmentFailure(
+                f"no devhost on this node serves {printable(str(kubelet_dir))}", _where_else()
+            )
         return path
     live = running()
     if len(live) > 1:
         dirs = [await _kubelet_dir(path) for path in live]
         raise UsageError(
-            f"several devhosts are running here, for {', '.join(dirs)}", "choose with --kubelet-dir"
+            f"several devhosts are running on this node, for {', '.join(dirs)}", "choose with --kubelet-dir"
         )
     return live[0]
 
 
 def running() -> list[Path]:
-    """The sockets of all hosts that run here.
+    """The sockets of all hosts that run on this node.
 
     Raises:
-        EnvironmentFailure: none runs here.
+        EnvironmentFailure: none runs on this node.
     """
     live = [path for path in rundir.sockets() if _is_live(path)]
     if not live:
-        raise EnvironmentFailure("no devhost is running here", _where_else())
+        raise EnvironmentFailure("no devhost is running on this node", _where_else())
     return live
 
 
 async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> StatusDocument:
-    """The document of the host that listens on ``path``, now.
+    """The current document of the host that listens on ``path``.
 
     Args:
-        deadline: seconds the host has to answer.
-        largest: bytes a document may have.
+        deadline: seconds that the host has to answer.
+        largest: the maximum size of a document in bytes.
 
     Raises:
-        EnvironmentFailure: nobody listens there, or we may not ask.
+        EnvironmentFailure: no process listens there, or access is denied.
         DevhostError: the host does not answer in time, or not with a document.
     """
     async with _asked(path, "status", deadline, largest) as (_, document):
@@ -85,13 +87,13 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
 async def watch(
     path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT
 ) -> AsyncGenerator[StatusDocument, None]:
-    """The document now, and again after each change; ends when the host does.
+    """Yields the document now and after each change; ends when the host ends.
 
-    Leave it early inside ``contextlib.aclosing``, or the connection stays until the loop ends.
+    Use it in ``contextlib.aclosing``, otherwise the connection may stay open until the loop ends.
 
     Raises:
         EnvironmentFailure: as for :func:`fetch`.
-        DevhostError: likewise; or the host goes on, without telling us.
+        DevhostError: as for :func:`fetch`, or the connection ended although the host still runs.
     """
     async with _asked(path, "watch", deadline, largest) as (reader, document):
         yield document
@@ -99,8 +101,8 @@ async def watch(
             yield _parse(line, path)
     if _is_live(path):
         raise DevhostError(
-            f"the devhost on {_shown(path)} tells nothing more",
-            "it was started anew, or nothing was read here for a while; ask again",
+            f"the devhost on {_shown(path)} closed the connection",
+            "it was restarted, or this command read too slowly; try again",
         )
 
 
@@ -118,7 +120,7 @@ async def _next_line(reader: asyncio.StreamReader, path: Path, largest: int) -> 
 async def _asked(
     path: Path, want: str, deadline: float, largest: int
 ) -> AsyncIterator[tuple[asyncio.StreamReader, StatusDocument]]:
-    """The connection and the first document that came on it."""
+    """The connection and the first document from it."""
     writer = None
     try:
         try:
@@ -129,13 +131,13 @@ async def _asked(
         except TimeoutError as error:
             raise DevhostError(
                 f"the devhost on {_shown(path)} did not answer within {deadline:.0f} s",
-                "its log may say what it is busy with",
+                "see its log for the reason",
             ) from error
         yield reader, _parse(line, path)
     finally:
         if writer is not None:
             writer.transport.abort()
-            await asyncio.sleep(0)  # lets the transport go in this loop
+            await asyncio.sleep(0)  # closes the transport in this loop
 
 
 async def _connect(path: Path, largest: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -153,7 +155,7 @@ async def _connect(path: Path, largest: int) -> tuple[asyncio.StreamReader, asyn
 async def _first_line(reader: asyncio.StreamReader, path: Path, largest: int) -> bytes:
     try:
         line = await reader.readline()
-    except OSError:  # a connection that is closed with our question unread is reset
+    except OSError:  # the kernel resets a connection that is closed before our request is read
         line = b""
     except ValueError as error:
         raise _too_long(path, largest) from error
@@ -163,9 +165,9 @@ async def _first_line(reader: asyncio.StreamReader, path: Path, largest: int) ->
 
 
 def _too_long(path: Path, largest: int) -> DevhostError:
-    """What StreamReader reports as a ValueError."""
+    """Converts the ValueError of StreamReader for a long line."""
     most = f"{largest >> 20} MiB"
-    return DevhostError(f"what listens on {_shown(path)} answers with more than {most} in a line", _OTHER)
+    return DevhostError(f"the process on {_shown(path)} sent a line longer than {most}", _OTHER)
 
 
 def _parse(line: bytes, path: Path) -> StatusDocument:
@@ -174,17 +176,19 @@ def _parse(line: bytes, path: Path) -> StatusDocument:
     except (ValueError, RecursionError) as error:
         if not line.endswith(b"\n"):
             raise DevhostError(
-                f"the devhost on {_shown(path)} broke off within its answer", _AGAIN
+                f"the devhost on {_shown(path)} closed the connection during its answer", _AGAIN
             ) from error
         raise DevhostError(
-            f"what listens on {_shown(path)} does not speak devhost's status", _OTHER
+            f"the process on {_shown(path)} did not answer with a status document", _OTHER
         ) from error
     if isinstance(document, dict) and isinstance(document.get("error"), str):
-        raise DevhostError(f"the devhost on {_shown(path)} says: {printable(document['error'])}")
+        raise DevhostError(
+            f"the devhost on {_shown(path)} answered with an error: {printable(document['error'])}"
+        )
     if different := difference(document, StatusDocument):
         raise DevhostError(
-            f"what listens on {_shown(path)} does not speak devhost's status: {different}",
-            f"is it another program, or a devhost of another version than {__version__}?",
+            f"the process on {_shown(path)} did not answer with a status document: {different}",
+            f"is it another program, or another version of devhost than {__version__}?",
         )
     return cast("StatusDocument", document)
 
@@ -216,19 +220,18 @@ async def _kubelet_dir(path: Path) -> str:
 def _where_else() -> str:
     hint = "start it with `devhost run`, or name its socket with --socket"
     if os.geteuid() != 0:
-        hint += "; one that runs as root answers root only"
+        hint += "; a devhost that runs as root answers only root"
     return hint
 
 
 _Check = Callable[[object], str]
-"""Where a value differs, as ``.kubelet.dir is missing``; empty if nowhere."""
+"""The first difference from the expected form, such as ``.kubelet.dir is missing``; empty if none."""
 
 
 def difference(value: object, kind: type) -> str:
-    """Where ``value`` has not the form of ``kind``, a TypedDict; empty if it has it.
+    """Where ``value`` differs from ``kind``, a TypedDict; empty if it does not.
 
-    Keys beyond those of ``kind`` and words that a Literal does not have are no difference: a newer devhost
-    may write them.
+    Additional keys, and words that are not in a Literal, are accepted: a newer devhost may write them.
     """
     found = _check(kind)(value)
     return f"it{found}" if found.startswith(" ") else found.removeprefix(".")
@@ -249,14 +252,14 @@ def _check(kind: Any) -> _Check:
     if get_origin(kind) is Literal:
         kind = str
     if kind is float:
-        kind = int | float  # JSON has one kind of number
-    return lambda value: "" if isinstance(value, kind) else " is of another kind"
+        kind = int | float  # JSON has only one type of number
+    return lambda value: "" if isinstance(value, kind) else " has another type"
 
 
 def _keys(checks: dict[str, _Check], optional: Collection[str]) -> _Check:
     def differs(value: object) -> str:
         if not isinstance(value, dict):
-            return " is of another kind"
+            return " has another type"
         for key, check in checks.items():
             if key not in value:
                 if key in optional:
@@ -272,7 +275,7 @@ def _keys(checks: dict[str, _Check], optional: Collection[str]) -> _Check:
 def _each(check: _Check) -> _Check:
     def differs(value: object) -> str:
         if not isinstance(value, list):
-            return " is of another kind"
+            return " has another type"
         for place, one in enumerate(value):
             if found := check(one):
                 return f"[{place}]{found}"

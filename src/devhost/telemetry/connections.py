@@ -1,4 +1,4 @@
-"""The open connections of one stream server: bounded in number, and ended with the server."""
+"""The open connections of a stream server: limited in number, and closed with the server."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .log import Log
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _SEND_BUFFER = 65536
-"""Bytes the kernel may hold for a peer (it takes twice as many, socket(7)): left to itself it takes megabytes
-for each that reads nothing, and for a watcher they would be states that are out of date."""
+"""The kernel's send buffer for a peer in bytes (it uses twice as many, socket(7)). By default it buffers
+megabytes for each peer that reads nothing; for a watcher these would be outdated states."""
 PIECE = 65536
-"""Bytes handed over at one time: what a slow peer has yet to take is not copied for it."""
+"""Bytes written at one time, so that data for a slow peer is not copied."""
 
 
 class Connections:
-    """What ``asyncio.start_server`` calls for each connection.
+    """The callback of ``asyncio.start_server`` for connections.
 
     Args:
-        serve: answers one connection, within deadlines; a peer that leaves (ConnectionError) or stalls
-            (TimeoutError) is its ordinary end, anything else it raises is logged as a bug and ends that
-            connection only.
-        limit: connections served at one time.
-        busy: what further connections receive before they are closed; when as many are receiving it, nothing.
+        serve: answers one connection, within deadlines. A peer that leaves (ConnectionError) or stalls
+            (TimeoutError) ends it normally. Any other exception is logged as a bug and ends only that
+            connection.
+        limit: the maximum number of connections served at a time.
+        busy: sent to further connections before they are closed; beyond twice the limit, nothing is sent.
     """
 
     def __init__(self, serve: Serve, *, limit: int, busy: bytes, log: Log) -> None:
@@ -38,10 +38,10 @@ class Connections:
         self._refused: set[asyncio.Task[object]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection to its end; raises nothing."""
-        # drain() then means that the kernel has everything, so closing cannot wait for a slow reader
+        """Serves one connection to its end; never raises."""
+        # drain() then returns when the kernel has everything, so closing does not wait for a slow reader
         writer.transport.set_write_buffer_limits(high=0)
-        with suppress(OSError):  # it has left already
+        with suppress(OSError):  # the peer has left already
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         full = len(self._served) >= self._limit
         serve, tasks = (self._refuse, self._refused) if full else (self._serve, self._served)
@@ -49,7 +49,7 @@ class Connections:
             writer.transport.abort()
             return
         task = asyncio.current_task()
-        assert task is not None  # asyncio runs this in a task of its own
+        assert task is not None  # asyncio runs this in a separate task
         tasks.add(task)
         try:
             await serve(reader, writer)
@@ -75,11 +75,13 @@ class Connections:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # closed transports let go of their descriptors in the loop's next turn
+        await asyncio.sleep(
+            0
+        )  # closed transports release their descriptors in the next iteration of the loop
 
 
 async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Hands ``data`` to the kernel, as fast as the peer takes it. The caller bounds the wait.
+    """Passes ``data`` to the kernel, as fast as the peer reads it. The caller limits the time.
 
     Raises:
         ConnectionError: the peer has left.
@@ -96,7 +98,7 @@ async def while_present(
 ) -> None:
     """Runs ``pushing``, which writes to a watcher, until it ends or the watcher has left.
 
-    A watcher that leaves is noticed at once, not at the next change. What it still sends is dropped.
+    It notices at once that a watcher leaves, not at the next change. What the watcher sends is discarded.
     """
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -105,7 +107,7 @@ async def while_present(
             leaving.add_done_callback(lambda _: task.cancel())
             task.add_done_callback(lambda _: leaving.cancel())
     except* (ConnectionError, TimeoutError):
-        writer.transport.abort()  # it left, or stopped reading, while a state was on its way
+        writer.transport.abort()  # it left, or stopped reading, while a state was sent
 
 
 async def _left(reader: asyncio.StreamReader) -> None:
@@ -116,13 +118,13 @@ async def _left(reader: asyncio.StreamReader) -> None:
 async def drain_refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Reads what the peer still sends after a refusal: at most 1 MiB, at most one second.
 
-    Closing with unread input makes the kernel reset the connection, and the peer would lose the very
-    answer that explains what was wrong.
+    If a connection is closed with unread input, the kernel resets it, and the peer loses the answer that
+    explains the error.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(1):
             await writer.drain()
-            with suppress(OSError):  # it has left already
+            with suppress(OSError):  # the peer has left already
                 writer.write_eof()
             for _ in range(16):
                 if not await reader.read(65536):

@@ -1,4 +1,4 @@
-"""The status document: what ``devhost status`` shows, as JSON with the keys written here.
+"""The status document: what ``devhost status`` shows, as JSON with these keys.
 
 Times are RFC 3339 in UTC (``2026-11-20T12:00:01Z``).
 """
@@ -13,7 +13,10 @@ from devhost.backend.model import Holder
 
 
 class Reload(TypedDict):
-    """The last time a configuration was read. A rejected one changed nothing; ``complaints`` say why."""
+    """The last time a configuration was read.
+
+    A rejected one changed nothing; ``complaints`` are the errors.
+    """
 
     at: str
     result: Literal["ok", "rejected"]
@@ -28,11 +31,11 @@ class CopyStatus(TypedDict):
 
 
 class HostStatus(TypedDict):
-    """The process itself; ``config`` is the file's path, ``generation`` counts what took effect.
+    """The process. ``config`` is the file's path, ``generation`` counts the configurations that took effect.
 
     ``root`` is the directory that represents ``/``. ``configDigest`` is the SHA-256 of the content that took
-    effect; empty if it is not known.
-    ``copy`` is what it runs on in place of the file, which was refused at the start; else ``None``.
+    effect; empty if unknown.
+    ``copy`` is the configuration in use if the file was refused at the start; else ``None``.
     """
 
     version: str
@@ -47,9 +50,9 @@ class HostStatus(TypedDict):
 
 
 class PodResourcesStatus(TypedDict):
-    """The kubelet's word on who holds what: while it is not ``known``, ``reason`` says why.
+    """Whether the kubelet reports who holds which device; while not ``known``, ``reason`` is why.
 
-    ``listed`` is when it was last heard.
+    ``listed`` is the time of its last answer.
     """
 
     socket: str
@@ -75,9 +78,9 @@ class HolderStatus(TypedDict):
 
 
 class Reasoned(TypedDict, total=False):
-    """What has a ``reason``, which never names a pod: ``heldBy`` are the containers that it means.
+    """Something with a ``reason``, which never names a pod: ``heldBy`` are the containers that it refers to.
 
-    The key is there only if the reason means any, and never where the names of pods are not shown.
+    The key exists only if the reason refers to any, and never if the names of pods are hidden.
     """
 
     heldBy: list[HolderStatus]
@@ -95,12 +98,12 @@ class MemberStatus(TypedDict):
 class DeviceStatus(Reasoned):
     """One device of a resource.
 
-    ``id`` is what the kubelet calls it, ``device`` the backend's own id (they differ for replicas), or
-    ``all`` where it stands for all devices of the resource. ``given`` are the backend's ids of what the
-    container got which has it; empty where that is not known.
-    ``since`` is when it took on its present health. It is ``allocated`` from Allocate, or from the kubelet's
-    first word that it is held, until it is released; ``holder`` is ``None`` while the kubelet does not say
-    who has it, and is what was last said where the kubelet has fallen silent.
+    ``id`` is its name for the kubelet, ``device`` the id of the backend (they differ for replicas), or
+    ``all`` if it represents all devices of the resource. ``given`` are the backend's ids of what the
+    container got with it; empty if unknown. ``since`` is the time of the last change of its health. It is
+    ``allocated`` from Allocate, or from the kubelet's first report that it is held, until it is released.
+    ``holder`` is ``None`` while the kubelet does not name it; if the kubelet stops answering, it is the last
+    one that it named.
     """
 
     id: str
@@ -115,7 +118,7 @@ class DeviceStatus(Reasoned):
 
 
 class DepartedStatus(Reasoned):
-    """A device that left the list of its resource lately: why, and when."""
+    """A device that recently left the list of its resource: why, and when."""
 
     device: str
     reason: str
@@ -126,9 +129,9 @@ class ResourceStatus(TypedDict):
     """One resource name.
 
     ``entry`` is its place in the configuration (``resources[2]``), ``socket`` the file name of its
-    plugin server, ``lastError`` empty while all is well. ``together`` are the devices behind each of its
-    ``devices`` where all of them are handed out together; else it is empty. ``departed`` are devices that
-    were in the list and are not now, the newest first; few, and only for a while.
+    plugin server, ``lastError`` empty without errors. ``together`` are the devices behind each of its
+    ``devices`` if all of them are handed out together; else it is empty. ``departed`` are devices that
+    recently left the list, the newest first.
     """
 
     name: str
@@ -156,9 +159,9 @@ class RefusedDevice(TypedDict):
 
 
 class ProvisioningStatus(TypedDict):
-    """Whether the hardware is as a backend's options say; ``reason`` is empty while it is ``ok``.
+    """Whether the hardware matches the options of a backend; ``reason`` is empty while it is ``ok``.
 
-    While it is ``waiting`` nothing is wrong: a pod has what is to be changed, or the hardware is not there.
+    ``waiting`` is not an error: a pod holds what must change, or the hardware is absent.
     """
 
     state: Literal["waiting", "ok", "failed"]
@@ -167,7 +170,7 @@ class ProvisioningStatus(TypedDict):
 
 
 class LabelsStatus(TypedDict):
-    """The labels of one backend: how many stand in ``file``; ``reason`` is empty while nothing is wrong."""
+    """The labels of one backend: their number in ``file``; ``reason`` is empty without errors."""
 
     file: str
     count: int
@@ -177,10 +180,10 @@ class LabelsStatus(TypedDict):
 class BackendStatus(TypedDict):
     """One backend; ``reason`` is empty while it is ok.
 
-    One that is ``not installed`` has only entries that are ``optional``; ``reason`` says how to install it.
+    One that is ``not installed`` has only ``optional`` entries; ``reason`` is how to install it.
 
-    ``provisioning`` is ``None`` for a backend that changes no hardware, ``labels`` for one that has none
-    and where none are wanted.
+    ``provisioning`` is ``None`` for a backend that does not change hardware, ``labels`` for one without
+    labels.
     """
 
     name: str
@@ -198,7 +201,7 @@ class BackendStatus(TypedDict):
 class ObserverStatus(TypedDict):
     """One observer; ``reason`` is empty while it is ok.
 
-    ``calls`` and ``failures`` count calls of its hooks, ``waiting`` and ``dropped`` news.
+    ``calls`` and ``failures`` count calls of its hooks, ``waiting`` and ``dropped`` count events.
     """
 
     name: str
@@ -215,10 +218,10 @@ class ObserverStatus(TypedDict):
 
 
 class HeldStatus(Reasoned):
-    """What a container has by a token that is in no list now, and why it is in none.
+    """A token that a container holds and that is in no list, and why.
 
-    ``devices`` are the ids of what is behind it, as far as that is known. ``holder`` is ``None`` while the
-    kubelet does not say who has it.
+    ``devices`` are the ids of its devices, as far as known. ``holder`` is ``None`` while the kubelet does not
+    name it.
     """
 
     resource: str
@@ -231,10 +234,10 @@ class HeldStatus(Reasoned):
 class EntryStatus(Reasoned):
     """One entry of the file.
 
-    ``entry`` is its place (``resources[2]``), ``name`` may be a template, ``resources`` are the names of the
-    resources that it makes. ``state`` is ``served`` for one with devices, ``waiting`` until its backend has
-    listed its devices, ``absent`` for an optional one for which the node has no hardware, else ``none``; then
-    ``reason`` says why it has no devices. It is empty for one with devices.
+    ``entry`` is its place (``resources[2]``), ``name`` may be a template, ``resources`` are the names of its
+    resources. ``state`` is ``served`` for one with devices, ``waiting`` until its backend has listed its
+    devices, ``absent`` for an optional one without hardware on the node, else ``none``. ``reason`` is why
+    it has no devices; empty if it has some.
     """
 
     entry: str
@@ -248,9 +251,9 @@ class EntryStatus(Reasoned):
 
 
 class PlanRefusal(Reasoned):
-    """A device that some resource wanted and the plan did not give it, and why.
+    """A device that an entry selects but does not get, and why.
 
-    ``kind`` is the short fixed word that the metric ``devhost_plan_refusals`` has for it.
+    ``kind`` is the reason's short name, as in the metric ``devhost_plan_refusals``.
     """
 
     backend: str
@@ -277,16 +280,16 @@ ProblemKind = Literal[
     "observer",
     "pods",
 ]
-"""What can be wrong, the most important first."""
+"""The kinds of problems, the most important first."""
 
 
 class ProblemStatus(Reasoned):
-    """Something that is wrong now.
+    """A problem that exists now.
 
-    ``subject`` is what it is wrong with: a file, a directory, a resource, a backend, ``RESOURCE DEVICE`` or
-    ``BACKEND DEVICE``. ``reason`` stands in the same words in the log, in metrics and wherever else this
-    document names it. ``since`` is ``None`` where nobody noted it. ``count`` is how many it stands for: 1, or
-    all those of which ``reason`` only says how many more there are.
+    ``subject`` is what has the problem: a file, a directory, a resource, a backend, ``RESOURCE DEVICE`` or
+    ``BACKEND DEVICE``. ``reason`` is the same text as in the log, in metrics and elsewhere in this document.
+    ``since`` is ``None`` if unknown. ``count`` is the number of problems that it represents: 1, or more if
+    ``reason`` only gives the number of further problems.
     """
 
     kind: ProblemKind
@@ -311,7 +314,7 @@ class StatusDocument(TypedDict):
 
 
 StatusSource = Callable[[], StatusDocument]
-"""Describes the host now. Called in the event loop, so it only puts together what is known."""
+"""Describes the host now. It is called in the event loop, so it only collects known values."""
 
 _NONE: Reasoned = {}
 
@@ -319,12 +322,12 @@ R = TypeVar("R", bound=Reasoned)
 
 
 def held_by(holders: Sequence[Holder]) -> Reasoned:
-    """The key for the containers that a reason means."""
+    """The key for the containers that a reason refers to."""
     return {"heldBy": [_named(holder) for holder in holders]} if holders else _NONE
 
 
 def holder_status(holder: Holder | None) -> HolderStatus | None:
-    """A container as the document has it."""
+    """A container in the form of the document."""
     return _named(holder) if holder else None
 
 
@@ -356,19 +359,19 @@ def _unnamed(rows: list[R]) -> list[R]:
 
 
 _PIECE = 100
-"""Devices encoded at one go: some 0.3 ms. Python's encoder keeps the interpreter's lock until it is done."""
+"""Devices encoded at a time, in about 0.3 ms. Python's encoder holds the interpreter's lock meanwhile."""
 
 
 def json_line(value: object) -> bytes:
-    """The value as JSON without blanks, and a line's end.
+    """The value as JSON without spaces, and a line end.
 
-    It is encoded in pieces small enough that a thread that does this delays no other.
+    It is encoded in small pieces, so that a thread that does this does not delay others.
     """
     return ("".join(_pieces(value, 2)) + "\n").encode()
 
 
 def _pieces(value: object, depth: int) -> Iterator[str]:
-    """Mappings and lists in pieces down to where long lists are: ``resources[].devices``."""
+    """Encodes mappings and lists piece by piece, down to the long lists: ``resources[].devices``."""
     if isinstance(value, dict) and value:
         before = "{"
         for key, member in value.items():

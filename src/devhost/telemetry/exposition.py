@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""The classic text format, which every Prometheus reads: our names need nothing newer."""
+"""The classic text format, which every Prometheus reads; these metrics need nothing newer."""
 
 TURN = 200
-"""Lines after which other work gets its turn, about half a millisecond."""
+"""Lines after which other work gets its turn; about half a millisecond."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -31,9 +31,9 @@ class Metric(Protocol):
     """All series of one name.
 
     Attributes:
-        name: with ``_total`` where it is a counter.
-        meaning: what ``# HELP`` says.
-        label_names: the labels of each series; a histogram's samples have ``le`` besides.
+        name: with ``_total`` for a counter.
+        meaning: the text of ``# HELP``.
+        label_names: the labels of each series; samples of a histogram also have ``le``.
     """
 
     kind: Kind
@@ -42,7 +42,7 @@ class Metric(Protocol):
     label_names: Sequence[str]
 
     def lines(self) -> Iterable[str]:
-        """The samples now, one line each."""
+        """The current samples, one line each."""
 
 
 class Number:
@@ -54,7 +54,7 @@ class Number:
         self.value = 0.0
 
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """Its one sample."""
+        """Its only sample."""
         yield _line(name, labels, self.value)
 
 
@@ -62,7 +62,7 @@ class Distribution:
     """One series of a histogram.
 
     Args:
-        bounds: the upper ends of the buckets, ascending; what is larger counts in ``+Inf`` alone.
+        bounds: the upper ends of the buckets, ascending; larger values count only in ``+Inf``.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum")
@@ -78,7 +78,7 @@ class Distribution:
         self._sum += value
 
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """The buckets, each with those below it, the number and the sum of the values."""
+        """The cumulative buckets, the number and the sum of the values."""
         for bound, count in zip(self._bounds, accumulate(self._counts), strict=True):
             yield _line(f"{name}_bucket", {**labels, "le": _number(bound)}, count)
         yield _line(f"{name}_count", labels, sum(self._counts))
@@ -125,7 +125,7 @@ class Family(Generic[S]):
             del self._series[values]
 
     def lines(self) -> Iterator[str]:
-        for values, series in list(self._series.items()):  # others may come and go between two lines
+        for values, series in list(self._series.items()):  # series may be added and removed between two lines
             yield from series.lines(self.name, dict(zip(self.label_names, values, strict=True)))
 
 
@@ -156,10 +156,10 @@ class Gathered:
 
 
 class Process:
-    """A figure of this process, under the names that Prometheus' client libraries have for them.
+    """A value of this process, with the same name as in Prometheus client libraries.
 
     Args:
-        read: gives it; the metric has no sample where that raises ``OSError``.
+        read: returns the value; if it raises ``OSError``, the metric has no sample.
     """
 
     label_names: Sequence[str] = ()
@@ -173,7 +173,7 @@ class Process:
     def lines(self) -> Iterator[str]:
         try:
             yield _line(self.name, {}, self._read())
-        except OSError:  # no /proc, or no file descriptor left to look into it
+        except OSError:  # no /proc, or no file descriptor left to read it
             return
 
 
@@ -224,8 +224,8 @@ def process() -> list[Process]:
 async def text(metrics: Iterable[Metric]) -> bytes:
     """Every sample of these metrics, below their ``# HELP`` and ``# TYPE``.
 
-    With 100 resources that is 400 kB and some 30 ms of work. It lets other work through every
-    :data:`TURN` lines: a scrape must not hold up a device list.
+    With 100 resources this is 400 kB and about 30 ms of work. Other work gets its turn every
+    :data:`TURN` lines, so that a scrape does not delay a device list.
     """
     parts: list[str] = []
     for metric in metrics:
@@ -248,5 +248,5 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    """As Go's ``ParseFloat`` reads it; ``le`` has to be ``+Inf`` to the letter."""
+    """A number in the notation of Go's ``ParseFloat``; ``le`` must be exactly ``+Inf``."""
     return "+Inf" if value == math.inf else repr(float(value))

@@ -1,8 +1,8 @@
-"""Metrics, probes and the status page over HTTP, in the event loop itself.
+"""Metrics, probes and the status page over HTTP, in the event loop.
 
-A server in a thread would go on answering "healthy" while the loop is stuck; this one cannot. It speaks
-as much HTTP/1.1 as scrapers, probes and browsers need: GET and HEAD of a few fixed paths, one request a
-connection, everything bounded in size, number and time. ``h11`` parses the requests and frames the answers.
+A server in a thread would still answer "healthy" while the loop is stuck. This server supports the part of
+HTTP/1.1 that scrapers, probes and browsers need: GET and HEAD of a few fixed paths, one request per
+connection, everything limited in size, number and time. ``h11`` parses the requests and frames the answers.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from .connections import Connections, drain_refused, send, while_present
 from .log import printable
 
 _ABSOLUTE = re.compile(r"https?://[^/?]+(?=[/?]|$)", re.IGNORECASE)
-"""What an absolute target has before its path (RFC 9112, 3.2.2)."""
+"""The part of an absolute target before its path (RFC 9112, 3.2.2)."""
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
-"""One part of a host name: so long at most in DNS (RFC 1035, 2.3.4), with the underscore that some have."""
+"""A part of a host name: DNS limits its length (RFC 1035, 2.3.4); some have an underscore."""
 _SCOPE = re.compile(r"[!-~]{1,15}")
-"""A network interface behind an IPv6 address: Linux has names of 15 bytes at most (IFNAMSIZ)."""
+"""A network interface after an IPv6 address: in Linux a name has at most 15 bytes (IFNAMSIZ)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one client, and all of them together, may take.
+    """Limits for one client, and for all of them together.
 
     Attributes:
         head: bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500.
         connections: connections served at a time.
-        streams: how many of them may have an answer without end, so that a page left open does not keep out
-            probes and scrapers.
+        streams: how many of them may be endless streams, so that open pages do not lock out probes and
+            scrapers.
         head_deadline: seconds a client has to send its request.
-        body_deadline: seconds a client has to take the answer: 2 MB, the page of ten thousand devices, take
-            30 s at half a megabit a second.
-        stream_deadline: seconds a client has to take each part of an answer without end.
+        body_deadline: seconds a client has to read the answer: 2 MB, the page of ten thousand devices, takes
+            30 s at half a megabit per second.
+        stream_deadline: seconds a client has to read each part of an endless stream.
     """
 
     head: int = 8192
@@ -60,7 +60,7 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to listen; an empty ``host`` means every address, IPv4 and IPv6."""
+    """The address to listen on; an empty ``host`` means every address, IPv4 and IPv6."""
 
     host: str
     port: int
@@ -70,9 +70,9 @@ class Listen:
 
 
 def parse_listen(text: str) -> Listen:
-    """Reads ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; port 0 takes any free one.
+    """Parses ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; port 0 means any free port.
 
-    An IPv4 address may be in brackets, too: who writes a template knows no more than that it is an address.
+    An IPv4 address may be in brackets as well, because a template does not know which kind it gets.
 
     Raises:
         UsageError: it is none of these.
@@ -90,7 +90,7 @@ def parse_listen(text: str) -> Listen:
     if ":" in host:
         raise UsageError(f"cannot listen on {printable(text)!r}: an IPv6 address needs brackets", hint)
     if host and not _is_name(host):
-        raise UsageError(f"cannot listen on {printable(text)!r}: that is no host name or address", hint)
+        raise UsageError(f"cannot listen on {printable(text)!r}: not a host name or address", hint)
     return Listen(host, int(port))
 
 
@@ -107,13 +107,13 @@ def _is_address(text: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Whether ``host`` can be a name or an IPv4 address; the resolver fails on others in ways of its own."""
+    """Whether ``host`` can be a name or an IPv4 address; the resolver fails in various ways on others."""
     return len(host) <= 253 and all(map(_LABEL.fullmatch, host.removesuffix(".").split(".")))
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a path answers; ``headers`` come beside those that every answer has."""
+    """The answer of a path; ``headers`` are added to those of every answer."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -123,10 +123,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer without end: what ``parts`` gives, until the client leaves or the server stops.
+    """An endless stream: the items of ``parts``, until the client leaves or the server stops.
 
-    ``parts`` is called only for a client that is served. It can be slow: whoever makes the parts must not
-    queue them. ``once`` makes the whole answer of a client for whom no stream is free: it asks again later.
+    ``parts`` is called only for a client that is served. The client may be slow, so parts must not be queued.
+    ``once`` makes the whole answer for a client if no stream is free; it asks again later.
     """
 
     parts: Callable[[], AsyncGenerator[bytes, None]]
@@ -137,9 +137,9 @@ class Stream:
 Answer = Response | Stream
 Route = Callable[[], Awaitable[Answer]]
 Verdict = tuple[bool, str]
-"""Whether all is well, and the reason if not."""
+"""Whether the check passed, and the reason if not."""
 Check = Callable[[], Verdict | Awaitable[Verdict]]
-"""Tells whether all is well; may take its time, which is to be bounded."""
+"""A check. It may take some time, which must be limited."""
 
 
 def _plain(status: HTTPStatus, text: str = "", **headers: str) -> Response:
@@ -171,7 +171,7 @@ def page(render: Callable[[], Awaitable[bytes]], content_type: str) -> Route:
 class HttpServer:
     """Serves ``routes``, a mapping of path to route.
 
-    ``start`` binds and returns the address that is really used, ``stop`` ends every connection.
+    ``start`` binds and returns the actual address, ``stop`` ends every connection.
     """
 
     def __init__(self, listen: Listen, routes: Mapping[str, Route], limits: Limits | None = None) -> None:
@@ -186,16 +186,16 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> Listen:
-        """Begins to listen.
+        """Starts to listen.
 
         Raises:
-            EnvironmentFailure: the address is in use, not ours, or not permitted.
+            EnvironmentFailure: the address is in use, not of this machine, or not permitted.
         """
         try:
             self._server = await self._bind()
         except (socket.gaierror, UnicodeError) as error:  # the latter from IDNA
             scope = self._listen.host.partition("%")[2]
-            reason = f"no network interface {scope} here" if scope else "the host name cannot be resolved"
+            reason = f"no network interface {scope}" if scope else "the host name cannot be resolved"
             raise EnvironmentFailure(
                 f"cannot listen on {self._listen}: {reason}",
                 "give an address of this machine with --listen",
@@ -268,9 +268,9 @@ class HttpServer:
 
 
 def _path(target: str) -> str | None:
-    """The path of a target such as ``/healthz?verbose`` or ``http://node:9400/healthz``; None of any other.
+    """The path of a target such as ``/healthz?verbose`` or ``http://node:9400/healthz``; ``None`` for others.
 
-    Proxies send the second form, and a server has to take it (RFC 9112, 3.2.2). Who is meant is not asked.
+    Proxies send the second form, and a server must accept it (RFC 9112, 3.2.2). The host is ignored.
     """
     if absolute := _ABSOLUTE.match(target):
         target = target[absolute.end() :]
@@ -295,7 +295,7 @@ class _Exchange:
         """
         size = 0
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            # one byte more than permitted, so that h11 sees that it is too much
+            # one byte more than permitted, so that h11 reports the excess
             data = await reader.read(self._limits.head + 1 - size)
             size += len(data)
             self._http.receive_data(data)
@@ -305,7 +305,7 @@ class _Exchange:
         return event
 
     def encode(self, answer: Answer) -> list[bytes]:
-        """The bytes of the whole answer, those of a body uncopied; for a stream only what goes before it."""
+        """The bytes of the whole answer, without copying the body; for a stream only the head."""
         body = answer.body if isinstance(answer, Response) else None
         headers = {
             "Content-Type": answer.content_type,
@@ -324,7 +324,7 @@ class _Exchange:
         return self._http.send_with_data_passthrough(h11.Data(data=data)) or []
 
     async def push(self, stream: Stream, writer: asyncio.StreamWriter) -> None:
-        """Sends an answer without end."""
+        """Sends an endless stream."""
         writer.write(b"".join(self.encode(stream)))
         async with aclosing(stream.parts()) as parts:
             async for part in parts:
@@ -334,12 +334,12 @@ class _Exchange:
 
 
 def _every_address(port: int) -> socket.socket:
-    """One socket for IPv4 and IPv6, or for IPv4 where the kernel has no IPv6."""
+    """One socket for IPv4 and IPv6, or only for IPv4 if the kernel has no IPv6."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         except OSError as error:
-            # IPv6 is compiled in but switched off (ipv6.disable, disable_ipv6)
+            # IPv6 is compiled in but disabled (ipv6.disable, disable_ipv6)
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 raise
     return socket.create_server(("", port))
@@ -351,7 +351,7 @@ def _reason(error: OSError) -> str:
         errno.EADDRNOTAVAIL: "this machine has no such address",
         errno.EACCES: "no permission for this port",
     }
-    # asyncio since Python 3.13 leaves the number out when no address could be bound
+    # since Python 3.13 asyncio omits the error number if no address could be bound
     return known.get(error.errno or errno.EADDRNOTAVAIL, error.strerror or "the kernel refused")
 
 

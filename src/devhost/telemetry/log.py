@@ -1,10 +1,10 @@
-"""The log: short event-like messages with fields, as text for people or JSON for machines, on stderr.
+"""The log on stderr: fixed messages with fields, as text for people or JSON for programs.
 
     log = get(__name__)
     log.info("registered", resource=name, devices=4)
 
-It is the standard library's logging underneath, so what libraries and backends log comes out the same
-way. A plain logger passes fields as ``extra={"fields": {...}}``.
+It is based on the standard library's logging, so messages of libraries and backends have the same format. A
+plain logger passes fields as ``extra={"fields": {...}}``.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ Level = Literal["debug", "info", "warning", "error"]
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _NEEDS_QUOTES = re.compile(r'[\s"=\\]')
 _DEPTH = 8
-"""Levels of a field's value that JSON shows; devhost's own have two at most."""
+"""Levels of a field's value that JSON shows; those of devhost have at most two."""
 _DEEPER = "\u2026"
-"""What stands for anything below them."""
+"""Replaces anything below them."""
 _RESERVED = ("time", "level", "logger", "message", "exception")
 
 
 def printable(text: str) -> str:
-    """``text`` with every character that is not seen as itself written as ``\\n``, ``\\x1b``, ``\\u202e`` …
+    """``text`` with every character that does not print escaped as ``\\n``, ``\\x1b``, ``\\u202e`` …
 
-    A device's attribute is whatever its firmware says; it must not be able to forge a log line, steer a
-    terminal, turn the direction of what stands beside it, or look like another one's. What is seen goes by
-    Unicode's categories, as ``str.isprintable`` has them: no control or format character (Cc, Cf), no line
-    end of any script (Zl, Zp), no blank but the ordinary one (Zs), nothing whose look is not settled (Co, Cn)
-    and no byte that was not UTF-8, as Python keeps it (Cs), for no stream could encode it.
+    Attributes of a device come from its firmware. They must not be able to forge a log line, control a
+    terminal, change the direction of the text around them, or look like another attribute. The decision
+    follows Unicode's categories, as in ``str.isprintable``: escaped are control and format characters (Cc,
+    Cf), line and paragraph separators (Zl, Zp), every space but the ordinary one (Zs), private and unassigned
+    characters (Co, Cn), and bytes that are not UTF-8, which Python keeps as surrogates (Cs) and no stream can
+    encode.
 
-    The joiners that some scripts and emoji are written with (U+200C, U+200D) are format characters as well:
-    with them written out a word stays legible, and two names that differ in them can be told apart.
+    The joiners in some scripts and emoji (U+200C, U+200D) are format characters as well: if they are escaped
+    a word stays legible, and two names that differ only in them can be distinguished.
     """
     if text.isprintable():
         return text
@@ -65,27 +66,27 @@ class Log:
         self._fields = fields
 
     def bind(self, /, **fields: object) -> Log:
-        """The same log with these fields on every line."""
+        """The same log with these fields in every line."""
         return Log(self._logger, {**self._fields, **fields})
 
     def debug(self, message: str, /, **fields: object) -> None:
-        """Something only a developer follows."""
+        """A detail that only developers need."""
         self._write(logging.DEBUG, message, fields)
 
     def info(self, message: str, /, **fields: object) -> None:
-        """A state changed as it should."""
+        """A normal change of state."""
         self._write(logging.INFO, message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """A state changed for the worse and devhost goes on; it will say so when that is over."""
+        """A problem that devhost survives. Its end is logged as well."""
         self._write(logging.WARNING, message, fields)
 
     def error(self, message: str, /, **fields: object) -> None:
-        """Somebody has to act."""
+        """A problem that a person must fix."""
         self._write(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, **fields: object) -> None:
-        """A bug: an error line with the traceback of the exception now being handled."""
+        """A bug: an error with the traceback of the current exception."""
         self._write(logging.ERROR, message, fields, exc_info=True)
 
     def _write(
@@ -93,7 +94,7 @@ class Log:
     ) -> None:
         if self._logger.isEnabledFor(level):
             extra = {"fields": {**self._fields, **fields}}
-            # %-formatting is skipped without arguments, so a message may hold a percent sign
+            # without arguments %-formatting is skipped, so a message may contain a percent sign
             self._logger.log(level, message, extra=extra, exc_info=exc_info, stacklevel=3)
 
 
@@ -103,16 +104,16 @@ def get(name: str) -> Log:
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic in the stubs only
-    """Our handler, of a type of its own so that a second :func:`configure` finds and replaces it."""
+    """The handler of devhost; its type lets a second :func:`configure` find and replace it."""
 
 
 def configure(format: Format = "text", level: Level = "info") -> None:
     """Sends every log line of this process to stderr; a second call replaces the first.
 
-    ``level`` holds for devhost and its backends. Libraries (grpc, asyncio …) speak from
-    ``warning`` on, also when devhost debugs. The C core of gRPC writes past Python's logging, in a form
-    of its own, what it also reports as errors of calls: it is silenced unless ``GRPC_VERBOSITY`` is set,
-    which has an effect only before grpc is first imported.
+    ``level`` applies to devhost and its backends. Libraries (grpc, asyncio …) log from ``warning`` on, at any
+    level of devhost. The C core of gRPC bypasses Python's logging, and uses another format for errors that it
+    also reports for calls. It is silenced unless ``GRPC_VERBOSITY`` is set, which has an effect only before
+    grpc is first imported.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     handler = _Stderr(sys.stderr)
@@ -130,7 +131,7 @@ def configure(format: Format = "text", level: Level = "info") -> None:
 class TextFormatter(logging.Formatter):
     """``12:00:01.123 INFO devhost.host.host registered resource=rdma/hca devices=4``, in local time.
 
-    A traceback follows on lines that begin with ``|``, which no event line does.
+    A traceback follows on lines that begin with ``|``, unlike any other line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -148,9 +149,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ``time`` (RFC 3339, UTC, ms), ``level``, ``logger``, ``message``, the fields.
+    """One JSON object per line: ``time`` (RFC 3339, UTC, ms), ``level``, ``logger``, ``message``, the fields.
 
-    A field that bears one of these names, or ``exception``, comes out with an underscore behind it.
+    A field with one of these names, or ``exception``, gets an underscore appended.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -181,7 +182,7 @@ def _exception(record: logging.LogRecord) -> str:
 
 
 def _show(value: object) -> str:
-    """A field's value as text: quoted as soon as a reader could take it for something else."""
+    """A field's value as text, in quotes if it would be ambiguous without."""
     if isinstance(value, float):
         text = f"{value:.6g}"
     elif isinstance(value, list | tuple | set | frozenset):
@@ -195,10 +196,10 @@ def _show(value: object) -> str:
 
 
 def _plain(value: object, depth: int = _DEPTH) -> object:
-    """A field's value as JSON has it; NaN and infinity, which JSON lacks, become strings.
+    """A field's value for JSON; NaN and infinity, which JSON lacks, become strings.
 
-    What does not print is escaped as in every other place that shows it, so that one search finds it in all.
-    What lies deeper than ``depth`` levels, as everything does in a list that contains itself, is left out.
+    Characters that do not print are escaped as everywhere else, so that one search finds the text in all
+    places. Levels below ``depth`` are omitted, which also ends recursive lists.
     """
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value

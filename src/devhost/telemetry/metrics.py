@@ -1,7 +1,7 @@
-"""What devhost counts: one table of metrics, and calls named after what happened.
+"""The metrics of devhost: one table, and methods named after what happened.
 
-Every series of a resource, backend or observer exists at zero from the moment it is known, so that ``rate()``
-and ``absent()`` work from the first scrape, and ends when it goes. Durations are in seconds. An event of an
+Every series of a resource, backend or observer exists at zero as soon as it is known, so that ``rate()`` and
+``absent()`` work from the first scrape, and ends when it is removed. Durations are in seconds. An event of an
 unknown resource or backend is dropped, so that a late event cannot bring back series that have ended.
 """
 
@@ -26,17 +26,17 @@ class CallFailure(StrEnum):
     """Why an Allocate or PreStartContainer call failed."""
 
     INVALID = "invalid"
-    """The call itself was wrong: no ids, unknown ids, or one id twice."""
+    """The call was invalid: no ids, unknown ids, or one id twice."""
     UNHEALTHY = "unhealthy"
     """A device is known to be unusable."""
     MISSING = "missing"
-    """A device node or mount that the container needs is not there."""
+    """A device node or mount that the container needs is missing."""
     REFUSED = "refused"
-    """The backend said that the device cannot be handed out now."""
+    """The backend refused to hand out the device now."""
     TIMEOUT = "timeout"
     """The backend did not answer in time."""
     ERROR = "error"
-    """The backend failed or answered nonsense."""
+    """The backend failed or returned an invalid answer."""
 
 
 class BackendFailure(StrEnum):
@@ -47,7 +47,7 @@ class BackendFailure(StrEnum):
     TIMEOUT = "timeout"
     """It did not answer within its deadline."""
     INVALID = "invalid"
-    """It answered something that cannot be used."""
+    """It returned an unusable answer."""
 
 
 class ObserverFailure(StrEnum):
@@ -60,28 +60,28 @@ class ObserverFailure(StrEnum):
 
 
 class Guess(StrEnum):
-    """How it turned out that two requests were taken for one container's."""
+    """The outcome of a guess that two requests belong to one container."""
 
     RIGHT = "right"
     """One container has the devices of both."""
     WRONG = "wrong"
     """Two containers have them."""
     UNKNOWN = "unknown"
-    """The kubelet has not said in time who has them."""
+    """The kubelet did not report in time which container has them."""
 
 
 Held = tuple[str, str, tuple[str, str, str] | None]
 """A resource, one of its devices, and the container that holds it: namespace, pod and name, if known."""
 Wrong = tuple[Mapping[ProblemKind, int], Iterable[tuple[str, str, str]]]
-"""How many problems there are, by kind; and kind, subject and reason of each that is to be named."""
+"""The number of problems by kind; and kind, subject and reason of each that is named."""
 Left = tuple[str, str]
-"""The resource that a device has left, and the reason."""
+"""The resource that a device left, and the reason."""
 Entry = tuple[str, str, str, bool, int]
 """An entry's place in the file, name and backend, whether it is optional, and its number of devices."""
 
 Owner = Literal["resource", "prepared", "backend", "labels", "observer"]
 """What series belong to: its name is their first label, and they end with it. ``prepared`` is a resource for
-which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are wanted."""
+which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are enabled."""
 
 
 _OWN_LABEL: Mapping[Owner, str] = {
@@ -100,8 +100,8 @@ class Declaration:
     Attributes:
         name: without ``devhost_``.
         owner: what its series belong to; ``None`` for the host itself.
-        more: the labels besides that of the owner.
-        values: every value of the last label, where it is fixed: all these series exist from the start.
+        more: the labels in addition to that of the owner.
+        values: every value of the last label, if these are fixed: all these series exist from the start.
         starts: whether the series of an owner exist as soon as it is added.
         buckets: the upper ends of a histogram's buckets.
         scraped: whether its samples are made at each scrape instead of counted.
@@ -170,25 +170,27 @@ TABLE = (
     Declaration(
         "histogram", "prefer_seconds", "Time to answer GetPreferredAllocation.", "resource", buckets=_CALL
     ),
-    Declaration("counter", "registrations_total", "Registrations the kubelet took.", "resource"),
+    Declaration("counter", "registrations_total", "Registrations accepted by the kubelet.", "resource"),
     Declaration(
         "counter", "registration_failures_total", "Registrations that failed or were refused.", "resource"
     ),
-    Declaration("gauge", "streams", "ListAndWatch streams open now; 1 is right.", "resource"),
+    Declaration("gauge", "streams", "Open ListAndWatch streams; normally 1.", "resource"),
     Declaration("counter", "lists_total", "Device lists sent to the kubelet.", "resource"),
     Declaration("gauge", "list_size_devices", "Devices in the last list sent.", "resource"),
     Declaration("gauge", "list_revision", "Revision of the last list sent.", "resource"),
     Declaration(
         "histogram",
         "event_to_list_seconds",
-        "From an event to the list it caused.",
+        "Time from an event to the resulting device list.",
         "resource",
         buckets=_EVENT,
     ),
     Declaration(
         "histogram", "discovery_seconds", "Time of one successful discovery.", "backend", buckets=_SCAN
     ),
-    Declaration("gauge", "backend_degraded", "1 while the backend works on its last good list.", "backend"),
+    Declaration(
+        "gauge", "backend_degraded", "1 while the backend fails and its last good list is used.", "backend"
+    ),
     Declaration(
         "counter",
         "backend_failures_total",
@@ -200,7 +202,7 @@ TABLE = (
     Declaration(
         "gauge",
         "provisioning",
-        "1 for the state in which the backend's provisioning of hardware is, 0 for the others.",
+        "1 for the state of the backend's hardware provisioning, 0 for the other states.",
         "backend",
         more=("state",),
         starts=False,
@@ -209,16 +211,16 @@ TABLE = (
     Declaration(
         "counter",
         "label_files_total",
-        "Times the backend's file of node labels was written or removed.",
+        "Times the backend's node label file was written or removed.",
         "labels",
     ),
     Declaration(
-        "counter", "label_failures_total", "Times its labels could not be told or written.", "labels"
+        "counter", "label_failures_total", "Failures to get the backend's labels or to write them.", "labels"
     ),
     Declaration(
         "gauge",
         "observer_paused",
-        "1 while the observer is not called because it failed or hung.",
+        "1 while the observer is paused because it failed or hung.",
         "observer",
     ),
     Declaration(
@@ -232,14 +234,16 @@ TABLE = (
     Declaration(
         "counter",
         "observer_dropped_total",
-        "News dropped because the observer was too slow or paused.",
+        "Events dropped because the observer was too slow or paused.",
         "observer",
     ),
-    Declaration("gauge", "plan_refusals", "Devices the plan leaves out now.", more=("reason",), starts=False),
+    Declaration(
+        "gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",), starts=False
+    ),
     Declaration(
         "counter",
         "affinity_guesses_total",
-        "Pairs of requests taken for one container's, by how it turned out.",
+        "Pairs of requests assumed to belong to one container, by outcome.",
         more=("result",),
         values=tuple(Guess),
     ),
@@ -259,11 +263,11 @@ TABLE = (
         more=("version",),
         values=(__version__,),
     ),
-    Declaration("gauge", "problems", "Things that are wrong now.", more=("kind",), scraped=True),
+    Declaration("gauge", "problems", "Current problems.", more=("kind",), scraped=True),
     Declaration(
         "gauge",
         "problem_info",
-        "1 for each thing that is wrong now, at most 100.",
+        "1 for each current problem, at most 100.",
         more=("kind", "subject", "reason"),
         scraped=True,
     ),
@@ -277,7 +281,7 @@ TABLE = (
     Declaration(
         "gauge",
         "entry_devices",
-        "Devices that an entry of the file serves now, those of all resources that it makes.",
+        "Devices that an entry of the configuration serves, in all its resources.",
         more=("entry", "resource", "backend", "optional"),
         scraped=True,
     ),
@@ -292,15 +296,15 @@ TABLE = (
 """Every metric, in the order of a scrape and of ``docs/metrics.md``."""
 
 MOST_REASONS = 20
-"""Reasons for which devices of one resource are unhealthy that have series of their own."""
+"""The maximum number of reasons for unhealthy devices of a resource with separate series."""
 
 OTHER_REASONS = "other reasons"
-"""What stands for all others."""
+"""The label value for all other reasons."""
 
 
 @dataclass(slots=True)
 class _Resource:
-    """What is known of a resource; ``reasons`` are those its devices are unhealthy for."""
+    """A known resource; ``reasons`` are the reasons of its unhealthy devices."""
 
     backend: str
     prepares: bool
@@ -359,23 +363,23 @@ class Metrics:
             series.observe(seconds)
 
     def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
-        """From now on says who holds what, with the names of pods.
+        """Adds the metric of which container holds which device, with the names of pods.
 
         Args:
-            held: gives each device and container once.
+            held: returns each pair of device and container once.
         """
         self._held = held
 
     def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
-        """From now on reports how many devices each entry of the file has.
+        """Adds the metric of the number of devices of each entry of the configuration.
 
         Args:
-            listed: gives every entry.
+            listed: returns every entry.
         """
         self._entries = listed
 
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
-        """From now on reports what is wrong, and which devices left recently, as these say at each scrape."""
+        """Adds the metrics of problems and of devices that left recently, as returned at each scrape."""
         self._wrong, self._left = wrong, left
 
     def collect(self) -> Iterator[Metric]:
@@ -391,7 +395,7 @@ class Metrics:
     def _scrape(self) -> Iterator[tuple[str, Iterable[tuple[Sequence[str], float]]]]:
         counts, named = self._wrong()
         yield "problems", (((kind,), counts.get(kind, 0)) for kind in get_args(ProblemKind))
-        # a series must not be there twice
+        # a series must not occur twice
         infos = dict.fromkeys((kind, subject, printable(reason)) for kind, subject, reason in named)
         yield "problem_info", ((info, 1) for info in infos)
         yield "devices_left", Counter((name, printable(reason)) for name, reason in self._left()).items()
@@ -415,7 +419,7 @@ class Metrics:
     def resource_added(self, resource: str, backend: str, prepares: bool = False) -> None:
         """The plan has a resource of this name: its series exist from now on, at zero.
 
-        ``prepares`` is whether the kubelet calls PreStartContainer for it; else there are no series of that.
+        ``prepares`` is whether the kubelet calls PreStartContainer for it; otherwise it has no such series.
         """
         known = self._resources.get(resource)
         if known is not None and (known.backend, known.prepares) == (backend, prepares):
@@ -435,7 +439,7 @@ class Metrics:
             self._end("prepared", resource)
 
     def devices(self, resource: str, healthy: int, unhealthy: Mapping[str, int]) -> None:
-        """The resource's inventory now has so many tokens (replicas count), those unhealthy by reason."""
+        """The numbers of healthy tokens in the resource's inventory, and of unhealthy ones by reason."""
         known = self._resources.get(resource)
         if known is None:
             return
@@ -456,7 +460,7 @@ class Metrics:
             family.labels(resource, backend, "Unhealthy", reason).value = count
 
     def registered(self, resource: str) -> None:
-        """The kubelet took a registration."""
+        """The kubelet accepted a registration."""
         self._add("registrations_total", resource)
 
     def registration_failed(self, resource: str) -> None:
@@ -464,11 +468,11 @@ class Metrics:
         self._add("registration_failures_total", resource)
 
     def streams(self, resource: str, count: int) -> None:
-        """So many ListAndWatch streams are open now."""
+        """The number of open ListAndWatch streams changed."""
         self._set("streams", resource, to=count)
 
     def list_sent(self, resource: str, devices: int, revision: int, since_event: float | None) -> None:
-        """A list left for the kubelet; ``since_event`` is ``None`` when no event caused it."""
+        """A list was sent to the kubelet; ``since_event`` is ``None`` if no event caused it."""
         self._add("lists_total", resource)
         self._set("list_size_devices", resource, to=devices)
         self._set("list_revision", resource, to=revision)
@@ -499,7 +503,7 @@ class Metrics:
         self._observe("prefer_seconds", resource, seconds=seconds)
 
     def affinity_guessed(self, result: Guess) -> None:
-        """It is known now, or never will be, whether a guess that devices were drawn by was right."""
+        """The outcome of a guess, used to choose devices, is known, or it never will be."""
         self._add("affinity_guesses_total", result)
 
     def backend_added(self, backend: str) -> None:
@@ -511,7 +515,7 @@ class Metrics:
         self._end("backend", backend)
 
     def discovered(self, backend: str, seconds: float) -> None:
-        """A discovery succeeded and took so long."""
+        """A discovery succeeded; ``seconds`` is its duration."""
         self._observe("discovery_seconds", backend, seconds=seconds)
 
     def backend_failed(self, backend: str, kind: BackendFailure) -> None:
@@ -519,36 +523,36 @@ class Metrics:
         self._add("backend_failures_total", backend, kind)
 
     def backend_degraded(self, backend: str, degraded: bool) -> None:
-        """The backend works on its last good list (``True``), or is healthy again (``False``)."""
+        """The backend fails and its last good list is used (``True``), or it works again (``False``)."""
         self._set("backend_degraded", backend, to=degraded)
 
     def provisioning(self, backend: str, states: Mapping[str, bool]) -> None:
-        """The state of the hardware changed: every state there is, and whether it is the present one."""
+        """The state of the hardware changed: every state, and whether it is the current one."""
         if self._numbers["backend_degraded"].find(backend):
             for state, present in states.items():
                 self._numbers["provisioning"].labels(backend, state).value = present
 
     def labels_wanted(self, backend: str) -> None:
-        """Node labels of the backend are wanted: their series exist from now on, at zero."""
+        """Node labels of the backend are enabled: their series exist from now on, at zero."""
         self._begin("labels", backend)
 
     def labels_unwanted(self, backend: str) -> None:
-        """None are wanted any longer: their series end."""
+        """Node labels of the backend are disabled: their series end."""
         self._end("labels", backend)
 
-    def labels_written(self, backend: str, labels: int, anew: bool) -> None:
-        """Its file has so many labels; ``anew`` is whether it had to be made, changed or removed for that."""
+    def labels_written(self, backend: str, labels: int, written: bool) -> None:
+        """The number of labels in its file; ``written`` is whether the file was made, changed or removed."""
         self._set("labels", backend, to=labels)
-        self._add("label_files_total", backend, by=anew)
+        self._add("label_files_total", backend, by=written)
 
     def labels_failed(self, backend: str) -> None:
-        """The backend did not give its labels, or the file could not be written."""
+        """The backend did not return its labels, or the file could not be written."""
         self._add("label_failures_total", backend)
 
     def planned(self, refusals: Mapping[str, int]) -> None:
-        """A new plan is in effect; ``refusals`` is how many devices it left out, by a short fixed reason.
+        """A new plan is in effect; ``refusals`` is the number of devices that it refuses, by kind.
 
-        A reason of an earlier plan that is not among them goes to zero.
+        Kinds of an earlier plan that are not among them are set to zero.
         """
         self._refusals.update(refusals)
         for reason in self._refusals:
@@ -560,7 +564,7 @@ class Metrics:
         self._reloaded(True)
 
     def config_rejected(self) -> None:
-        """A changed configuration was refused and the old one stays."""
+        """A changed configuration was refused, and the previous one stays in effect."""
         self._reloaded(False)
 
     def _reloaded(self, success: bool) -> None:
@@ -568,11 +572,11 @@ class Metrics:
         self._set("config_last_reload_timestamp_seconds", to=self._clock())
 
     def observer_added(self, observer: str) -> None:
-        """An observer listens: its series exist from now on, at zero."""
+        """An observer is used: its series exist from now on, at zero."""
         self._begin("observer", observer)
 
     def observer_removed(self, observer: str) -> None:
-        """The observer is called no longer: its series end."""
+        """The observer is no longer called: its series end."""
         self._end("observer", observer)
 
     def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
@@ -580,9 +584,9 @@ class Metrics:
         self._add("observer_failures_total", observer, kind)
 
     def observer_dropped(self, observer: str, news: int) -> None:
-        """So many events were dropped because the observer was too slow, or paused."""
+        """Events were dropped because the observer was too slow or paused."""
         self._add("observer_dropped_total", observer, by=news)
 
     def observer_paused(self, observer: str, paused: bool) -> None:
-        """The observer is not called for a while (``True``), or called again (``False``)."""
+        """The observer is paused (``True``), or called again (``False``)."""
         self._set("observer_paused", observer, to=paused)

@@ -1,4 +1,4 @@
-"""The newest state of something, put together once for all who watch it, and never for nobody."""
+"""The newest state of something, made once for all watchers, and only if there are any."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ D = TypeVar("D")
 T = TypeVar("T")
 
 INTERVAL = 0.25
-"""Seconds between two states that one watcher gets, or more where they take long to make."""
+"""The minimum time in seconds between two states for one watcher; longer if they take long to make."""
 REST = 10
-"""Times what making a state took: so long at least until the next one, so that no burst of changes keeps the
-event loop busy with telling of itself."""
+"""The minimum pause before the next state, as a multiple of the time to make one, so that a burst of changes
+does not keep the event loop busy with reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made(Generic[T]):
-    """A state's form; after how many changes the state was taken, and when."""
+    """The form of a state, the number of changes before it, and its time."""
 
     changes: int
     began: float
@@ -28,19 +28,19 @@ class _Made(Generic[T]):
 
 
 class Newest(Generic[D, T]):
-    """A state in some form, made anew only after a change and only when somebody wants it.
+    """A state in some form, rebuilt only after a change and only if a watcher wants it.
 
-    Whoever follows misses what lay between and gets the newest; nothing is queued for anybody. Many who want
-    it at one time wait for the same one.
+    Watchers skip intermediate states and get the newest; nothing is queued. Watchers that want it at the same
+    time wait for the same one.
 
     Args:
-        state: puts the present state together, a value that nobody changes later; called in the event loop.
-        form: what watchers get of it; called in a thread, for on a node with many devices it takes some
-            hundred milliseconds in which a device list or an Allocate would have to wait.
-        interval: seconds between two states that one watcher gets.
-        rest: times what making a state took; so long at least passes between two of them.
-        stale: seconds after which a newcomer gets a new one although no change was told.
-        refresh: seconds after which those who follow get a new one although no change was told.
+        state: makes the current state, a value that never changes later; called in the event loop.
+        form: makes what watchers get; called in a thread, because on a node with many devices it takes about
+            a hundred milliseconds, which would delay a device list or an Allocate.
+        interval: the minimum number of seconds between two states for one watcher.
+        rest: the minimum pause between two states, as a multiple of the time to make one.
+        stale: seconds after which a new watcher gets a new state even without a change.
+        refresh: seconds after which existing watchers get a new state even without a change.
     """
 
     def __init__(
@@ -66,20 +66,19 @@ class Newest(Generic[D, T]):
         self._took = 0.0
 
     def changed(self) -> None:
-        """The state would now read otherwise. Costs next to nothing."""
+        """The state changed. This is inexpensive."""
         self._changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def now(self) -> T:
-        """The present state; one that no change has made wrong is made again only once it is stale."""
+        """The current state. Without a change it is rebuilt only when it is stale."""
         return await self._since(_time() - self._stale)
 
     async def recent(self, age: float) -> T:
-        """One that is at most ``age`` seconds old, or ten times what making it took. It may lack changes.
+        """A state at most ``age`` seconds old, or ten times the time to make it. It may lack changes.
 
-        For those who ask again and again: few are made, however many they are and however often the state
-        changes.
+        For clients that poll: few states are made, regardless of the number of clients and changes.
         """
         latest = self._latest
         if latest is not None and _time() - latest.began <= max(age, self._rest * self._took):
@@ -87,7 +86,7 @@ class Newest(Generic[D, T]):
         return await self.now()
 
     async def follow(self) -> AsyncGenerator[T, None]:
-        """The present state, and again after changes, for as long as somebody asks."""
+        """Yields the current state, and again after changes."""
         state = await self.now()
         while True:
             seen = self._seen
@@ -110,13 +109,15 @@ class Newest(Generic[D, T]):
         return self._latest.changes if self._latest else 0
 
     async def _since(self, oldest: float) -> T:
-        """One that no change has made wrong, and that is not from before ``oldest``."""
+        """A state without changes since, and not older than ``oldest``."""
         asked = self._changes
         while (latest := self._latest) is None or latest.changes < asked or latest.began < oldest:
             if self._making is None:
                 self._making = asyncio.create_task(self._make())
                 self._making.add_done_callback(self._made)
-            await asyncio.shield(self._making)  # whoever leaves meanwhile leaves it to the others
+            await asyncio.shield(
+                self._making
+            )  # a watcher that is cancelled must not cancel it for the others
         return latest.form
 
     async def _make(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the status socket lives: one directory per user, one file name per kubelet directory."""
+"""The path of the status socket: one directory per user, one file name per kubelet directory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's path: ``sun_path`` holds 108 with the closing zero (unix(7))."""
 
 _OVERRIDE = "DEVHOST_RUNTIME_DIR"
-_ELSEWHERE = "name another place for the socket: `run --status-socket`, `status --socket`"
+_ELSEWHERE = "choose another path for the socket: `run --status-socket`, `status --socket`"
 
 
 def runtime_dir() -> Path:
-    """The directory of this user's status sockets, whether or not it exists.
+    """The directory of this user's status sockets, which need not exist.
 
     ``$DEVHOST_RUNTIME_DIR`` if set; ``/run/devhost`` for root; else ``devhost`` in
     ``$XDG_RUNTIME_DIR``, and ``/tmp/devhost-<uid>`` without one.
@@ -34,10 +34,10 @@ def runtime_dir() -> Path:
 
 
 def make_runtime_dir() -> Path:
-    """The runtime directory, made if need be, and certainly ours alone.
+    """The runtime directory, created if necessary, and accessible only to this user.
 
-    One that is ours and that others may write to is closed to them, if it is empty: so a volume of Kubernetes
-    comes, an emptyDir with mode 0777, and a hostPath of type DirectoryOrCreate with 0755.
+    If it belongs to this user, is writable by others and empty, its mode is changed: Kubernetes creates an
+    emptyDir with mode 0777, and a hostPath of type DirectoryOrCreate with 0755.
 
     Raises:
         EnvironmentFailure: it cannot be made, or it is not safe.
@@ -48,7 +48,7 @@ def make_runtime_dir() -> Path:
         mode = _mode_of_ours(path)
         if mode & 0o077:
             path.chmod(0o700)
-        if mode & 0o022 and any(path.iterdir()):  # looked at when nobody can add anything any more
+        if mode & 0o022 and any(path.iterdir()):  # checked after others can no longer add files
             path.chmod(stat.S_IMODE(mode))
             raise _open_to_others(path)
     except FileExistsError as error:
@@ -61,16 +61,16 @@ def make_runtime_dir() -> Path:
 
 
 def _mode_of_ours(path: Path) -> int:
-    """The mode of a directory that is ours.
+    """The mode of a directory that must belong to this user.
 
-    In ``/tmp`` anybody may create a directory of our name before we do.
+    In ``/tmp`` any user can create a directory of this name first.
     """
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise EnvironmentFailure(f"{path} is not a directory", f"remove it, or {_ELSEWHERE}")
     if found.st_uid != os.geteuid():
         raise EnvironmentFailure(
-            f"{path} belongs to user {found.st_uid}, not to us ({os.geteuid()})",
+            f"{path} belongs to user {found.st_uid}, not to this user ({os.geteuid()})",
             f"remove it, or {_ELSEWHERE}",
         )
     return found.st_mode
@@ -78,7 +78,7 @@ def _mode_of_ours(path: Path) -> int:
 
 def _open_to_others(path: Path) -> EnvironmentFailure:
     return EnvironmentFailure(
-        f"{path} can be written by other users", f"run `chmod 700 {path}` if what is in it is yours"
+        f"{path} is writable by other users", f"run `chmod 700 {path}` if its content is yours"
     )
 
 
@@ -92,7 +92,7 @@ def sockets() -> list[Path]:
     """Every socket file in the runtime directory, live or not; none if it does not exist.
 
     Raises:
-        EnvironmentFailure: the directory may not be read, or it is not safe.
+        EnvironmentFailure: the directory cannot be read, or it is not safe.
     """
     try:
         if _mode_of_ours(runtime_dir()) & 0o022:
@@ -101,14 +101,14 @@ def sockets() -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise EnvironmentFailure(f"cannot look into {runtime_dir()}: {error.strerror}", _ELSEWHERE) from error
+        raise EnvironmentFailure(f"cannot read {runtime_dir()}: {error.strerror}", _ELSEWHERE) from error
 
 
 def is_live(path: Path) -> bool:
     """Whether a process listens on the socket ``path``. Never waits.
 
     Raises:
-        OSError: it cannot be told, for instance for lack of permission.
+        OSError: this cannot be determined, for example without permission.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
@@ -121,19 +121,19 @@ def is_live(path: Path) -> bool:
 
 
 def bind(path: Path) -> socket.socket:
-    """A listening unix socket at ``path`` with mode 0600; a dead socket left there is replaced.
+    """A listening unix socket at ``path`` with mode 0600; a dead socket there is replaced.
 
     Raises:
-        EnvironmentFailure: something else lies there, or the directory does not allow it.
+        EnvironmentFailure: another file is there, or the directory does not allow it.
         FileExistsError: a live process listens there.
     """
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise EnvironmentFailure(
-            f"the status socket's path is over {MAX_SOCKET_PATH} bytes: {path}",
+            f"the path of the status socket is longer than {MAX_SOCKET_PATH} bytes: {path}",
             "choose a shorter --status-socket",
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # bind creates the file with the mode the umask leaves, so it is never open to others, not even briefly
+    # bind creates the file with the mode of the umask, so others never have access, not even briefly
     umask = os.umask(0o177)
     try:
         _remove_dead(path)
@@ -145,9 +145,9 @@ def bind(path: Path) -> socket.socket:
         if not isinstance(error, OSError) or isinstance(error, FileExistsError):
             raise
         if error.errno == errno.EADDRINUSE:
-            raise FileExistsError(path) from error  # somebody was faster
+            raise FileExistsError(path) from error  # another process was faster
         raise EnvironmentFailure(
-            f"cannot make the status socket {path}: {error.strerror}", _ELSEWHERE
+            f"cannot create the status socket {path}: {error.strerror}", _ELSEWHERE
         ) from error
     finally:
         os.umask(umask)
@@ -160,7 +160,7 @@ def _remove_dead(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise EnvironmentFailure(f"{path} is in the way: it is not a socket", f"remove it, or {_ELSEWHERE}")
+        raise EnvironmentFailure(f"{path} exists and is not a socket", f"remove it, or {_ELSEWHERE}")
     if is_live(path):
         raise FileExistsError(path)
     path.unlink()

@@ -1,9 +1,9 @@
 """Serves the status document on a local unix socket.
 
 A client sends one JSON line. ``{"want": "status"}`` is answered with one line, the document.
-``{"want": "watch"}`` is answered with the document now and again after each change, at most four a
-second, until the client closes its side. A request that is not understood is answered with
-``{"error": "..."}``. A client that says nothing, or does not take what it is told, is dropped.
+``{"want": "watch"}`` is answered with the document now and after each change, at most four per
+second, until the client closes its side. An unknown request is answered with
+``{"error": "..."}``. A client that sends nothing, or does not read its answer, is disconnected.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket as Socket
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
@@ -26,17 +28,18 @@ from .newest import INTERVAL, Newest
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much clients may take, and how often the socket's own file is checked.
+    """Limits for clients, and how often the socket's file is checked.
 
     Attributes:
         clients: connections served at a time.
-        watchers: how many of them may watch, so that a terminal that was left open keeps no question out.
-        request: bytes of a request line.
-        deadline: seconds a client has to send its request, and to take the answer.
-        watch_deadline: seconds a watching client has to take each document: a person may stop its terminal
+        watchers: how many of them may watch, so that open terminals do not block other requests.
+        request: the maximum length of a request in bytes.
+        deadline: seconds a client has to send its request, and to read the answer.
+        watch_deadline: seconds a watching client has to read each document: a user may stop its terminal
             for a moment.
         check: seconds between checks that the socket's file still exists: a job that clears runtime
             directories may remove it.
+        retry: seconds before the first retry to create the socket; the delay grows with each further one.
     """
 
     clients: int = 16
@@ -45,6 +48,7 @@ class Limits:
     deadline: float = 5.0
     watch_deadline: float = 30.0
     check: float = 10.0
+    retry: float = 1.0
 
 
 _log = log.get(__name__)
@@ -59,10 +63,11 @@ class StatusServer:
 
     Args:
         document: describes the host now.
-        kubelet_dir: the directory this host serves; the socket's name is made from it.
-        socket: where to put the socket instead of the runtime directory.
-        interval: seconds between two documents to one watching client.
-        limits: how much clients may take.
+        kubelet_dir: the directory that this host serves; the socket's name is derived from it.
+        socket: the path of the socket, if not in the runtime directory.
+        interval: the minimum number of seconds between two documents to one watching client.
+        limits: limits for clients.
+        bind: creates the listening socket at a path, like :func:`~devhost.telemetry.rundir.bind`.
     """
 
     def __init__(
@@ -73,10 +78,12 @@ class StatusServer:
         socket: Path | None = None,
         interval: float = INTERVAL,
         limits: Limits | None = None,
+        bind: Callable[[Path], Socket] = rundir.bind,
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir
         self._asked = socket
+        self._bind = bind
         self._path: Path | None = None
         self._lines = Newest(document, json_line, interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
@@ -84,27 +91,27 @@ class StatusServer:
         self._watchers = 0
         self._limits = limits or Limits()
         most, soon = self._limits.clients, self._limits.deadline
-        busy = json_line({"error": f"more than {most} clients at a time; ask again in {soon:.0f} s"})
+        busy = json_line({"error": f"more than {most} clients at a time; try again in {soon:.0f} s"})
         self._connections = Connections(self._serve, limit=most, busy=busy, log=_log)
 
     async def run(self) -> None:
-        """Offers the status for ever, also where the socket's file is taken away.
+        """Serves the status until it is cancelled, also if the socket's file is removed.
 
-        While another devhost serves the same directory (a rolling update) it waits.
+        It waits while another devhost serves the same directory, as in a rolling update.
         """
-        backoff = Backoff(1.0, 10.0)
+        backoff = Backoff(self._limits.retry, 10 * self._limits.retry)
         said = ""
         while True:
             if self._server is not None and not self._there():
                 said = f"{self._path} was removed"
-                _log.warning("no status socket for now", reason=said)
+                _log.warning("status socket is not available", reason=said)
             try:
                 if not self._there():
                     await self.start()
             except EnvironmentFailure as error:
                 if str(error) != said:
                     said = str(error)
-                    _log.warning("no status socket for now", reason=said)
+                    _log.warning("status socket is not available", reason=said)
                 await asyncio.sleep(backoff.delay())
             else:
                 if said:
@@ -114,15 +121,15 @@ class StatusServer:
                 await asyncio.sleep(self._limits.check)
 
     async def start(self) -> Path:
-        """Makes the socket, replacing one left by a dead process, and returns its path.
+        """Creates the socket, replacing one of a dead process, and returns its path.
 
         Raises:
             AlreadyServed: a live devhost has it.
-            EnvironmentFailure: the socket or its directory cannot be made or is not safe.
+            EnvironmentFailure: the socket or its directory cannot be created or is not safe.
         """
         path = self._asked or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
         try:
-            listener = rundir.bind(path)
+            listener = self._bind(path)
         except FileExistsError as error:
             raise AlreadyServed(
                 f"another devhost already serves {self._kubelet_dir}",
@@ -133,16 +140,16 @@ class StatusServer:
             server = await asyncio.start_unix_server(
                 self._connections.accept, sock=listener, limit=self._limits.request
             )
-        except OSError as error:  # as where somebody clears the directory at this very moment
+        except OSError as error:  # for example if another process clears the directory at this moment
             listener.close()
             raise EnvironmentFailure(f"cannot serve {path}: {error.strerror}") from error
         if self._server is not None:
-            self._server.close()  # nobody finds it any more; who has found it stays connected
+            self._server.close()  # new clients cannot find it; existing ones stay connected
         self._path, self._file, self._server = path, (made.st_dev, made.st_ino), server
         return path
 
     async def stop(self) -> None:
-        """Ends every connection and removes the socket, unless it is somebody else's by now."""
+        """Ends every connection and removes the socket, unless it now belongs to another process."""
         if self._server is None or self._path is None:
             return
         self._server.close()
@@ -153,7 +160,7 @@ class StatusServer:
                 self._path.unlink()
 
     def _there(self) -> bool:
-        """Whether the file of the socket is there, and ours."""
+        """Whether the file of the socket exists, and is that of this process."""
         try:
             found = self._path.lstat() if self._path else None
         except OSError:
@@ -161,17 +168,17 @@ class StatusServer:
         return found is not None and (found.st_dev, found.st_ino) == self._file
 
     def changed(self) -> None:
-        """The document would now read otherwise: watching clients get the new one. Costs next to nothing."""
+        """The document changed: watching clients get the new one. This is inexpensive."""
         self._lines.changed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(self._limits.deadline):
                 request = await reader.readline()
-        except ValueError:  # how StreamReader reports a line over its limit
+        except ValueError:  # StreamReader reports a line over its limit in this way
             request = b"too long"
         if not request:
-            return  # somebody looked whether we are alive
+            return  # the client only checked that the socket is served
         want = _want(request)
         if want == "watch" and self._watchers < self._limits.watchers:
             await self._watch(reader, writer)
@@ -180,7 +187,7 @@ class StatusServer:
             answer = await asyncio.to_thread(json_line, self._document())
         elif want == "watch":
             answer = json_line(
-                {"error": f"{self._limits.watchers} others are watching already; end one of them"}
+                {"error": f"more than {self._limits.watchers} watchers at a time; end one of them"}
             )
         else:
             answer = json_line({"error": 'expected {"want": "status"} or {"want": "watch"}'})

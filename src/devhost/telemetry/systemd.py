@@ -1,15 +1,15 @@
-"""Tells systemd how ``devhost run`` stands: ready, reloading, stopping, alive, and in one line what is wrong.
+"""Notifies systemd of the state of ``devhost run``: ready, reloading, stopping, alive, and a status line.
 
-Source: sd_notify(3), sd_watchdog_enabled(3). Where ``NOTIFY_SOCKET`` is not set nothing is ever sent.
+Source: sd_notify(3), sd_watchdog_enabled(3). Without ``NOTIFY_SOCKET`` nothing is ever sent.
 
-Each message says the whole state, so one that gets lost is mended by the next. Nothing waits: what systemd
-has no room for now is said again a second later.
+Each message contains the whole state, so the next one replaces a lost one. Sending never blocks: if the
+socket is full, the message is sent again a second later.
 
-*Ready* means that the first plan is made, so that resources are offered. Whether a kubelet is there plays no
-part: the unit starts before the kubelet, and a boot must not wait in a circle.
+*Ready* means that the first plan is made, so that resources are offered. It does not depend on a kubelet: the
+unit starts before the kubelet, and a circular dependency would block the boot.
 
-``WATCHDOG=1`` is sent by the event loop, so only while it turns. :mod:`.watchdog` is quicker and says what
-every thread was doing; systemd's notices what stops that thread too: a C library that keeps the
+``WATCHDOG=1`` is sent by the event loop, so only while that runs. :mod:`.watchdog` is faster and logs the
+stack of every thread; the watchdog of systemd also notices what stops that thread: a C library that holds the
 interpreter's lock.
 """
 
@@ -27,46 +27,51 @@ from .log import get
 log = get(__name__)
 
 BEAT = 30.0
-"""Seconds between two messages where nothing changes and systemd asks for no watchdog."""
+"""Seconds between two messages without changes and without a watchdog of systemd."""
 
 PACE = 1.0
-"""Seconds between two messages at least, once ready: each costs a look at every resource."""
+"""The minimum number of seconds between two messages after the start: each one checks every resource."""
 
 SHORTEST = 0.05
-"""Seconds between two messages where systemd asks for more than a process beside a kubelet should say."""
+"""The minimum number of seconds between two messages, even if systemd requests more of them."""
 
 _DIGITS = 20
-"""Of the largest number that systemd can name, 2^64."""
+"""Digits of the largest number of systemd, 2^64."""
 
 _LONGEST = 300
-"""Characters of the status line, which ``systemctl status`` shows as one."""
+"""The maximum length of the status line, which ``systemctl status`` shows on one line."""
 
 
 class SystemdNotifier:
-    """A line to systemd for as long as the process lives.
+    """The connection to systemd for the lifetime of the process.
 
-    Takes ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` out of the environment: no program that a
-    backend starts may speak for devhost.
+    It removes ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` from the environment, so that no
+    program that a backend starts can send notifications for devhost.
+
+    Args:
+        environment: the environment of the process.
+        pace: the minimum number of seconds between two messages after the start, and before a retry.
     """
 
-    def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
+    def __init__(self, environment: MutableMapping[str, str] = os.environ, pace: float = PACE) -> None:
         self._address = environment.pop("NOTIFY_SOCKET", "")
         self.beat = _beat(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
         if self._address and self._address[0] not in "/@":
-            log.warning("systemd is told nothing: unknown kind of NOTIFY_SOCKET", address=self._address)
+            log.warning("unsupported address in NOTIFY_SOCKET", address=self._address)
             self._address = ""
         self._socket: socket.socket | None = None
         self._changed = asyncio.Event()
         self._ready = self._reloading = self._stopping = False
         self._complained = ""
+        self._pace = min(pace, self.beat / 2)
 
     def changed(self) -> None:
-        """Something may be different now; :meth:`run` will look."""
+        """The state may have changed; :meth:`run` sends it."""
         self._changed.set()
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Around reading the configuration again. Says nothing before the service is ready."""
+        """Surrounds a reload of the configuration. Sends nothing before the service is ready."""
         if not self._ready or self._stopping:
             yield
             return
@@ -85,12 +90,12 @@ class SystemdNotifier:
         line: Callable[[], str],
         stopped: Callable[[], Coroutine[None, None, None]],
     ) -> None:
-        """Tells what there is to tell until cancelled; returns at once where nobody listens.
+        """Sends notifications until cancelled; returns at once without ``NOTIFY_SOCKET``.
 
         Args:
-            ready: whether the first plan is made; once true it stays so.
-            line: how the service stands, in some words.
-            stopped: waits until the service begins to leave.
+            ready: whether the first plan is made; once true it stays true.
+            line: returns the status line of the service.
+            stopped: waits until the service begins to stop.
         """
         if not self._address:
             return
@@ -111,10 +116,6 @@ class SystemdNotifier:
                 leaving.cancel()
                 self._socket = None
 
-    @property
-    def _pace(self) -> float:
-        return min(PACE, self.beat / 2)
-
     def _leave(self) -> None:
         self._stopping = True
         self._send([self._phase(), "STATUS=stopping"])
@@ -125,7 +126,7 @@ class SystemdNotifier:
         try:
             return " ".join(line().split())[:_LONGEST]
         except Exception:
-            log.exception("cannot say how the service stands")  # no reason to count as hung
+            log.exception("cannot build the status line for systemd")  # this must not stop the heartbeat
             return ""
 
     def _phase(self) -> str:
@@ -134,7 +135,7 @@ class SystemdNotifier:
         return "READY=1" if self._ready and not self._reloading else ""
 
     def _send(self, assignments: list[str]) -> bool:
-        """Whether systemd has it, or never will."""
+        """Whether the message was sent, or never can be."""
         if self._socket is None:
             return True
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
@@ -146,18 +147,18 @@ class SystemdNotifier:
             reason = error.strerror or str(error)
             if reason != self._complained:
                 self._complained = reason
-                log.warning("cannot tell systemd", socket=self._address, reason=reason)
+                log.warning("cannot notify systemd", socket=self._address, reason=reason)
             return True
         self._complained = ""
         return True
 
 
 def line(resources: int, problems: int, first: str, waiting: Sequence[str] = ()) -> str:
-    """How a host stands, in some words: ``14 resources, 2 problems; first: …``.
+    """The status line of a host: ``14 resources, 2 problems; first: …``.
 
     Args:
-        first: the most important problem; empty where there is none.
-        waiting: the backends that have not listed their devices yet, of entries that should have some.
+        first: the most important problem; empty if there is none.
+        waiting: the backends of required entries that have not listed their devices yet.
     """
     if waiting and not problems:
         return f"{_count(resources, 'resource')}, waiting for {', '.join(waiting)}"
@@ -170,7 +171,7 @@ def _count(count: int, word: str) -> str:
 
 
 def _beat(usec: str, pid: str) -> float:
-    """Seconds between two messages: half of what systemd waits, if the watchdog is meant for this process."""
+    """Seconds between two messages: half of the timeout of systemd, if its watchdog is for this process."""
     known = usec.isdecimal() and len(usec) <= _DIGITS
     if known and int(usec) and pid in ("", str(os.getpid())):
         return min(BEAT, max(SHORTEST, int(usec) / 2_000_000))

@@ -1,7 +1,7 @@
-"""The wording and the rows of tables that terminal and browser show of a status document. Pure.
+"""Texts and rows of tables for a status document, for terminal and browser. Pure.
 
-Nothing that many rows would say may keep everything else out of a table: the hundred tokens of one card
-whose port is down are one row, and what then still is too much shares the room.
+Many similar rows must not crowd out the others: a hundred tokens of one adapter whose port is down are one
+row, and if there are still too many rows, they share the space.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .document import DeviceStatus, EntryStatus, HolderStatus, HostStatus, Reaso
 
 T = TypeVar("T")
 
-UNKNOWN_POD = "a pod, unknown which"
+UNKNOWN_POD = "an unknown pod"
 HIDDEN_POD = "a pod"
-"""What a container is called where the names of pods are not shown."""
+"""Shown for a container if the names of pods are hidden."""
 
 
 class WithReason(Reasoned):
-    """Whatever of the document has a reason."""
+    """Anything in the document that has a reason."""
 
     reason: str
 
 
 def age(since: str | None, now: datetime) -> str:
-    """How long ago a time of the document was, in its one largest unit: ``45s``, ``12m``, ``3h``, ``8d``."""
+    """The age of a time in the document, in the largest unit: ``45s``, ``12m``, ``3h``, ``8d``."""
     if not since:
         return ""
     try:
@@ -45,29 +45,29 @@ def age(since: str | None, now: datetime) -> str:
 
 
 def empty_entry(entry: EntryStatus) -> str:
-    """How an entry without devices is called."""
+    """The label of an entry without devices."""
     if entry["state"] == "absent":
         return "not on this node"
     return "waiting" if entry["state"] == "waiting" else "no devices"
 
 
 def awaits(document: StatusDocument) -> list[str]:
-    """The backends that have not listed their devices, of entries which should have some."""
+    """The backends of required entries that have not listed their devices."""
     waiting = (e["backend"] for e in document["entries"] if e["state"] == "waiting" and not e["optional"])
     return list(dict.fromkeys(waiting))
 
 
 def in_use(host: HostStatus) -> str:
-    """Which configuration is in use while the file is refused."""
+    """The configuration in use while the file is refused."""
     if copy := host["copy"]:
         return f"running on the copy of {copy['acceptedAt']}"
     return f"generation {host['generation']} stays"
 
 
 def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> str:
-    """The container that holds a device; empty if none does, as far as the kubelet's word is ``known``.
+    """The container that holds a device; empty if none does and the holders are ``known``.
 
-    ``unnamed`` is what a container is called whose name is not in the document.
+    ``unnamed`` is shown for a container whose name is not in the document.
     """
     given = "" if device["given"] in ([], [device["device"]]) else f" with {few(device['given'])}"
     if device["allocated"] or device["holder"]:
@@ -83,38 +83,38 @@ def container(holder: HolderStatus | None, unnamed: str = UNKNOWN_POD) -> str:
 
 
 def reason(row: WithReason) -> str:
-    """The reason, and the containers that it means as far as the document names them."""
+    """The reason, and the containers that it refers to, if the document names them."""
     return with_holders(row["reason"], [container(holder) for holder in row.get("heldBy", ())])
 
 
 def with_holders(text: str, held_by: Sequence[object]) -> str:
-    """A reason, and the containers that it means: ``held by a pod as d0::1 (default/train/main)``."""
+    """A reason, and the containers that it refers to: ``held by a pod as d0::1 (default/train/main)``."""
     return f"{text} ({few([str(one) for one in held_by])})" if held_by else text
 
 
 def few(devices: Sequence[str]) -> str:
-    """At most three of the ids, and how many there are besides."""
+    """At most three of the ids, and the number of others."""
     more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
     return ", ".join(devices[:3]) + more
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Tokens in one row: the first of them, and how many there are besides that differ in their id only."""
+    """Tokens in one row: the first one, and the number of others that differ only in their id."""
 
     first: DeviceStatus
     more: int
 
     @property
     def name(self) -> str:
-        """The id, and how many are like it: ``0000:3b:00.0::0 and 99 more like it``."""
-        return f"{self.first['id']} and {self.more} more like it" if self.more else self.first["id"]
+        """The id, and the number of similar tokens: ``0000:3b:00.0::0 and 99 similar``."""
+        return f"{self.first['id']} and {self.more} similar" if self.more else self.first["id"]
 
 
 def alike(devices: Iterable[DeviceStatus]) -> list[Alike]:
-    """The devices of one resource with one row for tokens of one physical device that say the same.
+    """The devices of one resource, with one row for similar tokens of a physical device.
 
-    What a container has always is a row of its own, for its holder's sake.
+    A held token always has a separate row, because of its holder.
     """
     groups: dict[Hashable, list[DeviceStatus]] = {}
     for device in devices:
@@ -129,11 +129,11 @@ def _said(device: DeviceStatus) -> Hashable:
 
 
 def fair(rows: Sequence[T], most: int, *origins: Callable[[T], Hashable]) -> list[T]:
-    """At most ``most`` of the rows, in their order, from as many origins as there is room for.
+    """At most ``most`` of the rows, in their order, from as many origins as possible.
 
     Args:
-        origins: what a row comes from. Every origin of the first kind has its first row shown before any
-            has its second; rows of which that says nothing are chosen by the next kind in the same way.
+        origins: functions for the origin of a row. Every origin of the first kind has its first row shown
+            before any has its second; among equal rows the next kind decides in the same way.
     """
     if len(rows) <= most:
         return list(rows)

@@ -1,15 +1,15 @@
-"""A stalled event loop ends the process, so that the kubelet notices.
+"""Ends the process when the event loop stalls, so that the kubelet notices.
 
-A kubelet never pings a plugin (its gRPC client has no keepalive): one that is frozen keeps its devices
-allocatable, and each pod that wants one waits for ever. Only closed sockets tell it. So when the loop has
-answered nothing for :data:`STALL` seconds, the process says what every thread is doing and goes at once;
-whatever runs it starts it again.
+A kubelet never pings a plugin (its gRPC client has no keepalive): the devices of a frozen plugin stay
+allocatable, and each pod that requests one waits for ever. A kubelet notices only closed sockets. Therefore,
+if the loop does not answer for :data:`STALL` seconds, the process logs the stack of every thread and exits at
+once, to be restarted.
 
-Age is counted in the watchdog's own ticks and no clock is asked. A process that was stopped (SIGSTOP, a
-frozen cgroup, a suspended machine) or starved did not tick either, so that time does not count.
+Time is counted in ticks of the watchdog, without a clock. A process that was stopped (SIGSTOP, a frozen
+cgroup, a suspended machine) or starved did not tick either, so that time does not count.
 
-A call of a C library that keeps the interpreter's lock stops this thread too. The liveness probe on
-``/healthz``, which the loop answers, is what notices that.
+A call of a C library that holds the interpreter's lock stops this thread as well. The liveness probe on
+``/healthz``, which the loop answers, notices that.
 """
 
 from __future__ import annotations
@@ -28,37 +28,42 @@ log = get(__name__)
 STALL = 20.0
 """Seconds without an answer after which the loop counts as stalled.
 
-Far above the longest piece of work the loop ever does in one go, and below the patience of people who
-wait for a pod."""
+This is far longer than any uninterrupted work of the loop, and short enough for users who wait for a pod."""
 
 TICK = 2.0
-"""Seconds between two questions to the loop; each costs it one callback."""
+"""Seconds between two checks of the loop; each one is a callback in the loop."""
 
 TELL = 2.0
-"""Seconds the last words may take: what stalls the loop may be a full pipe behind stderr."""
+"""Seconds for the final log lines: the loop may have stalled because stderr is a full pipe."""
 
 EXIT_STALLED = 4
 """Exit code of a process whose event loop stalled."""
 
 _DEPTH = 40
-"""Innermost frames shown of each thread."""
+"""The number of innermost frames shown for each thread."""
 
 
 class Watchdog:
     """Watches the running loop for as long as the ``with`` block lasts.
 
     Args:
-        stall: seconds without an answer that end the process.
-        tick: seconds between two questions.
-        leave: ends the process; called on the watchdog's own thread.
+        stall: seconds without an answer after which the process ends.
+        tick: seconds between two checks.
+        leave: ends the process; called on the thread of the watchdog.
+        report: seconds that logging the stacks may take.
     """
 
     def __init__(
-        self, stall: float = STALL, tick: float = TICK, leave: Callable[[int], object] = os._exit
+        self,
+        stall: float = STALL,
+        tick: float = TICK,
+        leave: Callable[[int], object] = os._exit,
+        report: float = TELL,
     ) -> None:
         self._patience = max(1, round(stall / tick))
         self._tick = tick
         self._leave = leave
+        self._report = report
         self._over = threading.Event()
 
     def __enter__(self) -> Watchdog:
@@ -82,30 +87,30 @@ class Watchdog:
                 try:
                     loop.call_soon_threadsafe(answered.set)
                 except RuntimeError:
-                    return  # the loop is closed: there is nothing left to watch
+                    return  # the loop is closed, there is nothing to watch
                 continue
             missed += 1
             if missed >= self._patience:
-                self._tell(missed * self._tick)
+                self._report_stall(missed * self._tick)
                 self._leave(EXIT_STALLED)
                 return
 
-    def _tell(self, seconds: float) -> None:
-        teller = threading.Thread(target=_last_words, args=(seconds,), name="last words", daemon=True)
-        teller.start()
-        teller.join(TELL)
+    def _report_stall(self, seconds: float) -> None:
+        logger = threading.Thread(target=_log_stacks, args=(seconds,), name="final-log", daemon=True)
+        logger.start()
+        logger.join(self._report)
 
 
-def _last_words(seconds: float) -> None:
-    log.error("the event loop has stalled; leaving so that the kubelet notices", seconds=seconds)
+def _log_stacks(seconds: float) -> None:
+    log.error("event loop stalled, exiting", seconds=seconds)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         if ident != threading.get_ident():
-            log.error("what a thread was doing", thread=names.get(ident, ident), stack=_stack(frame))
+            log.error("stack of a thread", thread=names.get(ident, ident), stack=_stack(frame))
 
 
 def _stack(innermost: FrameType | None) -> list[str]:
-    """Where a thread is, innermost call first. No file is read: that could hang as well."""
+    """The stack of a thread, innermost call first. It reads no file, because that could hang as well."""
     calls: list[str] = []
     frame = innermost
     while frame is not None and len(calls) < _DEPTH:

@@ -1,4 +1,4 @@
-"""What every backend must keep to, as a test class to subclass: five lines in a stranger's package.
+"""The rules for every backend, as a test class to subclass: five lines in a third-party package.
 
 ::
 
@@ -11,9 +11,10 @@
             (root / "dev").mkdir(parents=True)
             (root / "dev/mykind0").touch()
 
-pytest runs the promises below one by one, each on a fresh tree. They hold for whatever the tree has, so
-put into it what is hard about the hardware: twins, a device that is sick, one without its driver.
-:mod:`devhost.testing.trees` helps to build it.
+pytest runs each test below on a fresh tree. The tests work with any tree, so include the difficult cases of
+the
+hardware: identical devices, an unhealthy device, a device without its driver. :mod:`devhost.testing.trees`
+helps to build it.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ from devhost.host.node_labels import sorted_out
 from . import faults
 
 EVERYTHING = frozenset({"*"})
-"""``context.wanted`` when every attribute is asked for."""
+"""``context.wanted`` if every attribute is requested."""
 
 ROUNDS = 25
-"""Times the threads of a backend meet."""
+"""How often the threads of a backend run at the same time."""
 
 
 class BackendContract:
@@ -59,10 +60,10 @@ class BackendContract:
     """The class under test."""
 
     options: ClassVar[object] = None
-    """Its ``Options``; ``None`` for those with all defaults."""
+    """Its ``Options``; ``None`` for the defaults."""
 
     resource_options: ClassVar[Sequence[object]] = ()
-    """Values of its ``ResourceOptions``, each of which is tried; empty for the one with all defaults."""
+    """Values of its ``ResourceOptions``, each of which is tested; empty for the defaults."""
 
     may_write: ClassVar[Collection[str]] = ()
     """Globs of files below the root that it may write to: ``sys/*/sriov_numvfs``."""
@@ -73,13 +74,13 @@ class BackendContract:
 
     # The class itself
 
-    def test_the_class_is_a_sound_backend(self) -> None:
-        """It can be installed: ``devhost plugins`` would not refuse it."""
+    def test_the_class_is_a_valid_backend(self) -> None:
+        """The class can be installed: ``devhost plugins`` does not refuse it."""
         flaws = list(catalog.flaws(self.backend))
         assert not flaws, "; ".join(flaws)
 
-    def test_every_attribute_says_what_it_means(self) -> None:
-        """Users choose devices by these words; each has a meaning, and an example of its own type."""
+    def test_every_attribute_has_a_meaning(self) -> None:
+        """Users select devices by attributes; each has a meaning, and an example of its type."""
         for name, attribute in self.backend.attributes.items():
             assert attribute.meaning.strip(), f"attribute {name!r} has no meaning"
             kind = tuple if attribute.type is list else attribute.type
@@ -89,19 +90,19 @@ class BackendContract:
             flaw = flaw_of(Device("example", {name: attribute.example}), {name: attribute})
             assert not flaw, f"the example of {flaw}"
 
-    def test_every_option_says_what_it_means(self) -> None:
-        """Each field of ``Options``, of ``ResourceOptions`` and of the dataclasses in them is an ``option(…,
+    def test_every_option_has_a_meaning(self) -> None:
+        """Each field of ``Options``, of ``ResourceOptions`` and of dataclasses in them is an ``option(…,
         meaning)``."""
         for kind in (self.backend.Options, self.backend.ResourceOptions):
             dumb = [name for name, meaning in _options(kind) if not meaning.strip()]
             assert not dumb, f"options without a meaning: {', '.join(dumb)}"
 
-    def test_what_an_entry_says_to_it_is_a_value(self) -> None:
-        """Holds for backends that have ``ResourceOptions``: the core keeps, compares and asks its values."""
+    def test_resource_options_are_values(self) -> None:
+        """For backends with ``ResourceOptions``: the core stores, compares and queries its values."""
         kind: Any = self.backend.ResourceOptions
         assert kind.__dataclass_params__.frozen, f"{kind.__name__} is not frozen"
         for use in self._uses():
-            assert type(use) is kind, f"{use!r} is no {kind.__name__}"
+            assert type(use) is kind, f"{use!r} is not a {kind.__name__}"
             assert replace(cast("Any", use)) == use, f"a copy of {use!r} is not equal to it"
             prepares, why_alone = getattr(use, "prepares", True), getattr(use, "why_alone", None)
             assert type(prepares) is bool, f"prepares of {use!r} is {prepares!r}, not a bool"
@@ -116,49 +117,55 @@ class BackendContract:
 
     # What it finds
 
-    def test_every_device_is_one_the_core_accepts(self, tmp_path: Path) -> None:
-        """Ids are legal and unique; attributes are declared, of their type and never empty."""
+    def test_every_device_is_valid(self, tmp_path: Path) -> None:
+        """Ids are valid and unique; attributes are declared, have their type and are never empty."""
         devices = self._found(self._machine(tmp_path))
         self._check(devices)
         self._healthy(devices)
 
-    def test_hardware_without_its_driver_is_named_with_a_reason(self, tmp_path: Path) -> None:
-        """Holds for backends that have ``missing_drivers``: a subject, a reason, and declared attributes."""
+    def test_hardware_without_driver_is_named_with_a_reason(self, tmp_path: Path) -> None:
+        """For backends with ``missing_drivers``: a subject, a reason, and declared attributes."""
         backend = self._made(self._machine(tmp_path))
         _look(backend)
         for one in backend.missing_drivers():
-            assert type(one) is MissingDriver, f"missing_drivers() gave {one!r}"
+            assert type(one) is MissingDriver, f"missing_drivers() returned {one!r}"
             assert one.subject.strip() and one.reason.strip(), f"{one!r} lacks its subject or reason"
             flaw = flaw_of(Device("example", one.attributes), self.backend.attributes)
             assert not flaw, f"{one.subject}: {flaw}"
 
-    def test_looking_twice_finds_equal_devices(self, tmp_path: Path) -> None:
-        """Nothing that changes by itself is part of a device: each change makes the plan anew."""
+    def test_two_scans_find_equal_devices(self, tmp_path: Path) -> None:
+        """A device contains nothing that changes by itself, because each change causes a new plan."""
         backend = self._made(self._machine(tmp_path))
-        assert _by_id(_look(backend)) == _by_id(_look(backend)), "a second look found other devices"
+        assert _by_id(_look(backend)) == _by_id(_look(backend)), "a second scan found different devices"
 
     def test_a_restart_finds_equal_devices(self, tmp_path: Path) -> None:
-        """Ids and all else come from the machine, never from a counter or from the order of events."""
+        """Ids and everything else come from the machine, never from a counter or the order of events."""
         root = self._machine(tmp_path)
-        assert _by_id(self._found(root)) == _by_id(self._found(root)), "a new instance found other devices"
+        assert _by_id(self._found(root)) == _by_id(self._found(root)), (
+            "a new instance found different devices"
+        )
 
     def test_the_order_of_directories_does_not_matter(self, tmp_path: Path) -> None:
-        """Directories have no order: the one they happen to have on this machine must not show."""
+        """Directories have no order: their order on this machine must not affect the result."""
         root = self._machine(tmp_path)
         first = _by_id(self._found(root))
         for backwards in (False, True):
             with faults.listing(backwards=backwards):
-                assert _by_id(self._found(root)) == first, "another order of directories, other devices"
+                assert _by_id(self._found(root)) == first, (
+                    "a different order of directory entries led to different devices"
+                )
 
-    def test_attributes_that_are_wanted_are_there_and_others_change_nothing(self, tmp_path: Path) -> None:
-        """``context.wanted`` only saves reading: it changes no id, no health and no value."""
+    def test_wanted_attributes_exist_and_others_change_nothing(self, tmp_path: Path) -> None:
+        """``context.wanted`` only avoids reads: it changes no id, no health and no value."""
         root = self._machine(tmp_path)
         full = _by_id(self._found(root))
         names = frozenset(name for device in full.values() for name in device.attributes)
         asked = _by_id(self._found(root, names))
-        assert asked == full, "asking for each attribute by name gives other devices than asking for '*'"
+        assert asked == full, (
+            "requesting each attribute by name leads to different devices than requesting '*'"
+        )
         bare = _by_id(self._found(root, frozenset()))
-        assert bare.keys() == full.keys(), "asking for no attribute gives other ids"
+        assert bare.keys() == full.keys(), "requesting no attribute leads to different ids"
         for name, device in bare.items():
             known = full[name]
             assert (device.health, device.unusable_for, device.claims, device.part_of) == (
@@ -166,13 +173,15 @@ class BackendContract:
                 known.unusable_for,
                 known.claims,
                 known.part_of,
-            ), f"{name} changes its health or claims with what is wanted"
-            assert device.attributes.items() <= known.attributes.items(), f"{name} changes its attributes"
+            ), f"{name} has a different health or different claims depending on context.wanted"
+            assert device.attributes.items() <= known.attributes.items(), (
+                f"{name} has different attributes depending on context.wanted"
+            )
 
     def test_a_machine_without_the_hardware_has_no_devices(self, tmp_path: Path) -> None:
-        """Most nodes have none: no device, no exception, not even without ``/sys`` and ``/dev``.
+        """Most nodes lack the hardware: no device, no exception, not even without ``/sys`` and ``/dev``.
 
-        Only what ``options`` ask for by name may be shown, as sick.
+        Only devices that ``options`` name may be listed, as unhealthy.
         """
         for name, directories in (("bare", ()), ("booted", ("sys/class", "sys/bus", "dev", "run", "proc"))):
             root = tmp_path / name
@@ -182,54 +191,54 @@ class BackendContract:
             found = self._found(root)
             self._check(found)
             extra = [d.id for d in found if d.health.healthy or self.options is None]
-            assert not extra, f"a machine without anything has {sorted(extra)}"
+            assert not extra, f"found on an empty machine: {sorted(extra)}"
 
-    def test_no_damaged_file_makes_it_fail(self, tmp_path: Path) -> None:
-        """Firmware and drivers write anything; one odd file must not hide every other device.
+    def test_no_damaged_file_makes_discover_fail(self, tmp_path: Path) -> None:
+        """Firmware and drivers can write anything; a damaged file must not hide the other devices.
 
-        Of a big tree a sample of the cases is tried, the rest by the next promise.
+        In a large tree a sample of the cases is tested, the rest in the next test.
         """
         root = self._machine(tmp_path)
         sample, _ = faults.cases(root)
         assert not (failures := self._failures_of_discover(root, sample)), failures
 
-    def test_no_other_damage_of_a_file_makes_it_fail(self, tmp_path: Path) -> None:
-        """The same for all files and all kinds of damage that the sample left out: it takes longer."""
+    def test_no_other_damage_makes_discover_fail(self, tmp_path: Path) -> None:
+        """The same for all files and all kinds of damage that are not in the sample; this takes longer."""
         root = self._machine(tmp_path)
         _, others = faults.cases(root)
         assert not (failures := self._failures_of_discover(root, others)), failures
 
-    def test_no_file_that_is_damaged_later_makes_probe_fail(self, tmp_path: Path) -> None:
-        """Holds for backends that have ``probe``, which reads after ``discover`` and beside it."""
+    def test_no_later_damage_makes_probe_fail(self, tmp_path: Path) -> None:
+        """For backends with ``probe``, which reads after and during ``discover``."""
         if overrides(self.backend, "probe"):
             root = self._machine(tmp_path)
             sample, _ = faults.cases(root)
             assert not (failures := self._failures_of_probe(root, sample)), failures
 
-    def test_no_other_file_that_is_damaged_later_makes_probe_fail(self, tmp_path: Path) -> None:
-        """The same for what the sample left out."""
+    def test_no_other_later_damage_makes_probe_fail(self, tmp_path: Path) -> None:
+        """The same for the cases that are not in the sample."""
         if overrides(self.backend, "probe"):
             root = self._machine(tmp_path)
             _, others = faults.cases(root)
             assert not (failures := self._failures_of_probe(root, others)), failures
 
-    def test_hardware_that_vanishes_is_no_exception(self, tmp_path: Path) -> None:
-        """After everything is gone: no healthy device, and allocate() refuses with AllocationError."""
+    def test_vanished_hardware_is_not_healthy(self, tmp_path: Path) -> None:
+        """After all files are removed: no healthy device, and allocate() raises AllocationError."""
         root = self._machine(tmp_path)
         backend = self._made(root)
         devices = _look(backend)
         shutil.rmtree(root)
         root.mkdir()
         left = sorted(device.id for device in _look(backend) if device.health.healthy)
-        assert not left, f"healthy though nothing is there: {left}"
+        assert not left, f"healthy although all files are removed: {left}"
         for device in devices:
             with suppress(AllocationError):
                 self._edits(backend, [device])
 
     # What it hands out
 
-    def test_a_healthy_device_can_be_allocated_as_it_is(self, tmp_path: Path) -> None:
-        """Paths are absolute, nothing is of a wrong type, and whatever is required is on the host."""
+    def test_a_healthy_device_can_be_allocated(self, tmp_path: Path) -> None:
+        """Paths are absolute, types are correct, and everything required exists on the host."""
         root = self._machine(tmp_path)
         backend = self._made(root)
         for device, use in self._usable(_look(backend)):
@@ -237,10 +246,12 @@ class BackendContract:
             paths = [node.path for node in edits.nodes if node.required]
             paths += [mount.host_path for mount in edits.mounts if mount.required]
             missing = [path for path in paths if not os.path.lexists(root / path.lstrip("/"))]
-            assert not missing, f"{device.id} is healthy, but the host has no {', '.join(missing)}"
+            assert not missing, (
+                f"{device.id} is healthy, but these paths do not exist on the host: {', '.join(missing)}"
+            )
 
     def test_allocating_again_gives_the_same_answer(self, tmp_path: Path) -> None:
-        """The kubelet asks again for the same devices: also after a restart of devhost."""
+        """The kubelet requests the same devices again, also after a restart of devhost."""
         root = self._machine(tmp_path)
         backend = self._made(root)
         devices = self._healthy(_look(backend))
@@ -248,21 +259,21 @@ class BackendContract:
         _look(restarted)
         for asked, use in self._asked(devices, *([device] for device in devices)):
             first = self._edits(backend, asked, use)
-            assert self._edits(backend, asked, use) == first, "the same devices, another answer"
-            assert self._edits(restarted, asked, use) == first, "another answer after a restart"
+            assert self._edits(backend, asked, use) == first, "the answer for the same devices changed"
+            assert self._edits(restarted, asked, use) == first, "the answer changed after a restart"
 
-    def test_several_devices_bring_the_nodes_of_each(self, tmp_path: Path) -> None:
-        """A container with two devices can use both; in whichever order they are named."""
+    def test_several_devices_have_the_nodes_of_each(self, tmp_path: Path) -> None:
+        """A container with two devices can use both, in any order."""
         backend = self._made(self._machine(tmp_path))
         devices = self._healthy(_look(backend))
         for asked, use in self._asked(devices, devices[::-1]):
             together = _paths(self._edits(backend, asked, use))
             for device in asked:
                 lost = _paths(self._edits(backend, [device], use)) - together
-                assert not lost, f"{device.id} loses {sorted(lost)} when it is not alone"
+                assert not lost, f"{device.id} loses {sorted(lost)} in a container with several devices"
 
     def test_nothing_is_written(self, tmp_path: Path) -> None:
-        """Looking, probing and allocating leave the machine as it is; ``prepare`` is what may act."""
+        """Scanning, probing and allocating do not change the machine; only ``prepare`` may."""
         root = self._machine(tmp_path)
         before = faults.contents(root)
         backend = self._made(root)
@@ -277,40 +288,36 @@ class BackendContract:
 
     # What else it can
 
-    def test_probe_gives_a_verdict_with_a_reason_for_devices_that_exist(self, tmp_path: Path) -> None:
-        """Holds for backends that have ``probe``."""
+    def test_probe_returns_health_with_reasons_for_existing_devices(self, tmp_path: Path) -> None:
+        """For backends with ``probe``."""
         backend = self._made(self._machine(tmp_path))
         devices = _look(backend)
         _check_verdicts(backend.probe(devices), devices)
 
-    def test_what_network_plugins_are_told_of_a_device_is_sound_and_stays_the_same(
-        self, tmp_path: Path
-    ) -> None:
-        """Holds for backends that have ``device_info``: documents by the NPWG specification."""
+    def test_device_info_is_valid_and_stable(self, tmp_path: Path) -> None:
+        """For backends with ``device_info``: documents follow the NPWG specification."""
         backend = self._made(self._machine(tmp_path))
         devices = self._healthy(_look(backend))
         for device, use in self._usable(devices):
             request = self._request([device], use)
             document = backend.device_info(device, request)
             assert document is None or not flaw(document), f"{device.id}: {flaw(document)}"
-            assert backend.device_info(device, request) == document, (
-                f"{device.id}: another document the next time"
-            )
+            assert backend.device_info(device, request) == document, f"{device.id}: the document changed"
 
-    def test_its_labels_are_legal_and_do_not_change_with_health(self, tmp_path: Path) -> None:
-        """Holds for backends that have ``labels``: pods are placed by them."""
+    def test_labels_are_valid_and_independent_of_health(self, tmp_path: Path) -> None:
+        """For backends with ``labels``, which are used to schedule pods."""
         backend = self._made(self._machine(tmp_path))
         devices = _look(backend)
         for offered in ({}, {device.id: {"example.com/one": 2} for device in devices}):
             found = backend.labels(devices, offered)
             _, wrong = sorted_out(found.items())
-            assert not wrong, f"labels() gives what can be no label: {wrong[0]}"
+            assert not wrong, f"labels() returned an invalid label: {wrong[0]}"
             others = [replace(device, health=unhealthy("it failed")) for device in reversed(devices)]
             assert backend.labels(others, offered) == found, "labels() depends on health or on the order"
         backend.labels([], {})
 
-    def test_its_event_source_starts_and_can_be_stopped(self, tmp_path: Path) -> None:
-        """Holds for backends that have ``watch``: it neither fails at once nor resists its end."""
+    def test_watch_starts_and_can_be_cancelled(self, tmp_path: Path) -> None:
+        """For backends with ``watch``: it does not fail at once, and ends when it is cancelled."""
         backend = self._made(self._machine(tmp_path))
         _look(backend)
         if overrides(self.backend, "watch"):
@@ -319,8 +326,8 @@ class BackendContract:
             finally:
                 cast("ServiceContext", backend.context).close()
 
-    def test_its_threads_do_not_disturb_each_other(self, tmp_path: Path) -> None:
-        """The core calls ``discover``, ``allocate`` and ``probe`` on a thread each, at the same time."""
+    def test_concurrent_calls_do_not_interfere(self, tmp_path: Path) -> None:
+        """The core calls ``discover``, ``allocate`` and ``probe`` concurrently, each on its own thread."""
         backend = self._made(self._machine(tmp_path))
         devices = _look(backend)
         healthy = self._healthy(devices)
@@ -340,10 +347,10 @@ class BackendContract:
             try:
                 for _ in range(ROUNDS):
                     if call() != right:
-                        findings.append("another answer than alone")
+                        findings.append("a different answer than without other calls")
                     if findings or enough.is_set():
                         return
-            except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+            except Exception as error:  # noqa: BLE001 - every exception is a finding
                 findings.append(typed(error))
 
         threads = [threading.Thread(target=repeat, args=call, daemon=True) for call in calls]
@@ -353,11 +360,11 @@ class BackendContract:
             thread.join(30.0)
             assert not thread.is_alive(), f"{names} wait for each other"
             if thread is threads[1]:
-                enough.set()  # a probe may be expensive: it need not have met the others so often
+                enough.set()  # a probe may be expensive, so it is tested less often
         assert not findings, f"{names} at the same time: {findings[0]}"
 
     def _failures_of_discover(self, root: Path, cases: Sequence[tuple[Path, str]]) -> str:
-        """What ``discover`` raises or finds wrongly, case by case; empty if it copes with all."""
+        """The cases in which ``discover`` raises or returns something wrong; empty if there are none."""
         return _failures("discover", root, cases, lambda: self._check(self._found(root)))
 
     def _failures_of_probe(self, root: Path, cases: Sequence[tuple[Path, str]]) -> str:
@@ -380,20 +387,20 @@ class BackendContract:
 
     def _healthy(self, devices: Iterable[Device]) -> list[Device]:
         healthy = [device for device in devices if device.health.healthy]
-        assert healthy, "tree() has no healthy device: there is nothing to test"
+        assert healthy, "tree() has no healthy device, so there is nothing to test"
         return healthy
 
     def _uses(self) -> Sequence[object]:
-        """The options of resources to try."""
+        """The options of resources to test."""
         if self.resource_options:
             return self.resource_options
         try:
             return (self.backend.ResourceOptions(),)
         except TypeError as error:
-            raise AssertionError(f"{error}: give resource_options, as there is no default") from error
+            raise AssertionError(f"{error}: set resource_options, because there are no defaults") from error
 
     def _asked(self, *sets: Sequence[Device]) -> Iterator[tuple[list[Device], object]]:
-        """Sets of devices with each use: of a set those that are healthy for it."""
+        """Sets of devices with each use; of each set those that are healthy for it."""
         for devices, use in product(sets, self._uses()):
             uses = getattr(use, "uses", ())
             if some := [device for device in devices if in_resource(device, device.health, uses).healthy]:
@@ -406,7 +413,7 @@ class BackendContract:
 
     def _edits(self, backend: Backend, devices: Sequence[Device], use: object = None) -> Edits:
         edits = backend.allocate(self._request(devices, self._uses()[0] if use is None else use))
-        assert isinstance(edits, Edits), f"allocate() answered {type(edits).__name__}, not Edits"
+        assert isinstance(edits, Edits), f"allocate() returned {type(edits).__name__}, not Edits"
         check_edits(edits, self.backend.name)
         return edits
 
@@ -419,7 +426,7 @@ class BackendContract:
             assert not flaw, f"device {device!r}: {flaw}"
             assert all(node >= 0 for node in device.numa_nodes), f"{device.id} has a negative NUMA node"
             empty = [name for name, value in device.attributes.items() if value in ("", ())]
-            assert not empty, f"{device.id} has empty attributes, to be left out: {', '.join(empty)}"
+            assert not empty, f"{device.id} has empty attributes (omit them): {', '.join(empty)}"
             _check_health(device.id, device.health)
         assert len(_by_id(devices)) == len(devices), "two devices have one id"
 
@@ -427,19 +434,19 @@ class BackendContract:
 def _failures(
     method: str, root: Path, cases: Sequence[tuple[Path, str]], attempt: Callable[[], object]
 ) -> str:
-    """A line for each damage with which the attempt fails; empty if there is none."""
+    """A line for each damage that makes the attempt fail."""
     failures = []
     for path, what in cases:
         with faults.damaged(path, what, root.parent / "kept"):
             try:
                 attempt()
-            except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+            except Exception as error:  # noqa: BLE001 - every exception is a finding
                 failures.append(f"{path.relative_to(root)} {what}: {typed(error)}")
     return "\n".join([f"{method}() must not fail:", *failures]) if failures else ""
 
 
 def _look(backend: Backend) -> list[Device]:
-    """As the core does at a resync: anything may have changed."""
+    """Scans like the core at a resync: anything may have changed."""
     backend.notice(Event())
     return list(backend.discover())
 
@@ -460,11 +467,13 @@ def _check_verdicts(verdicts: Mapping[str, Health], devices: Sequence[Device]) -
 
 def _check_health(device: str, health: Health) -> None:
     assert isinstance(health, Health), f"the health of {device} is {health!r}, not a Health"
-    assert health.healthy is not bool(health.reason), f"{device} must have a reason exactly when it is sick"
+    assert health.healthy is not bool(health.reason), (
+        f"{device} must have a reason if and only if it is unhealthy"
+    )
 
 
 def _options(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every option with its meaning, those of nested dataclasses included."""
+    """Every option with its meaning, including those of nested dataclasses."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         name = f"{path}{field.name}"
@@ -477,7 +486,7 @@ def _dataclasses(hint: object) -> Iterator[object]:
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
     if any(isinstance(note, Conditions) for note in getattr(hint, "__metadata__", ())):
-        return  # written like `where`, whose parts are no options
+        return  # it has the format of `where`, whose parts are not options
     for argument in get_args(hint):
         yield from _dataclasses(argument)
 

@@ -1,4 +1,4 @@
-"""What the contract does to a tree of files: damages it, lists it in another order, watches it for writes."""
+"""Damages a tree of files, lists it in another order, and detects writes to it, for the contract."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 from unittest import mock
 
 MOST_VICTIMS = 150
-"""Files of a tree that are damaged one after another; of a larger tree, so many at even distances."""
+"""The maximum number of files that are damaged, one after another; in a larger tree they are evenly
+spread."""
 
 SAMPLE = 120
-"""Most cases of damage that are tried before all others are."""
+"""The maximum number of cases of damage in the sample."""
 
 DAMAGES: Mapping[str, Callable[[Path], object]] = {
     "holds garbage": lambda path: path.write_bytes(b"\xff\xfe\0=\n" * 50),
@@ -25,7 +26,7 @@ DAMAGES: Mapping[str, Callable[[Path], object]] = {
     "is a link to itself": lambda path: path.symlink_to(path.name),
     "is gone": lambda path: None,
 }
-"""What may be wrong with a file, in words, and how to make it so; root cannot read a directory either."""
+"""Kinds of damage to a file, and how to cause them. Not even root can read a directory as a file."""
 
 
 def victims(root: Path) -> Sequence[Path]:
@@ -38,20 +39,20 @@ def victims(root: Path) -> Sequence[Path]:
 
 
 def cases(root: Path) -> tuple[Sequence[tuple[Path, str]], Sequence[tuple[Path, str]]]:
-    """Each victim with each damage: a sample of at most :data:`SAMPLE` cases, and all others.
+    """Each victim with each damage: a sample of at most :data:`SAMPLE` cases, and the others.
 
-    The sample has every kind of damage and files of the whole tree; of a small tree it is everything.
+    The sample has every kind of damage and files from the whole tree; of a small tree it has all cases.
     """
     every = [(path, what) for path in victims(root) for what in DAMAGES]
     step = -(-len(every) // SAMPLE) or 1
-    while gcd(step, len(DAMAGES)) > 1:  # else the same kinds would be taken of each file
+    while gcd(step, len(DAMAGES)) > 1:  # otherwise each file would get the same kinds
         step += 1
     return every[::step], [case for number, case in enumerate(every) if number % step]
 
 
 @contextmanager
 def damaged(path: Path, what: str, kept: Path) -> Iterator[None]:
-    """Does one of :data:`DAMAGES` to a file and undoes it; the file is at ``kept`` meanwhile."""
+    """Applies one of :data:`DAMAGES` to a file and reverts it; the file is at ``kept`` meanwhile."""
     path.rename(kept)
     try:
         DAMAGES[what](path)
@@ -64,7 +65,7 @@ def damaged(path: Path, what: str, kept: Path) -> Iterator[None]:
 
 
 def contents(root: Path) -> dict[str, object]:
-    """Every path below ``root`` with what would show that it was written to."""
+    """Every path below ``root`` with values that change when it is written to."""
     found: dict[str, object] = {}
     for directory, names, files in os.walk(root):
         for name in (*names, *files):
@@ -76,7 +77,7 @@ def contents(root: Path) -> dict[str, object]:
 
 
 class _Entries(list[Any]):
-    """What :func:`os.scandir` gives: an iterator that can be closed, and a context."""
+    """The result of :func:`os.scandir`: an iterator that can be closed, and a context manager."""
 
     def __next__(self) -> Any:
         if not self:
@@ -95,7 +96,7 @@ class _Entries(list[Any]):
 
 @contextmanager
 def listing(*, backwards: bool) -> Iterator[None]:
-    """Every directory that Python code lists meanwhile comes in the order of its names, or against it."""
+    """Makes Python list every directory in the order of names, or in reverse order."""
     listdir, scandir = os.listdir, os.scandir
 
     def listed(path: Any = ".") -> list[Any]:
@@ -109,7 +110,7 @@ def listing(*, backwards: bool) -> Iterator[None]:
         patched.enter_context(mock.patch.object(os, "listdir", listed))
         patched.enter_context(mock.patch.object(os, "scandir", scanned))
         for kind in vars(glob).values():
-            # Python 3.13's globbing keeps the function itself, not its name
+            # glob in Python 3.13 keeps a reference to the function
             if isinstance(kind, type) and getattr(kind, "scandir", None) is scandir:
                 patched.enter_context(mock.patch.object(kind, "scandir", staticmethod(scanned)))
         yield

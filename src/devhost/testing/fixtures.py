@@ -1,4 +1,4 @@
-"""A backend on a modelled machine, as it is when devhost has just started.
+"""A backend on a modelled machine, as right after the start of devhost.
 
 ::
 
@@ -8,11 +8,11 @@
             yield looking
 
 
-    def test_a_card_without_firmware_is_sick(looking, tmp_path):
+    def test_a_card_without_firmware_is_unhealthy(looking, tmp_path):
         backend = looking(tree(tmp_path))
         assert by_id(backend)["A1"].health.reason == "it has no firmware"
 
-What devhost itself makes of the devices is asked of a :class:`devhost.testing.node.Node`.
+Use :class:`devhost.testing.node.Node` to test what devhost does with the devices.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ B = TypeVar("B", bound=Backend)
 
 
 class BackendFixture(Generic[B]):
-    """Makes backends of one kind, and ends what they began when it is left.
+    """Makes backends of one class, and stops what they started when it is left.
 
     Args:
-        kind: the class to make them of.
+        kind: the class.
     """
 
     def __init__(self, kind: type[B]) -> None:
@@ -50,15 +50,15 @@ class BackendFixture(Generic[B]):
         kind: type[B] | None = None,
         entries: Collection[object] = (),
     ) -> B:
-        """A backend that has not looked yet.
+        """A backend that has not scanned yet.
 
         Args:
-            machine: the tree, or the directory that stands for ``/``.
-            options: its ``Options``; those with all defaults if none are given.
-            wanted: the attributes that the configuration looks at, see ``Context.wanted``; all by default.
-            held: tells what containers use, see ``Context.held``; nothing by default.
-            kind: another class than usual, such as one of the test's own.
-            entries: what the entries of the file say, see ``Context.entries``.
+            machine: the tree, or the directory to use as ``/``.
+            options: its ``Options``; the defaults if not given.
+            wanted: the attributes that the configuration uses, see ``Context.wanted``; all by default.
+            held: returns what containers use, see ``Context.held``; nothing by default.
+            kind: a different class, for example one that the test defines.
+            entries: the options of the entries of the configuration, see ``Context.entries``.
         """
         made = kind or self._kind
         root = machine if isinstance(machine, Path) else machine.root
@@ -74,7 +74,7 @@ class BackendFixture(Generic[B]):
         self.close()
 
     def close(self) -> None:
-        """Ends what its backends began. It may make more of them."""
+        """Stops what its backends started. It can make more backends afterwards."""
         while self._contexts:
             self._contexts.pop().close()
 
@@ -85,12 +85,12 @@ def request(
     options: object = None,
     resource: str = "example.com/resource",
 ) -> AllocateRequest:
-    """What the core calls ``allocate``, ``prepare`` and ``device_info`` with.
+    """The argument with which the core calls ``allocate``, ``prepare`` and ``device_info``.
 
     Args:
-        backend: the backend that is to be called.
-        devices: what the container gets.
-        options: a value of its ``ResourceOptions``; the one with all defaults if none is given.
+        backend: the backend to call.
+        devices: the devices that the container gets.
+        options: a value of its ``ResourceOptions``; the defaults if not given.
         resource: the name of the resource.
     """
     own = type(backend).ResourceOptions() if options is None else options
@@ -98,7 +98,7 @@ def request(
 
 
 def by_id(backend: Backend, *events: Event) -> dict[str, Device]:
-    """Every device there is now, after the backend was notified of the events."""
+    """Every current device, after the backend was notified of the events."""
     for event in events:
         backend.notice(event)
     return {device.id: device for device in backend.discover()}

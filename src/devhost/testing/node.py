@@ -11,8 +11,8 @@
                 started = await node.container({"example.com/card": 1})
                 assert [one.host_path for one in started.devices] == ["/dev/mycard0"]
 
-What runs is what runs on a node, in the test's own event loop: the file is read, devices are looked for
-below ``root``, each resource is served on a socket, and the kubelet simulator calls it as a kubelet would.
+The same code as on a node runs in the event loop of the test: it reads the file, scans for devices below
+``root`` and serves each resource on a socket, and the kubelet simulator calls it like a kubelet.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from devhost.kubelet.api import api_pb2 as pb
 from .kubelet import KubeletSimulator, Profile
 
 PATIENCE = 30.0
-"""Seconds to wait for something that should happen at once: a busy machine is no failure."""
+"""Seconds to wait for something that should happen at once: a busy machine must not cause a failure."""
 
 LEAVING = 30.0
-"""Seconds devhost has to end."""
+"""Seconds that devhost has to stop."""
 
 
 class Node:
-    """A machine with devhost and a kubelet on it; the kubelet runs while the node is entered.
+    """A machine with devhost and a kubelet, which runs while the node is entered.
 
-    Files stand for device nodes, which only root can make: specifications name them as if they were some.
+    Plain files represent device nodes, which only root can create; specifications treat them as device nodes.
 
     Args:
         place: an empty directory for everything.
-        backends: classes to have beside those that are installed; one of a name takes the place of that.
-        root: the directory that stands for ``/``; ``place/root`` if it is not given.
-        profile: whose behaviour the kubelet has, see :class:`KubeletSimulator`.
+        backends: classes in addition to the installed ones; they replace those with the same name.
+        root: the directory to use as ``/``; ``place/root`` if not given.
+        profile: the simulated kubelet version, see :class:`KubeletSimulator`.
         timing: how long devhost waits.
 
     Attributes:
-        root: the directory that stands for ``/``. It is the test's to fill.
+        root: the directory to use as ``/``, which the test fills.
         config: the configuration file.
-        cdi: where specifications go; :meth:`configure` says so to devhost.
-        infos: where device-info files go; the same.
-        kubelet: the simulator, with what it was told and what it allocated.
+        cdi: the directory for specifications, set by :meth:`configure`.
+        infos: the directory for device-info files, set by :meth:`configure`.
+        kubelet: the simulator, with its events and allocations.
     """
 
     def __init__(
@@ -100,20 +100,20 @@ class Node:
             await self.kubelet.stop()
 
     def configure(self, text: str) -> None:
-        """Makes the file say this: ``resources``, ``backends`` and what else there is, as YAML.
+        """Writes the configuration: ``resources``, ``backends`` and other keys, as YAML.
 
-        ``version`` is said already, and that specifications and device-info files stay in the test's place.
-        While devhost runs it notices within a second; :meth:`reload` waits until it has.
+        ``version``, and the directories for specifications and device-info files, are added.
+        A running devhost notices the change within a second; :meth:`reload` waits until it has read the file.
         """
         own = f"cdi: {{directory: {self.cdi}}}\ndeviceInfo: {{directory: {self.infos}}}\n"
         self.config.write_text(f"version: 1\n{own}{text}\n", encoding="utf-8")
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[None]:
-        """devhost with what the file says, until left; it may be entered again, as after a restart.
+        """Runs devhost with the configuration until left; it can be entered again, as for a restart.
 
         Raises:
-            ConfigError: with everything that is wrong with the file.
+            ConfigError: with every error in the file.
         """
         host = Host(
             self.config,
@@ -135,23 +135,23 @@ class Node:
             await asyncio.wait_for(running, LEAVING)
 
     async def until(self, condition: Callable[[], object], patience: float = PATIENCE) -> None:
-        """Waits for what the kubelet is not told, looking again and again.
+        """Waits for a condition that the kubelet has no event for, checking it repeatedly.
 
         Raises:
-            TimeoutError: it did not come true within ``patience`` seconds.
+            TimeoutError: it was not true within ``patience`` seconds.
         """
         async with asyncio.timeout(patience):
-            while not condition():  # noqa: ASYNC110 - nobody tells of it
+            while not condition():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.02)
 
     async def offers(self, wanted: Mapping[str, int], *, only: bool = False) -> None:
-        """Waits until a pod can get so many of each of these resources: those that are healthy.
+        """Waits until each of these resources has this number of healthy devices.
 
         Args:
-            only: whether there may be no other resource.
+            only: whether other resources must not exist.
 
         Raises:
-            TimeoutError: it did not come true in time.
+            TimeoutError: it was not true in time.
         """
 
         def there() -> bool:
@@ -163,10 +163,10 @@ class Node:
     async def container(
         self, wanted: Mapping[str, int], *, keep: bool = False
     ) -> pb.ContainerAllocateResponse:
-        """What the container of a new pod starts with that asks for so many of these resources.
+        """What the container of a new pod gets that requests these numbers of resources.
 
-        The pod has ended when this returns, unless ``keep`` is said: then ``kubelet.release`` ends it,
-        under the name ``pod-0``, ``pod-1``, …, counted from the node's first.
+        The pod has ended when this returns, unless ``keep`` is set: then ``kubelet.release`` ends it,
+        by the name ``pod-0``, ``pod-1``, …, counted from the node's first.
 
         Raises:
             UnexpectedAdmissionError: the pod was refused.
@@ -180,10 +180,10 @@ class Node:
         return started
 
     def specified(self, names: Collection[str]) -> list[dict[str, Any]]:
-        """What CDI specifications say of these qualified names, one after the other: ``containerEdits``.
+        """The ``containerEdits`` of these qualified names in the CDI specifications, in order.
 
         Raises:
-            KeyError: no file names it.
+            KeyError: no file defines a name.
         """
         found: dict[str, dict[str, Any]] = {}
         for file in self.cdi.glob("*.json"):
@@ -198,31 +198,31 @@ class Node:
         return {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
     def devices(self, backend: str) -> Mapping[str, Device]:
-        """What a backend has found, by id; nothing before it has looked."""
+        """The devices of a backend, by id; empty before its first scan."""
         discovery = self.host.scanners.get(backend)
         return discovery.devices if discovery else {}
 
     def look(self, *backends: str) -> None:
-        """Has these backends look and probe again, as after an event; all of them if none is named."""
+        """Makes these backends scan and probe again, as after an event; all of them if none is named."""
         for name, discovery in self.host.scanners.items():
             if name in backends or not backends:
                 discovery.recheck()
 
     async def reload(self) -> Sequence[str]:
-        """Has the file read again, as SIGHUP does; gives what was wrong with it, nothing where it was good.
+        """Makes devhost read the file again, like SIGHUP; returns the errors in it.
 
         Raises:
             TimeoutError: it was not read in time.
         """
         self.host.reload()
-        # its own reading, and none that the edit of the file may have begun by itself before
+        # this reload, not one that the edit of the file may have started before
         await self.until(lambda: "reload" not in self.host.tasks.named())
         return self.host.last_reload.complaints
 
     @property
     def host(self) -> Host:
-        """devhost itself, while it is served."""
-        assert self._host is not None, "devhost does not run: ask within `async with node.served()`"
+        """The running devhost."""
+        assert self._host is not None, "devhost does not run: use this within `async with node.served()`"
         return self._host
 
     def _load(self) -> Loaded:
@@ -241,7 +241,7 @@ _host_node = spec.host_node
 
 
 def _file_or_node(path: str, root: Path) -> spec.HostNode:
-    """A file of a tree as if it were the device node that it stands for."""
+    """A file of a tree, treated as the device node that it represents."""
     file = root / path.lstrip("/")
     if not file.is_file():
         return _host_node(path, root)

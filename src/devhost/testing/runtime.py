@@ -1,9 +1,9 @@
-"""What a container has in the end: by the answer to Allocate, or by names that a runtime looks up.
+"""What a container gets in the end: from the answer to Allocate, or from names that a runtime resolves.
 
-A model of the two ways, made from what their implementations do. Directly: the kubelet takes the first of
-several values for a path or a variable, and the runtime gives the container just that. By CDI: the
-reference library reads every file of a directory, refuses those that are not sound, and applies the edits
-of the named devices one after another, so that the last value wins.
+A model of both methods, based on their implementations. Direct: the kubelet uses the first of several values
+for a path or a variable, and the runtime passes that to the container. CDI: the reference library reads every
+file of a directory, refuses invalid ones, and applies the edits of the named devices in order, so that the
+last value applies.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import yaml
 from devhost.kubelet.api import api_pb2
 
 Document = Mapping[str, Any]
-"""One CDI specification, in the terms of JSON."""
+"""A CDI specification as JSON values."""
 
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
-"""What loaders know; 0.3.0 is the first they read."""
+"""The versions that loaders support; 0.3.0 is the first."""
 
 _WORD = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -37,31 +37,31 @@ _FIELDS = {
 
 
 class Refused(ValueError):
-    """A runtime would refuse this; the text says why."""
+    """A runtime would refuse this; the text is the reason."""
 
 
 @dataclass(slots=True)
 class Container:
-    """What a container has. Mode and owner of a node are left out: the direct way does not speak of them.
+    """What a container has. Mode and owner of a node are omitted, because the direct method has none.
 
-    ``access`` is what it may do with a device of the host, whichever node it opens: any of ``rwm``. It
-    only ever adds up.
+    ``access`` is the permitted access to a device of the host through any node: any of ``rwm``. It only
+    increases.
     """
 
     env: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
-    """Where the host has each node."""
+    """The path of each node on the host."""
     access: dict[str, frozenset[str]] = field(default_factory=dict)
     mounts: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """Where the host has each, and whether it is read-only."""
+    """The path of each mount on the host, and whether it is read-only."""
 
     def admit(self, host: str, permissions: str) -> None:
-        """Adds to what it may do with a device."""
+        """Adds permitted access to a device."""
         self.access[host] = self.access.get(host, frozenset()) | frozenset(permissions)
 
 
 def direct(answers: Iterable[api_pb2.ContainerAllocateResponse]) -> Container:
-    """What a container gets by the answers for its resources, in the order in which they came."""
+    """What a container gets from the answers for its resources, in their order."""
     container = Container()
     for answer in answers:
         for name, value in answer.envs.items():
@@ -76,10 +76,10 @@ def direct(answers: Iterable[api_pb2.ContainerAllocateResponse]) -> Container:
 
 
 def by_cdi(directory: Path, names: Sequence[str]) -> Container:
-    """What a container gets by the names of CDI devices.
+    """What a container gets from the names of CDI devices.
 
     Raises:
-        Refused: a name does not lead to just one device, or what it leads to cannot be used.
+        Refused: a name does not identify exactly one device, or its edits cannot be applied.
     """
     devices, _ = resolve(directory)
     if unknown := [name for name in names if name not in devices]:
@@ -99,9 +99,9 @@ def by_cdi(directory: Path, names: Sequence[str]) -> Container:
 
 
 def resolve(directory: Path) -> tuple[dict[str, Document], dict[Path, str]]:
-    """The edits of every device in a directory, by qualified name, and why files were refused.
+    """The edits of every device in a directory, by qualified name, and the reasons for refused files.
 
-    A device that two files define is nobody's.
+    A device that two files define cannot be used.
     """
     devices: dict[str, Document] = {}
     refused: dict[Path, str] = {}
@@ -123,18 +123,18 @@ def resolve(directory: Path) -> tuple[dict[str, Document], dict[Path, str]]:
 
 
 def load(text: str) -> Document:
-    """Reads one specification as loaders do, who take JSON for YAML.
+    """Reads a specification like loaders, which parse JSON as YAML.
 
     Raises:
-        Refused: it is not sound.
-        yaml.YAMLError: it is no YAML.
+        Refused: it is invalid.
+        yaml.YAMLError: it is not YAML.
     """
     document = yaml.safe_load(text)
     _known("a specification", document)
     vendor, _, class_ = str(document.get("kind", "")).partition("/")
     for what, word in (("vendor", vendor), ("class", class_)):
         if not _WORD.fullmatch(word):
-            raise Refused(f"{word!r} is no {what}")
+            raise Refused(f"{word!r} is not a {what}")
     devices = document.get("devices")
     if not isinstance(devices, list) or not devices:
         raise Refused("no devices")
@@ -143,7 +143,7 @@ def load(text: str) -> Document:
     for device in devices:
         _known("a device", device)
         if not _NAME.fullmatch(str(device.get("name", ""))):
-            raise Refused(f"{device.get('name')!r} is no name of a device")
+            raise Refused(f"{device.get('name')!r} is not a valid device name")
         if not device.get("containerEdits"):
             raise Refused(f"device {device['name']} is empty")
         if device["name"] in names:
@@ -162,7 +162,7 @@ def parse(name: str) -> tuple[str, str, str]:
     """Vendor, class and device of a qualified name.
 
     Raises:
-        Refused: it is none.
+        Refused: it is not a qualified name.
     """
     kind, _, device = name.partition("=")
     vendor, _, class_ = kind.partition("/")
@@ -172,7 +172,7 @@ def parse(name: str) -> tuple[str, str, str]:
 
 
 def least_version(document: Document) -> str:
-    """The lowest version that has everything a specification uses: the table of CDI 1.1.0."""
+    """The lowest version with all fields that a specification uses, by the table of CDI 1.1.0."""
     parts = [document, *document["devices"]]
     edits = [part.get("containerEdits", {}) for part in parts]
     resctrl = [part.get("intelRdt", {}) for part in edits]
@@ -197,13 +197,13 @@ def _edits(edits: Document) -> None:
     _known("edits", edits)
     for variable in edits.get("env", ()):
         if variable.find("=") < 1:
-            raise Refused(f"{variable!r} is no variable")
+            raise Refused(f"{variable!r} is not a variable")
     for node in edits.get("deviceNodes", ()):
         _known("a device node", node)
         if not node.get("path"):
             raise Refused("a device node without a path")
         if node.get("permissions", "").strip("rwm"):
-            raise Refused(f"{node['permissions']!r} are no permissions")
+            raise Refused(f"{node['permissions']!r} are not permissions")
     for mount in edits.get("mounts", ()):
         _known("a mount", mount)
         if not mount.get("hostPath") or not mount.get("containerPath"):
@@ -214,4 +214,4 @@ def _known(what: str, found: object) -> None:
     if not isinstance(found, Mapping):
         raise Refused(f"{what} is {type(found).__name__}, not a mapping")
     if unknown := found.keys() - _FIELDS[what]:
-        raise Refused(f"{what} with {', '.join(sorted(unknown))}, which nobody knows")
+        raise Refused(f"{what} with unknown {', '.join(sorted(unknown))}")

@@ -1,7 +1,8 @@
-"""A machine made of plain files: ``/sys``, ``/dev`` and udevd's records as kernel and udevd lay them out.
+"""A machine made of plain files: ``/sys``, ``/dev`` and the records of udevd.
 
-Backends read everything below ``context.root``, so a tree of files is all the hardware their tests
-need. No root, no modules: device nodes are plain files, as in a tree recorded by an ordinary user::
+Backends read everything below ``context.root``, so a tree of files can replace hardware in their tests. It
+needs neither root nor kernel modules: device nodes are plain files, as in a tree recorded by an ordinary
+user::
 
     tree = Tree(tmp_path)
     tree.pci("pci0000:3a/0000:3a:00.0", driver="pcieport")
@@ -28,14 +29,14 @@ BUSES = frozenset(
 
 
 def unpack(archive: Path, root: Path) -> None:
-    """Lays out below ``root`` a machine that ``devhost record`` recorded and ``tar`` packed.
+    """Unpacks a machine below ``root`` that ``devhost record`` recorded and ``tar`` packed.
 
     Raises:
-        tarfile.TarError: it is no archive, or something in it would lie outside ``root``.
-        OSError: it cannot be read, or not be laid out.
+        tarfile.TarError: it is not an archive, or contains a path outside ``root``.
+        OSError: it cannot be read, or not be unpacked.
     """
     with tarfile.open(archive) as packed:
-        # Debian 12's Python 3.11.2 has no filters yet; from 3.12 on it is an error to leave them out
+        # Python 3.11.2 of Debian 12 has no filters yet; from 3.12 on they are required
         packed.extraction_filter = getattr(tarfile, "data_filter", None)
         packed.extractall(root)
 
@@ -43,7 +44,7 @@ def unpack(archive: Path, root: Path) -> None:
 class Tree:
     """Builds a machine below ``root``. Paths of devices are relative to ``/sys/devices``.
 
-    Making something again adds to what there is, so the order of the calls does not matter.
+    A repeated call adds to existing files, so the order of the calls does not matter.
     """
 
     def __init__(self, root: Path) -> None:
@@ -52,23 +53,23 @@ class Tree:
             (root / directory).mkdir(parents=True, exist_ok=True)
 
     def file(self, path: str, text: str = "") -> Path:
-        """A file with this text and a line feed, as sysfs writes its attributes; its path on this machine."""
+        """Creates a file with this text and a line feed, as in sysfs; returns its path on this machine."""
         file = self._place(path)
         file.write_text(f"{text}\n" if text else "")
         return file
 
     def link(self, path: str, target: str) -> None:
-        """A symbolic link between two absolute paths of the tree, made relative as in sysfs."""
+        """Creates a symbolic link between two absolute paths of the tree, relative as in sysfs."""
         link = self._place(path)
         relative = os.path.relpath(self.root / target.lstrip("/"), link.parent)
         if not (link.is_symlink() and str(link.readlink()) == relative):
             link.symlink_to(relative)
 
     def node(self, path: str, number: str = "") -> None:
-        """A device node: a plain file.
+        """Creates a device node: a plain file.
 
-        ``number`` (``c10:229``) makes it a node of its own, as those are that exist before their module is
-        loaded. A node that sysfs declares needs none.
+        With ``number`` (``c10:229``) it is independent of sysfs, like nodes that exist before their module is
+        loaded. A node that sysfs declares needs no number.
         """
         if number:
             self.file(path, number)
@@ -84,15 +85,15 @@ class Tree:
         files: Mapping[str, str] | None = None,
         **uevent: str,
     ) -> str:
-        """A directory of the device tree with everything that leads to it.
+        """Creates a directory of the device tree with all links to it.
 
         Args:
             path: below ``/sys/devices``.
             subsystem: its class or bus.
-            node: the device node below ``/dev``, where it has one.
+            node: the device node below ``/dev``, if it has one.
             number: ``major:minor`` of the node.
             files: attributes by their path below the device.
-            uevent: what its ``uevent`` file says beside the node; ``DRIVER`` also makes the ``driver`` link.
+            uevent: further content of its ``uevent`` file; ``DRIVER`` also makes the ``driver`` link.
 
         Returns:
             The device's ``sys_path``: ``/sys/devices/…``.
@@ -105,7 +106,8 @@ class Tree:
         self.link(f"{listing}/devices/{name}" if subsystem in BUSES else f"{listing}/{name}", sys_path)
         parent, _, above = path.rpartition("/")[0].rpartition("/")
         if subsystem not in BUSES and above == subsystem and parent != "virtual":
-            # the kernel puts a device of a class below a directory named after it, and links past that
+            # the kernel puts a device of a class below a directory named after the class, and links to its
+            # parent
             self.link(f"{sys_path}/device", f"/sys/devices/{parent}")
         if driver := uevent.get("DRIVER"):
             self.link(f"{sys_path}/driver", f"/sys/bus/{subsystem}/drivers/{driver}")
@@ -132,7 +134,7 @@ class Tree:
         iommu_group: int | None = None,
         files: Mapping[str, str] | None = None,
     ) -> str:
-        """A PCI function; the last part of ``path`` is its address. Returns its ``sys_path``."""
+        """Creates a PCI function; the last part of ``path`` is its address. Returns its ``sys_path``."""
         address = path.rpartition("/")[2]
         facts = {"vendor": vendor, "device": device, "numa_node": str(numa_node), "class": "0x000000"}
         uevent = {"DRIVER": driver} if driver else {}
@@ -156,18 +158,18 @@ class Tree:
         group: int | None = None,
         files: Mapping[str, str] | None = None,
     ) -> str:
-        """A PCI function as :meth:`pci` makes it, with what it hangs on; its ``sys_path``.
+        """Creates a PCI function like :meth:`pci`, with the ports above it; returns its ``sys_path``.
 
         Args:
-            address: of the function.
-            ids: ``vendor:device``, as lspci writes them.
-            driver: it is bound to; empty for none.
-            below: addresses from the root port down through the ports of switches, with ``/`` between; empty
-                for a function of the root bus itself.
-            pci_class: as sysfs writes it (``pci_ids.h``); ``0x020000`` is Ethernet.
-            subsystem: ids of the board; those of the function if not given.
-            numa_node: it is near; ``-1`` for none.
-            group: number of its IOMMU group.
+            address: the address of the function.
+            ids: ``vendor:device``, in the format of lspci.
+            driver: the driver that it is bound to; empty for none.
+            below: the addresses from the root port down through the ports of switches, separated by ``/``;
+                empty for a function of the root bus.
+            pci_class: the class in the format of sysfs (``pci_ids.h``); ``0x020000`` is Ethernet.
+            subsystem: the ids of the board; those of the function if not given.
+            numa_node: its NUMA node; ``-1`` for none.
+            group: the number of its IOMMU group.
             files: further attributes.
         """
         vendor, _, device = ids.partition(":")
@@ -194,7 +196,7 @@ class Tree:
         Args:
             physical: the ``sys_path`` of the physical function.
             virtual: the ``sys_path`` of each of its virtual functions, in the order of their numbers.
-            total: how many the hardware can have; at least those that there are.
+            total: the maximum of the hardware; at least the number of functions.
         """
         self.file(f"{physical}/sriov_totalvfs", str(max(total, len(virtual))))
         self.file(f"{physical}/sriov_numvfs", str(len(virtual)))
@@ -203,11 +205,11 @@ class Tree:
             self.link(f"{path}/physfn", physical)
 
     def udev_record(self, key: str, *lines: str) -> None:
-        """What udevd knows of a device: ``/run/udev/data/<key>``, with lines such as ``E:ID_BUS=usb``."""
+        """Writes ``/run/udev/data/<key>``, the record of udevd, with lines such as ``E:ID_BUS=usb``."""
         self.file(f"/run/udev/data/{key}", "\n".join(lines))
 
     def remove(self, sys_path: str) -> Event:
-        """Takes a device away with all below it, its nodes and the links to it; the kernel's event."""
+        """Removes a device with its children, nodes and all links to it; returns the kernel's event."""
         gone = self.root / sys_path.lstrip("/")
         subsystem = (gone / "subsystem").readlink().name
         for uevent in gone.rglob("uevent"):

@@ -1,8 +1,8 @@
-"""Real hot-plug on a plain machine: zram devices come and go with their nodes and uevents.
+"""Real hot-plug on any machine: zram devices are added and removed with their nodes and uevents.
 
-The kernel's own interface (``Documentation/admin-guide/blockdev/zram.rst``): reading
-``/sys/class/zram-control/hot_add`` makes a device and gives its number, writing that number to
-``hot_remove`` takes it away. Both need root.
+This uses the kernel's interface (``Documentation/admin-guide/blockdev/zram.rst``): reading
+``/sys/class/zram-control/hot_add`` adds a device and returns its number, writing that number to
+``hot_remove`` removes it. Both need root.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from devhost.backend.errors import DevhostError
 CONTROL = Path("/sys/class/zram-control")
 
 RETRY = 0.1
-"""Seconds between two looks whether the other user is done."""
+"""Seconds between two checks whether the other user is done."""
 
 
 def why_not() -> str:
-    """Why no zram device can be plugged here; empty if one can."""
+    """Why no zram device can be plugged on this machine; empty if one can."""
     if not CONTROL.exists():
         return "this kernel has no zram (try modprobe zram)"
     if os.geteuid() != 0:
         return "plugging a zram device needs root"
-    # in a container: reading is enough to plug a device, and then nothing could take it away
+    # in a container: reading would plug a device that could not be removed
     if not os.access(CONTROL / "hot_remove", os.W_OK):
-        return "/sys is read-only here"
+        return "/sys is read-only"
     return ""
 
 
 class Busy(DevhostError):
-    """Another program plugs zram devices on this machine, and goes on doing so."""
+    """Another program plugs zram devices on this machine and does not stop."""
 
 
 class Zram:
-    """Plugs devices, and unplugs on exit whatever is left. One user at a time on a machine.
+    """Plugs devices, and unplugs the remaining ones on exit. Only one user at a time on a machine.
 
     Args:
-        patience: seconds to wait for another user to be done.
+        patience: seconds to wait for another user.
 
     Raises:
-        Busy: on entry, when the other user was not done by then.
+        Busy: on entry, if the other user was not done by then.
     """
 
     def __init__(self, patience: float = 20.0) -> None:
@@ -78,11 +78,11 @@ class Zram:
             self._lock.close()
 
     def plug(self) -> int:
-        """Makes a device and returns its number: ``/dev/zram<number>``."""
+        """Adds a device and returns its number: ``/dev/zram<number>``."""
         self._numbers.append(int((CONTROL / "hot_add").read_text()))
         return self._numbers[-1]
 
     def unplug(self, number: int) -> None:
-        """Takes the device away."""
+        """Removes the device."""
         (CONTROL / "hot_remove").write_text(str(number))
         self._numbers.remove(number)

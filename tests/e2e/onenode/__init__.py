@@ -1,1 +1,1 @@
-"""A Kubernetes cluster of one node in namespaces of its own: real control plane, kubelet and runtime."""
+"""A Kubernetes cluster of one node in separate namespaces: real control plane, kubelet and runtime."""

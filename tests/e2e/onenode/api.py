@@ -1,4 +1,4 @@
-"""The cluster's API server, as far as the tests speak to it."""
+"""A client of the cluster's API server for the tests."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests over a connection of their own each, opened inside the node's network."""
+    """Makes each request over a new connection, opened inside the node's network."""
 
     def __init__(self, namespaces: Namespaces, port: int, token: str) -> None:
         self._namespaces = namespaces
         self._port = port
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        self._tls = ssl._create_unverified_context()  # it made its certificate itself, a moment ago
+        self._tls = ssl._create_unverified_context()  # its certificate is new and self-signed
 
     def get(self, path: str) -> Json:
         """
         Raises:
             ApiError: the server refused.
-            OSError: it cannot be reached.
+            OSError: it is unreachable.
         """
         parsed: Json = json.loads(self.call("GET", path))
         return parsed
 
     def post(self, path: str, document: Json) -> None:
-        """Makes an object; raises as :meth:`get`."""
+        """Creates an object; raises as :meth:`get`."""
         self.call("POST", path, document)
 
     def delete(self, path: str, **options: Any) -> None:
-        """Deletes an object, if it is there; raises as :meth:`get`."""
+        """Deletes an object, if it exists; raises as :meth:`get`."""
         try:
             self.call("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", **options})
         except ApiError as error:

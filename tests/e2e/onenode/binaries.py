@@ -1,10 +1,9 @@
-"""Which programs the cluster is made of, where each comes from, and which versions they are.
+"""The programs of the cluster, their sources and their versions.
 
-python -m onenode.binaries            finds or makes all of them, and prints their versions
-python -m onenode.binaries SECONDS    the same, and compiles for no longer than that
+python -m onenode.binaries            finds or builds all of them, and prints their versions
+python -m onenode.binaries SECONDS    the same, with a limit for compiling
 
-The exit code is 77 where this machine or its network cannot give what a cluster needs, and 1 where something
-is wrong.
+The exit code is 77 if this machine or its network cannot provide what a cluster needs, and 1 for an error.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ UNAVAILABLE = 77
 
 
 class Missing(Exception):
-    """Which program is not there, and how it could be; one line."""
+    """Which program is missing, and how to get it; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A program of a Debian package; ``check`` are the arguments that show that it runs."""
+    """A program of a Debian package; ``check`` are arguments that test whether it runs."""
 
     package: str
     path: str
@@ -61,7 +60,7 @@ NAMES = (*kubernetes.PARTS, *PACKAGED)
 
 
 def cache() -> Path:
-    """Where programs, logs and settings lie; kept between runs, outside the repository."""
+    """The directory for programs, logs and settings; kept between runs, outside the repository."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "devhost-e2e"
 
@@ -72,26 +71,26 @@ def variable(name: str) -> str:
 
 
 def find() -> dict[str, Path]:
-    """Every program by name: from the environment, else from the cache.
+    """Every program by name: from the environment, or from the cache.
 
     Raises:
-        Missing: one is not there.
+        Missing: a program is missing.
     """
     found, wanted = _chosen()
     return found | {name: _cached(name) for name in wanted}
 
 
 def make(limit: float = kubernetes.BUILD_LIMIT) -> dict[str, Path]:
-    """As :func:`find`, and fetches or builds what the cache lacks. Takes minutes the first time.
+    """As :func:`find`, but downloads or builds what the cache lacks. This takes minutes the first time.
 
-    What takes seconds to fetch comes before what takes minutes to build, in case the former cannot be had.
+    Downloads of seconds come before builds of minutes, in case a download fails.
 
     Args:
         limit: seconds for compiling.
 
     Raises:
-        Missing: one is not there, or does not compile.
-        Unavailable: one cannot be had on this machine.
+        Missing: a program is missing, or does not compile.
+        Unavailable: a program is not available on this machine.
     """
     found, wanted = _chosen()
     to_build = [name for name in wanted if name not in PACKAGED]
@@ -113,16 +112,16 @@ def make(limit: float = kubernetes.BUILD_LIMIT) -> dict[str, Path]:
 
 
 def versions(programs: Mapping[str, Path]) -> dict[str, str]:
-    """What each program says of its version, in one line."""
+    """The version of each program, in one line."""
     return {name: _version(name, path) for name, path in programs.items()}
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """One cluster at a time: they would share a directory and a cgroup.
+    """Allows one cluster at a time: two would share a directory and a cgroup.
 
     Raises:
-        BlockingIOError: another one is up.
+        BlockingIOError: another cluster is running.
     """
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / "lock").open("w") as lock:
@@ -131,7 +130,7 @@ def alone() -> Iterator[None]:
 
 
 def _chosen() -> tuple[dict[str, Path], list[str]]:
-    """The programs that the environment names, and the names of those that it does not."""
+    """The programs named in the environment, and the names of the others."""
     found = {}
     for name in NAMES:
         if value := os.environ.get(variable(name)):

@@ -1,4 +1,4 @@
-"""The cgroup below which all pods are, in every hierarchy of the machine."""
+"""The cgroup of all pods, in every hierarchy of the machine."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ EMPTY_LIMIT = 120.0
 
 
 class Refused(Exception):
-    """Why no cgroup can be made; one line."""
+    """Why a cgroup cannot be created; one line."""
 
 
 @contextmanager
 def made(name: str = NAME) -> Iterator[None]:
-    """Makes the cgroup on entry, anew if there is an empty one, and removes it on exit.
+    """Creates the cgroup on entry, replacing an empty one, and removes it on exit.
 
     Raises:
-        Refused: on entry, when the machine does not allow it.
-        TimeoutError: on exit, when a process stays in it.
+        Refused: on entry, if the machine does not permit it.
+        TimeoutError: on exit, if a process remains in it.
     """
     hierarchies = _hierarchies()
     try:
@@ -62,7 +62,7 @@ def _make(kind: str, root: Path, cgroup: Path) -> None:
     if kind == "cgroup2":
         offered = (root / "cgroup.controllers").read_text().split()
         for controller in sorted(CONTROLLERS.intersection(offered)):
-            with suppress(OSError):  # what is missing in the end is told by the look at all of them
+            with suppress(OSError):  # the check of all hierarchies reports what is missing
                 (root / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
@@ -78,7 +78,7 @@ def _refuse_if_incomplete(hierarchies: list[tuple[str, Path]], name: str) -> Non
 
 
 def _remove(cgroup: Path) -> bool:
-    """Removes a cgroup and those in it; false while a process that has just been killed is still there."""
+    """Removes a cgroup and those in it; false while a killed process is still in one."""
     for directory, _, _ in os.walk(cgroup, topdown=False):
         try:
             Path(directory).rmdir()

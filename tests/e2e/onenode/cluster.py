@@ -1,4 +1,4 @@
-"""One node with its control plane: brought up, stopped and started again in parts, and taken down."""
+"""One node with its control plane, whose parts can be started and stopped."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ STOP_LIMIT = 60.0
 
 
 class Cluster:
-    """A cluster of one node, on entry; nothing of it is left after exit but its logs.
+    """A cluster of one node while entered; only its logs remain afterwards.
 
     Args:
-        programs: as :func:`onenode.binaries.find` gives them.
+        programs: as returned by :func:`onenode.binaries.find`.
         directory: for settings and logs; emptied first.
     """
 
@@ -89,20 +89,20 @@ class Cluster:
     # processes
 
     def start(self, name: str) -> None:
-        """Starts a program of the cluster; does not wait for it to be of use."""
+        """Starts a program of the cluster, without waiting until it is ready."""
         self._running[name] = self.namespaces.spawn(
             *self._settings.command(name), log=self.logs / f"{name}.log", env=self._settings.environment()
         )
 
     def stop(self, name: str, *, kill: bool = False) -> None:
-        """Ends a program, by SIGTERM or by SIGKILL, and waits until it is gone."""
+        """Ends a program with SIGTERM or SIGKILL, and waits for its end."""
         end(self._running.pop(name), kill=kill)
 
     def restart_kubelet(self, *, kill: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Ends the kubelet and starts another; returns when that one listens for plugins.
+        """Ends the kubelet and starts another; returns once that one listens for plugins.
 
         Args:
-            meanwhile: called while there is none.
+            meanwhile: called while no kubelet runs.
         """
         socket = self.namespaces.path("/var/lib/kubelet/device-plugins/kubelet.sock")
         before = socket.stat().st_ino
@@ -121,7 +121,7 @@ class Cluster:
         return False
 
     def _accounts(self) -> bool:
-        """Whether there is what every pod is made with, unless it names another."""
+        """Whether the default service account of pods exists."""
         with suppress(ApiError, OSError):
             return bool(self.api.get("/api/v1/namespaces/default/serviceaccounts/default"))
         return False
@@ -143,14 +143,14 @@ class Cluster:
         return self.api.get(f"/api/v1/nodes/{NODE}")
 
     def counts(self, resource: str) -> tuple[int, int] | None:
-        """Capacity and allocatable that the node shows; ``None`` where it does not have the resource."""
+        """Capacity and allocatable of the node; ``None`` if it does not have the resource."""
         status = self.node()["status"]
         if resource not in status.get("capacity", {}):
             return None
         return int(status["capacity"][resource]), int(status["allocatable"].get(resource, -1))
 
     def refreshed(self) -> None:
-        """Waits until the kubelet has written a node status that it began after this call.
+        """Waits until the kubelet has written a node status begun after this call.
 
         Raises:
             TimeoutError: it has not.
@@ -165,7 +165,7 @@ class Cluster:
     def shows(
         self, resource: str, capacity: int, allocatable: int | None = None, *, limit: float = LIMIT
     ) -> None:
-        """Waits until the node shows these numbers; ``allocatable`` is as ``capacity`` if it is left out.
+        """Waits until the node shows these numbers; ``allocatable`` defaults to ``capacity``.
 
         Raises:
             TimeoutError: it does not.
@@ -181,14 +181,14 @@ class Cluster:
     # the runtime
 
     def execute(self, container: str, script: str) -> subprocess.CompletedProcess[str]:
-        """Runs a shell script inside a container, under its cgroup and namespaces."""
+        """Runs a shell script in the cgroup and namespaces of a container."""
         return self._ctr("tasks", "exec", "--exec-id", uuid.uuid4().hex, container, "/bin/sh", "-c", script)
 
     def process(self, container: str) -> int:
-        """The first process of a container that runs, as the node counts.
+        """The node's process id of a running container's first process.
 
         Raises:
-            RuntimeError: there is none.
+            RuntimeError: no such container runs.
         """
         for line in self._ctr("tasks", "ls").stdout.splitlines():
             name, pid, *_ = line.split()
@@ -197,7 +197,7 @@ class Cluster:
         raise RuntimeError(f"container {container} does not run")
 
     def load_image(self, archive: Path, *names: str) -> None:
-        """Puts the image of an OCI archive into the runtime's store, under these names and not under its own.
+        """Imports the image of an OCI archive into the runtime's store, only under these names.
 
         Raises:
             RuntimeError: it cannot be imported.
@@ -217,9 +217,9 @@ class Cluster:
         return self.namespaces.run(self._programs["ctr"], *place, *arguments, timeout=timeout)
 
     def save(self, name: str) -> None:
-        """Writes what everybody knows beside the logs, for whoever has to find out what went wrong.
+        """Writes the state of the cluster beside the logs, to investigate failures.
 
-        After the cluster's end that is nothing any more.
+        After the end of the cluster it writes nothing.
         """
         with suppress(ApiError, OSError):
             for what in ("nodes", "pods", "events"):
@@ -241,7 +241,7 @@ class Cluster:
 
 
 def end(process: subprocess.Popen[bytes], *, kill: bool = False) -> int:
-    """Ends a process, in the end by force; its exit code."""
+    """Ends a process, if needed with SIGKILL; returns its exit code."""
     process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
     try:
         return process.wait(STOP_LIMIT)

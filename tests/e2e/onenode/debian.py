@@ -1,7 +1,7 @@
-"""Programs out of Debian packages, unpacked into a cache and not installed.
+"""Programs from Debian packages, unpacked into a cache and not installed.
 
-apt runs with a configuration of its own, which knows the machine's own mirror with several suites of
-Debian. Of each package the newest that runs here is taken: what a newer suite has may want a newer libc.
+apt runs with a separate configuration, which has the machine's mirror with several suites of Debian. The
+newest version of a package that runs here is used: one of a newer suite may need a newer libc.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FETCH_LIMIT = 300.0
 
 
 class Packages:
-    """Unpacked packages in ``directory``. apt is asked only for those that are not there yet."""
+    """Unpacked packages in ``directory``; apt downloads only missing ones."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._updated = False
 
     def program(self, package: str, path: str, check: Sequence[str]) -> Path:
-        """A program of a package, which ``check`` (arguments that print something harmless) runs.
+        """A program of a package that runs with the arguments ``check``, which only print something.
 
         Raises:
-            Unavailable: no suite has it in a form that runs here, the mirror cannot be reached, or apt cannot
-                be used.
+            Unavailable: no suite has a version that runs here, the mirror is unreachable, or apt does not
+                work.
         """
         root = self._directory / package
         if (root / path).exists():
@@ -79,7 +79,7 @@ class Packages:
         except Unreachable:
             if not any(lists.glob("*Packages*")):
                 raise
-            # A mirror need not have each suite, and older lists are as good as newer ones.
+            # A mirror may lack suites, and older lists are sufficient.
         self._updated = True
 
     def _apt(self, *arguments: str, cwd: Path, limit: float) -> None:
@@ -125,7 +125,7 @@ class Packages:
 
 
 def _mirror() -> str:
-    """The mirror of Debian that this machine itself uses."""
+    """The Debian mirror that this machine uses."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     targets = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout.split()
     for uri in targets:
@@ -135,7 +135,7 @@ def _mirror() -> str:
 
 
 def runs(program: Path, arguments: Sequence[str]) -> bool:
-    """Whether the dynamic linker and the program itself are content on this machine."""
+    """Whether the program can be linked and run on this machine."""
     if not os.access(program, os.X_OK):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Getting things over a network, or from a machine, that may not give them; and saying how far it is."""
+"""Downloads and commands that may fail because of the machine or its network, with progress."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ NAME = "e2e"
 
 
 class Unavailable(Exception):
-    """What this machine or its network does not give, and so no fault of the project; one line."""
+    """What this machine or its network does not provide, so that it is no fault of the project; one line."""
 
 
 class Unreachable(Unavailable):
-    """Nobody answers. It may be better a moment later."""
+    """There was no answer; a later try may succeed."""
 
 
 def say(text: str) -> None:
-    """One line for whoever waits."""
+    """Prints one line of progress."""
     sys.stdout.write(f"{NAME}: {text}\n")
     sys.stdout.flush()
 
 
 def persistently(attempt: Callable[[], T]) -> T:
-    """Tries again, a bounded number of times, what failed for the network's sake.
+    """Retries what failed because of the network, a bounded number of times.
 
     Raises:
-        Unreachable: it failed each time.
+        Unreachable: every try failed.
     """
     for pause in PAUSES:
         try:
@@ -62,11 +62,11 @@ def run(
     limit: float,
     progress: Callable[[str], str],
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end, with a line now and then.
+    """Runs a command to its end, with a line of progress at intervals.
 
     Args:
         limit: seconds.
-        progress: from what the command has written to its standard error so far to what is said of it.
+        progress: makes a line from the command's standard error so far.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``limit``.

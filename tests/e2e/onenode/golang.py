@@ -1,4 +1,4 @@
-"""Compiling programs from their Go modules, on a machine that may lack Go, a network or memory."""
+"""Compiles programs from their Go modules, on a machine that may lack Go, a network or memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MACHINE = re.compile(
 
 
 class CannotBuild(Exception):
-    """Why something does not compile; one line."""
+    """Why a program does not compile; one line."""
 
 
 def compilers() -> int:
-    """How many may run at once without filling the memory that is free."""
+    """How many compilers can run at once in the free memory."""
     available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
     assert available, "Linux has said so since 3.14"
     room = int(available[1]) // MEMORY_OF_A_COMPILER
@@ -42,11 +42,11 @@ def compilers() -> int:
 def go(
     directory: Path, limit: float, *arguments: str, progress: Callable[[str], str] = lambda _: "fetching"
 ) -> str:
-    """Runs Go; what it prints.
+    """Runs Go; returns its output.
 
     Raises:
-        Unreachable: it could not fetch something.
-        Unavailable: the machine has too little of something; or it took too long.
+        Unreachable: a download failed.
+        Unavailable: the machine lacks memory or disk space, or it took too long.
         CannotBuild: it failed for another reason.
     """
     name = f"go {' '.join(arguments[: 1 + (arguments[0] == 'mod')])}"

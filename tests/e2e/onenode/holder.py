@@ -1,4 +1,4 @@
-"""The first process of the node's namespaces: makes them what a node looks like, then waits.
+"""The first process of the node's namespaces: sets them up as a node, then waits.
 
 Started by :mod:`onenode.namespaces` as process 1 of a new pid namespace, with mount and network
 namespaces of its own too. It leaves when its standard input ends, and the kernel then ends every process

@@ -1,4 +1,4 @@
-"""The one image of the cluster, made of a static busybox: no registry, no builder."""
+"""The only image of the cluster, made from a static busybox without a registry or builder."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _add(
 
 
 def rename(archive: Path, target: Path, *names: str) -> None:
-    """Copies the OCI archive of one image, so that it is imported under these names and no others."""
+    """Copies the OCI archive of an image, so that it is imported only under these names."""
     with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
         for entry in old:
             data = old.extractfile(entry)

@@ -1,4 +1,4 @@
-"""The real kubectl, called inside the node as somebody at the node's console would call it."""
+"""The real kubectl, called inside the node."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TIMEOUT = 240.0
 
 
 class Refused(Exception):
-    """A command that failed; what it said."""
+    """A command failed; the message is its output."""
 
 
 class Kubectl:
-    """kubectl with the one user's rights.
+    """kubectl with the rights of the only user.
 
     Args:
-        directory: for what is applied, and for kubectl's own files; nothing of the user's home is read.
+        directory: for manifests and kubectl's files; nothing is read from the home directory.
     """
 
     def __init__(self, namespaces: Namespaces, program: Path, kubeconfig: Path, directory: Path) -> None:
@@ -37,11 +37,11 @@ class Kubectl:
         )
 
     def try_(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs it; it may fail."""
+        """Runs kubectl, which may fail."""
         return self._namespaces.run(*self._program, *arguments, timeout=TIMEOUT)
 
     def run(self, *arguments: str) -> str:
-        """What it prints.
+        """Its output.
 
         Raises:
             Refused: it failed.
@@ -52,18 +52,18 @@ class Kubectl:
         return done.stdout
 
     def get(self, *arguments: str) -> Any:
-        """What ``kubectl get`` finds, as objects; raises as :meth:`run`."""
+        """The objects of ``kubectl get``; raises as :meth:`run`."""
         return json.loads(self.run("get", "--output=json", *arguments))
 
     def apply(self, manifests: str, *arguments: str) -> str:
-        """``kubectl apply`` of YAML; raises as :meth:`run`."""
+        """Applies YAML; raises as :meth:`run`."""
         return self.run("apply", f"--filename={self._file(manifests)}", *arguments)
 
     def delete(self, manifests: str, *arguments: str) -> None:
-        """Deletes what the YAML names, and what belongs to it, and waits until it is gone.
+        """Deletes the objects of the YAML and their dependents, and waits until they are gone.
 
         Raises:
-            Refused: it is not gone in time.
+            Refused: they still exist after the limit.
         """
         self.run(
             "delete",
@@ -75,7 +75,7 @@ class Kubectl:
         )
 
     def patch(self, what: str, patch: Mapping[str, Any], *arguments: str) -> None:
-        """``kubectl patch`` by a merge patch; raises as :meth:`run`."""
+        """Applies a merge patch; raises as :meth:`run`."""
         self.run("patch", what, "--type=merge", f"--patch={json.dumps(patch)}", *arguments)
 
     def _file(self, manifests: str) -> Path:

@@ -1,4 +1,4 @@
-"""The real kubelet and the simulated one, behind one face."""
+"""The real kubelet and the simulated one behind one interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Counts = tuple[int, int] | None
 
 
 class Kubelet(ABC):
-    """What a scenario does with a kubelet, and sees of it."""
+    """The operations of a scenario on a kubelet, and what it observes."""
 
     directory: Path
     """Where plugins' sockets are, for a process outside the node."""
@@ -30,7 +30,7 @@ class Kubelet(ABC):
 
     @abstractmethod
     async def settle(self, plugins: Sequence[Recorder]) -> None:
-        """Waits until what the node shows has nothing of before the call in it."""
+        """Waits until the node shows a state from after the call."""
 
     @abstractmethod
     async def counts(self, resource: str) -> Counts:
@@ -65,7 +65,7 @@ class Simulated(Kubelet):
         await self._simulator.wait_for(lambda: all(map(self._has_all_of, plugins)), LIMIT)
 
     def _has_all_of(self, plugin: Recorder) -> bool:
-        """Whether everything that the plugin has sent, or ended, has arrived."""
+        """Whether everything that the plugin has sent or closed has arrived."""
         log = self._simulator.events
         opened = [event for event in log.of(events.StreamOpened) if event.endpoint == plugin.name]
         lists = [event for event in log.of(events.ListReceived) if event.endpoint == plugin.name]
@@ -100,7 +100,7 @@ class Simulated(Kubelet):
 
 
 class Real(Kubelet):
-    """The cluster's kubelet. Everything that blocks is done in threads: the plugin has to go on."""
+    """The cluster's kubelet. Blocking calls run in threads, so that the plugin continues."""
 
     def __init__(self, cluster: Cluster, pods: Pods) -> None:
         self._cluster = cluster

@@ -28,7 +28,7 @@ def version() -> str:
     """The release to build, such as ``v1.37.1``.
 
     Raises:
-        CannotBuild: what the environment names is not a release.
+        CannotBuild: the environment variable is not a release.
     """
     wanted = os.environ.get("KUBERNETES", VERSION)
     if not re.fullmatch(r"v1\.\d+\.\d+(-[a-z]+\.\d+)?", wanted):
@@ -37,20 +37,20 @@ def version() -> str:
 
 
 def programs(cache: Path) -> dict[str, Path]:
-    """Where the programs of that version are, or will be."""
+    """The directory for the programs of that version."""
     directory = cache / f"kubernetes-{version()}"
     return {part: directory / part for part in PARTS}
 
 
 def is_built(cache: Path) -> bool:
-    """Whether nothing is left to do. What was made from another main.go than today's does not count."""
+    """Whether they are built, from the present main.go."""
     found = programs(cache)
     source = cache / f"kubernetes-{version()}" / SOURCE.name
     return all(program.exists() for program in found.values()) and source.read_bytes() == SOURCE.read_bytes()
 
 
 def why_not() -> str:
-    """Why it cannot be built here; empty if it can be tried."""
+    """Why it cannot be built here; empty if a build can be tried."""
     return "" if shutil.which("go") else "Kubernetes is not built yet, and there is no Go to build it with"
 
 
@@ -61,7 +61,7 @@ def build(cache: Path, limit: float = BUILD_LIMIT) -> dict[str, Path]:
         limit: seconds for compiling.
 
     Raises:
-        Unavailable: there is no Go, or too old a one; a module cannot be fetched; or it takes too long.
+        Unavailable: Go is missing or too old, a module cannot be downloaded, or it takes too long.
         CannotBuild: it does not compile.
     """
     found = programs(cache)
@@ -72,7 +72,7 @@ def build(cache: Path, limit: float = BUILD_LIMIT) -> dict[str, Path]:
     wanted = version()
     directory = cache / f"kubernetes-{wanted}"
     directory.mkdir(parents=True, exist_ok=True)
-    for program in found.values():  # before the source is there that they would seem to be made from
+    for program in found.values():  # so that no program seems to be built from the new source
         program.unlink(missing_ok=True)
     shutil.copy(SOURCE, directory / "main.go")
     say(f"fetching the modules of Kubernetes {wanted}")

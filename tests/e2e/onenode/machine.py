@@ -1,4 +1,4 @@
-"""The machine's own devices, as the tests compare pods and node status with them."""
+"""The machine's devices, with which tests compare pods and the node's status."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class DeviceFile:
 
 
 def device_file(path: str) -> DeviceFile:
-    """Looks at a device node.
+    """Reads a device node.
 
     Raises:
-        OSError: it is not there.
+        OSError: it does not exist.
     """
     status = Path(path).stat()
     kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
@@ -35,5 +35,5 @@ def device_file(path: str) -> DeviceFile:
 
 
 def plugged() -> int:
-    """How many zram devices there are besides the first, which the tests leave alone."""
+    """The number of zram devices without the first one, which the tests do not use."""
     return len([path for path in Path("/sys/block").glob("zram*") if path.name != "zram0"])

@@ -1,4 +1,4 @@
-"""Mount, network and pid namespaces that a whole node lives in, and dies with."""
+"""The mount, network and pid namespaces of a whole node."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespaces:
-    """Made on entry; on exit all processes in them are killed, and their mounts and network are gone.
+    """Creates them on entry; on exit all processes in them are killed, and their mounts and network removed.
 
     Args:
         address: the node's address, in a network that nothing else can reach.
         name: the node's name, which resolves to the address.
-        log: what processes say while the namespaces are made.
+        log: output of processes while the namespaces are created.
     """
 
     def __init__(self, address: str, name: str, log: Path) -> None:
@@ -70,29 +70,29 @@ class Namespaces:
             return
         assert holder.stdin is not None and holder.stdout is not None
         holder.stdin.close()
-        # The namespace is gone once every process of it has been reaped, those with a parent here too.
+        # The namespace ends once all its processes have been reaped, including those with a parent here.
         for process in (*self._children, holder):
             try:
                 process.wait(STOP_LIMIT)
             except subprocess.TimeoutExpired:
-                holder.kill()  # --kill-child takes process 1 along
+                holder.kill()  # --kill-child also kills process 1
                 process.wait(STOP_LIMIT)
         self._children.clear()
         holder.stdout.close()
 
     def path(self, inside: str) -> Path:
-        """Where the host sees a path of the node. Sockets below it can be connected to and made."""
+        """The host's path of a path of the node, for connecting to and creating sockets."""
         return Path(f"/proc/{self.pid}/root{inside}")
 
     def connect(self, port: int, timeout: float, address: str = "127.0.0.1") -> socket.socket:
-        """A connection from the node to a port: of its own loopback address, or of a pod."""
+        """A connection from the node to a port of its loopback address or of a pod."""
         with self._as_ours("net"):
             return socket.create_connection((address, port), timeout)
 
     def spawn(
         self, *command: str | Path, log: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a process of the node. The object's pid is the process itself, as the host counts."""
+        """Starts a process of the node. The object's pid is the host's id of that process."""
         with self._as_ours("pid"), log.open("ab") as output:
             process = subprocess.Popen(
                 self._inside(*command),
@@ -124,20 +124,20 @@ class Namespaces:
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def _inside(self, *command: str | Path) -> list[str]:
-        # nsenter replaces itself by the command; the pid namespace is the one this thread gives its children
+        # nsenter executes the command; the pid namespace is that of this thread's children
         return ["nsenter", f"--target={self.pid}", "--mount", "--net", "--", *map(str, command)]
 
     @contextmanager
     def in_network_of(self, process: int) -> Iterator[None]:
-        """This thread opens sockets in the network namespace of a process of the node, as the node counts."""
+        """This thread opens sockets in the network namespace of a process, given by the node's id."""
         with _entered("net", self.path(f"/proc/{process}/ns/net")):
             yield
 
     @contextmanager
     def _as_ours(self, kind: Literal["net", "pid"]) -> Iterator[None]:
-        """This thread opens sockets, or has children, in the node's namespace.
+        """This thread opens sockets, or starts children, in the node's namespace.
 
-        No thread can be started while the pid namespace of children is another one.
+        No thread can be started while children get a different pid namespace.
         """
         with _entered(kind, Path(f"/proc/{self.pid}/ns/{kind}")):
             yield

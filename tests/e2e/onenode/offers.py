@@ -1,4 +1,4 @@
-"""The configuration the tests run devhost with, and the resources of it."""
+"""The configuration of devhost in the tests, and its resources."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SHARES = 3
 def configuration(
     *, inject: str = "direct", shares: int = SHARES, disk: int | None = None, library: Path | None = None
 ) -> dict[str, Any]:
-    """A shared character device, exclusive block devices, and a group made of one of those.
+    """A shared character device, exclusive block devices, and a group with one of those.
 
-    The zram device 0 is left alone: a machine may swap on it.
+    The zram device 0 is not used: a machine may swap on it.
 
     Args:
         inject: how containers get their devices.
-        shares: how often ``FUSE`` is handed out.
-        disk: the zram device that ``DISK`` consists of, together with ``library``.
-        library: a file that a container with ``DISK`` finds as ``/opt/library``.
+        shares: the number of shares of ``FUSE``.
+        disk: the zram device in ``DISK``, together with ``library``.
+        library: a file that is mounted as ``/opt/library`` with ``DISK``.
     """
     groups = []
     resources = [
@@ -64,7 +64,7 @@ def configuration(
 
 
 def kinds() -> dict[str, str]:
-    """Those of :data:`KINDS` that this machine has and that can be opened here; device nodes by resource."""
+    """The :data:`KINDS` that this machine has and can open; device nodes by resource."""
     found = {}
     for kind, node in KINDS.items():
         with suppress(OSError):

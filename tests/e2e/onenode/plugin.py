@@ -17,12 +17,12 @@ from .waiting import until
 
 
 class Devhost:
-    """One devhost, running from entry to exit unless it is ended before.
+    """One devhost that runs from entry to exit, unless it is ended before.
 
     Args:
         document: the configuration.
-        name: tells its log from others'.
-        wait: whether to enter only when the kubelet is served.
+        name: part of the name of its log.
+        wait: whether to wait on entry until the kubelet is served.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Devhost:
         self._directory.cleanup()
 
     def configure(self, document: Mapping[str, Any]) -> None:
-        """Replaces the configuration; a running devhost takes it over by itself. JSON is YAML too."""
+        """Replaces the configuration, which a running devhost reloads. JSON is valid YAML."""
         new = self.config.with_suffix(".new")
         new.write_text(json.dumps(document, indent=1))
         new.replace(self.config)
@@ -61,7 +61,7 @@ class Devhost:
         self._process = self._cluster.namespaces.spawn(*command, log=self.log)
 
     def stop(self, *, kill: bool = False) -> int:
-        """Ends the process, by SIGTERM or SIGKILL; its exit code."""
+        """Ends the process with SIGTERM or SIGKILL; returns its exit code."""
         assert self._process is not None
         process, self._process = self._process, None
         return end(process, kill=kill)
@@ -72,9 +72,9 @@ class Devhost:
         self.start()
 
     def serving(self) -> Devhost:
-        """Waits until the kubelet has a list stream open for each of its resources; the devhost itself.
+        """Waits until the kubelet has a list stream open for each resource; returns this devhost.
 
-        The node's status says so only later, and may show for a second what was there before.
+        The node's status follows later, and may show the earlier state for a second.
 
         Raises:
             TimeoutError: it has not.
@@ -94,7 +94,7 @@ class Devhost:
         return inside(self._process.pid)
 
     def status(self) -> dict[str, Any]:
-        """What ``devhost status`` tells of the devhost that answers on this node; empty if none does."""
+        """The output of ``devhost status`` on this node; empty if no devhost answers."""
         done = self._cluster.namespaces.run(sys.executable, "-m", "devhost", "status", "--output", "json")
         with suppress(ValueError):
             answer: dict[str, Any] = json.loads(done.stdout)
@@ -102,7 +102,7 @@ class Devhost:
         return {}
 
     def says(self, text: str) -> None:
-        """Waits until its log has a line with ``text``, of the process that runs now.
+        """Waits until the log of the running process has a line with ``text``.
 
         Raises:
             TimeoutError: it has not.
@@ -114,6 +114,6 @@ class Devhost:
 
 
 def inside(process: int) -> int:
-    """The number that a process of the node, which the host counts as ``process``, has there."""
+    """The node's id of the process with the host's id ``process``."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])

@@ -1,4 +1,4 @@
-"""The kubelet's podresources service: who holds which device. Only the fields that are looked at."""
+"""The kubelet's podresources service: who holds which device, with only the fields in use."""
 
 from __future__ import annotations
 

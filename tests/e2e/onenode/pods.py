@@ -1,4 +1,4 @@
-"""Pods that ask for devices, and a look into them."""
+"""Pods that request devices, and their state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One container of a pod, by name; what it is now is asked anew each time."""
+    """One container of a pod, by name; its state is read for each call."""
 
     cluster: Cluster
     name: str
@@ -38,7 +38,7 @@ class Pod:
         return replace(self, container=SECOND)
 
     def document(self) -> Json:
-        """What the API server knows of it."""
+        """The pod in the API server."""
         return self.cluster.api.get(f"{NAMESPACE}/{self.name}")
 
     @property
@@ -46,7 +46,7 @@ class Pod:
         return str(self.document()["status"].get("phase", ""))
 
     def running(self) -> Pod:
-        """Waits until its container runs; the pod itself.
+        """Waits until its container runs; returns this pod.
 
         Raises:
             TimeoutError: it does not.
@@ -56,31 +56,31 @@ class Pod:
         return self
 
     def settled(self) -> bool:
-        """Waits until its container runs, or until it is clear that it will not; which of the two.
+        """Waits until its container runs or has failed; returns whether it runs.
 
         Raises:
-            TimeoutError: neither comes about.
+            TimeoutError: neither happens.
         """
         until(f"pod {self.name} runs or fails", self._settled, seen=self._status)
         return self.phase == "Running"
 
     def waits_for(self, resource: str) -> None:
-        """Waits until the scheduler has found no node that has ``resource`` left.
+        """Waits until the scheduler has found no node with free ``resource``.
 
         Raises:
-            TimeoutError: it was scheduled, or nobody looked at it.
+            TimeoutError: it was scheduled, or the scheduler did not try it.
         """
         until(
             f"pod {self.name} waits for {resource}", partial(self._insufficient, resource), seen=self._status
         )
 
     def failed(self) -> str:
-        """Waits until the kubelet has rejected it; the message that says why."""
+        """Waits until the kubelet has rejected it; returns its message."""
         until(f"pod {self.name} is rejected", lambda: self.phase == "Failed", seen=self._status)
         return str(self.document()["status"].get("message", ""))
 
     def identity(self) -> tuple[str, int]:
-        """Container id and number of restarts: unchanged as long as the container was left alone."""
+        """Container id and number of restarts, which change with every restart."""
         container = self._container()
         return container["containerID"], container["restartCount"]
 
@@ -100,7 +100,7 @@ class Pod:
         return bool(container["state"].get("running")) and container["containerID"] != before[0]
 
     def shell(self, script: str) -> str:
-        """What a shell script in the container prints; it may be run more than once.
+        """The output of a shell script in the container; it may be run more than once.
 
         Raises:
             AssertionError: it fails.
@@ -118,26 +118,26 @@ class Pod:
         return self.cluster.execute(self._id(), script).returncode == 0
 
     def nodes(self) -> set[str]:
-        """Every device node that the container finds in /dev and directly below it."""
+        """Every device node in the container's /dev and its direct subdirectories."""
         look = "for n in /dev/* /dev/[!f]*/*; do if test -c $n || test -b $n; then echo $n; fi; done"
         return set(self.shell(look).split())
 
     def opens(self, node: str) -> bool:
-        """Whether a device node is there and can be opened to read and write."""
+        """Whether a device node exists and can be opened for reading and writing."""
         return self.can(f"( test -c {node} || test -b {node} ) && exec 3<>{node}")
 
     def cgroup_rules(self) -> set[str]:
-        """What the container's devices cgroup allows: ``c 10:229 rw``. Cgroups of version 1 only."""
+        """The entries of the container's devices cgroup: ``c 10:229 rw``. Cgroups of version 1 only."""
         found = [path for path in (DEVICES_CGROUP / cgroups.NAME).rglob(self._id()) if path.is_dir()]
         assert len(found) == 1, found
         return set((found[0] / "devices.list").read_text().splitlines())
 
     def leave(self) -> None:
-        """Asks for its end and does not wait for it."""
+        """Deletes it without waiting."""
         self.cluster.api.delete(f"{NAMESPACE}/{self.name}", gracePeriodSeconds=1)
 
     def delete(self) -> None:
-        """Ends it and waits until it is gone, and its devices are free."""
+        """Deletes it and waits until it is gone and its devices are free."""
         self.leave()
         until(f"pod {self.name} is gone", self._gone, seen=self._status)
 
@@ -172,14 +172,14 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Pods that somebody replaces: a kubelet that rejects a pod never tries it again."""
+    """Pods that are replaced when rejected: a kubelet never tries a rejected pod again."""
 
     cluster: Cluster
     name: str
     count: int
 
     def running(self) -> None:
-        """Waits until as many run as were asked for.
+        """Waits until the requested number runs.
 
         Raises:
             TimeoutError: they do not.
@@ -191,7 +191,7 @@ class Replicas:
         return int(status.get("readyReplicas", 0))
 
     def delete(self) -> None:
-        """Ends them and waits until they are gone, and their devices are free."""
+        """Deletes them and waits until they are gone and their devices are free."""
         self.cluster.api.delete(f"{REPLICA_SETS}/{self.name}", propagationPolicy="Foreground")
         until(f"the pods of {self.name} are gone", self._gone, seen=self._ready)
 
@@ -204,7 +204,7 @@ class Replicas:
 
 
 class Pods:
-    """Makes pods, and deletes on :meth:`clear` those that are left."""
+    """Creates pods; :meth:`clear` deletes the remaining ones."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -218,10 +218,10 @@ class Pods:
         beside: Mapping[str, int] | None = None,
         **security: Any,
     ) -> Pod:
-        """Asks for a pod with these resources.
+        """Creates a pod with these resources.
 
         Args:
-            beside: those of a second container, if there is to be one.
+            beside: resources of a second container, if there is one.
             security: the containers' securityContext.
         """
         wanted = {CONTAINER: limits or {}} | ({} if beside is None else {SECOND: beside})
@@ -237,7 +237,7 @@ class Pods:
         return pod
 
     def replicate(self, name: str, limits: Mapping[str, int], count: int) -> Replicas:
-        """Asks for pods with these resources, and for others in the place of those that are rejected."""
+        """Creates pods with these resources, and replaces those that are rejected."""
         labels = {"pods-of": name}
         spec = {
             "replicas": count,
@@ -253,7 +253,7 @@ class Pods:
         return replicas
 
     def clear(self) -> None:
-        """Deletes every pod that was made."""
+        """Deletes every pod that was created."""
         for replicas in self._replicated:
             replicas.delete()
         self._replicated.clear()
@@ -265,7 +265,7 @@ class Pods:
 
 
 def _spec(wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any]) -> Json:
-    """A pod's containers by name, with the resources that each asks for."""
+    """A pod's containers by name, with the resources of each."""
     containers = [
         {
             "name": container,

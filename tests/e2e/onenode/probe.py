@@ -1,7 +1,7 @@
-"""Whether this machine can carry a node: tried, not guessed, before anything is fetched or built.
+"""Tests whether this machine can run a node, before anything is downloaded or built.
 
-A container may be root and still be refused namespaces, mounts, cgroups or devices, each by another rule.
-So the probe makes what a cluster makes, once, and takes it away again; that takes less than a second.
+A container may run as root and still not be allowed to create namespaces, mounts, cgroups or devices. So the
+probe creates once what a cluster creates, and removes it again, in less than a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ip link add one type veth peer name other
 
 
 def why_not() -> str:
-    """Why no node can be had here; empty if one can."""
+    """Why this machine cannot run a node; empty if it can."""
     if os.geteuid() != 0:
         return "a node needs root"
     for program in PROGRAMS:
@@ -68,5 +68,5 @@ def _namespaces() -> str:
 
 
 def _line(text: str) -> str:
-    """The last line: the others lead up to it."""
+    """The last line, which has the error."""
     return (text.strip().splitlines() or ["no reason was given"])[-1].strip()

@@ -1,6 +1,6 @@
-"""A device plugin that does only what it is told, and writes down every call it gets.
+"""A device plugin that a test controls, and that records every call.
 
-devhost would never do half of what a scenario wants done, so a scenario plays the plugin itself.
+A scenario includes behaviour that devhost never shows, so it acts as the plugin itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ REGISTER_LIMIT = 120.0
 
 
 class Recorder(api_pb2_grpc.DevicePluginServicer):
-    """One plugin server of ``resource`` on the socket ``name``, wanting every optional call.
+    """A plugin server of ``resource`` on the socket ``name`` that requests every optional call.
 
-    It prefers the last of the available devices. ``calls`` grows; whoever has read them clears it.
+    It prefers the last of the available devices. The reader of ``calls`` clears it.
 
     Args:
         shown: the kubelet's own name for ``directory``, in its error texts.
@@ -56,7 +56,7 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
 
     @property
     def up_to_date(self) -> bool:
-        """Whether each of its streams was given the newest list."""
+        """Whether each of its streams has sent the newest list."""
         return all(edition == self._edition for edition in self._streams.values())
 
     async def serve(self) -> None:
@@ -67,14 +67,14 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
         await self._server.start()
 
     async def stop(self) -> None:
-        """Ends its streams and takes its socket away."""
+        """Ends its streams and removes its socket."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
             (self._directory / self.name).unlink(missing_ok=True)
 
     async def register(self, *, version: str = VERSION, resource: str = "", endpoint: str = "") -> str:
-        """What the kubelet says to a registration: ``OK``, or its error's code and text."""
+        """The kubelet's answer to a registration: ``OK``, or the code and text of its error."""
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         request = api_pb2.RegisterRequest(
             version=version, endpoint=endpoint or self.name, resource_name=resource or self.resource

@@ -1,4 +1,4 @@
-"""The chart on the node, and what the devhost in its pod tells from inside and to the node."""
+"""The chart on the node, and what its devhost shows inside the pod and to the node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Release:
     """The chart, applied by kubectl on entry and deleted on exit.
 
     Args:
-        values: of the chart, besides where the image is.
+        values: of the chart, besides the image.
     """
 
     def __init__(self, cluster: Cluster, shipped: Shipped, values: Mapping[str, Any] | None = None) -> None:
@@ -55,7 +55,7 @@ class Release:
         try:
             self.apply(self._first)
         except BaseException:
-            self.__exit__(None, None, None)  # what comes later wants the node for itself
+            self.__exit__(None, None, None)  # later tests need the node for themselves
             raise
         return self
 
@@ -65,7 +65,7 @@ class Release:
         self._cluster.kubectl.delete(self._manifests, f"--namespace={NAME}")
 
     def apply(self, values: Mapping[str, Any]) -> None:
-        """Applies the chart with these values, whatever was there before, and waits until its pod is Ready.
+        """Applies the chart with these values, replacing others, and waits until its pod is Ready.
 
         Raises:
             TimeoutError: it is not.
@@ -74,17 +74,17 @@ class Release:
         self.ready()
 
     def request(self, values: Mapping[str, Any]) -> None:
-        """Applies the chart with these values and waits for nothing."""
+        """Applies the chart with these values, without waiting."""
         image = {"repository": IMAGE, **values.get("image", {})}
         self._manifests = self._shipped.render(NAME, {**values, "image": image})
         self._cluster.kubectl.apply(self._manifests, f"--namespace={NAME}")
 
     def ready(self) -> None:
-        """Waits until the newest DaemonSet's pod is Ready: then the kubelet is served.
+        """Waits until the pod of the newest DaemonSet is Ready, so that the kubelet is served.
 
         Raises:
             TimeoutError: it is not.
-            AssertionError: it cannot be, for its container ends again and again.
+            AssertionError: its container keeps exiting.
         """
         until("the chart's pod is Ready", self._rolled_out, seen=lambda: f"{self._pods()}; {self.log()}")
 
@@ -102,7 +102,7 @@ class Release:
         return self._cluster.kubectl.run(f"--namespace={NAME}", *arguments)
 
     def pod(self) -> Json:
-        """The pod that is there to stay."""
+        """The pod that is not being deleted."""
         (pod,) = [pod for pod in self._pods() if "deletionTimestamp" not in pod["metadata"]]
         return pod
 
@@ -112,31 +112,31 @@ class Release:
         return pods
 
     def container(self) -> Json:
-        """Its one container's status."""
+        """The status of its only container."""
         (container,) = self.pod()["status"]["containerStatuses"]
         return dict(container)
 
     def image(self) -> str:
-        """The image that its container was asked to be of."""
+        """The image that was requested for its container."""
         (container,) = self.pod()["spec"]["containers"]
         return str(container["image"])
 
     def identity(self) -> tuple[str, str, int]:
-        """Pod, container id and number of restarts: unchanged as long as nothing was started anew."""
+        """Pod, container id and number of restarts, which change with every restart."""
         pod = self.pod()
         (container,) = pod["status"]["containerStatuses"]
         return pod["metadata"]["name"], container["containerID"], container["restartCount"]
 
     def process(self) -> int:
-        """The container's first process, as the node counts."""
+        """The node's process id of the container's first process."""
         return self._cluster.process(self.container()["containerID"].removeprefix("containerd://"))
 
     def execute(self, *command: str) -> str:
-        """What a command prints in the container, by ``kubectl exec``; raises as :meth:`kubectl`."""
+        """The output of a command in the container, by ``kubectl exec``; raises as :meth:`kubectl`."""
         return self.kubectl("exec", f"pod/{self.pod()['metadata']['name']}", "--", *command)
 
     def log(self) -> str:
-        """What the container has written."""
+        """The container's log."""
         with suppress(Refused, ValueError):
             return self.kubectl("logs", f"pod/{self.pod()['metadata']['name']}")
         return ""
@@ -144,22 +144,22 @@ class Release:
     # what devhost tells
 
     def status(self) -> dict[str, Any]:
-        """What ``devhost status`` prints in the container; empty while it cannot be asked."""
+        """The output of ``devhost status`` in the container; empty while that fails."""
         with suppress(Refused, ValueError):
             said: dict[str, Any] = json.loads(self.execute("devhost", "status", "--output=json"))
             return said
         return {}
 
     def resource(self, name: str) -> dict[str, Any]:
-        """One resource of :meth:`status`; empty if it is not there."""
+        """One resource of :meth:`status`; empty if it is missing."""
         found = [each for each in self.status().get("resources", ()) if each["name"] == name]
         return found[0] if found else {}
 
     def get(self, path: str) -> Answer:
-        """What the pod answers on its own address, to somebody on the node.
+        """The pod's answer at its own address to a request from the node.
 
         Raises:
-            OSError: nobody answers.
+            OSError: there is no answer.
         """
         address = self.pod()["status"]["podIP"]
         plain = self._cluster.namespaces.connect(PORT, 60.0, address)
@@ -174,7 +174,7 @@ class Release:
             plain.close()
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """The value of one series; ``None`` where there is none."""
+        """The value of one series; ``None`` if there is none."""
         for family in text_string_to_metric_families(self.get("/metrics").text):
             for sample in family.samples:
                 if sample.name == name and labels.items() <= sample.labels.items():
@@ -184,22 +184,22 @@ class Release:
     # its configuration
 
     def configuration(self) -> dict[str, Any]:
-        """What stands in the ConfigMap."""
+        """The content of the ConfigMap."""
         parsed: dict[str, Any] = yaml.safe_load(self.text())
         return parsed
 
     def text(self) -> str:
-        """The same as it is written there."""
+        """The same as text."""
         document = json.loads(self.kubectl("get", CONFIGMAP, "--output=json"))
         return str(document["data"]["devhost.yaml"])
 
     def edit(self, text: str) -> None:
-        """Replaces what stands in the ConfigMap, as somebody who edits it would; waits for nothing."""
+        """Replaces the content of the ConfigMap as an edit does, without waiting."""
         patch = {"data": {"devhost.yaml": text}}
         self._cluster.kubectl.patch(CONFIGMAP, patch, f"--namespace={NAME}")
 
     def change(self, text: str) -> None:
-        """Edits the ConfigMap and waits until devhost has taken over another configuration than before.
+        """Edits the ConfigMap and waits until devhost has loaded a new configuration.
 
         Raises:
             TimeoutError: it has not.

@@ -1,4 +1,4 @@
-"""One script for any kubelet, and what can be seen of each of its steps."""
+"""One script for any kubelet, with the observations of each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = "example.com/other"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was to be seen after a step: the step's own answer, the node, and the calls to each plugin."""
+    """The observations after a step: its answer, the node, and the calls to each plugin."""
 
     step: str
     answer: str
@@ -25,7 +25,7 @@ class Seen:
 
 
 class Witness:
-    """Looks after each step, and goes on looking while it is not what ``expected`` says."""
+    """Observes after each step, again until it is as ``expected`` or a time limit has passed."""
 
     def __init__(self, kubelet: Kubelet, plugins: Sequence[Recorder], expected: Sequence[Seen] = ()) -> None:
         self.seen: list[Seen] = []
@@ -34,7 +34,7 @@ class Witness:
         self._expected = expected
 
     async def look(self, step: str, answer: str = "") -> None:
-        """Notes what is to be seen now; the calls are those since the last look."""
+        """Records the present observations; the calls are those since the last one."""
         end = time.monotonic() + LIMIT
         while True:
             await self._kubelet.settle(self._plugins)
@@ -48,10 +48,10 @@ class Witness:
 
 
 async def play(kubelet: Kubelet, expected: Sequence[Seen] = ()) -> list[Seen]:
-    """Plays the scenario; all that was seen.
+    """Plays the scenario; returns all observations.
 
     Args:
-        expected: what another kubelet showed. It is given time to come about, and is not insisted on.
+        expected: the observations with another kubelet; waited for, but not required.
     """
     first = Recorder(kubelet.directory, "first.sock", RESOURCE, kubelet.shown)
     second = Recorder(kubelet.directory, "second.sock", RESOURCE, kubelet.shown)
@@ -129,7 +129,7 @@ async def _restart(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
 
 
 async def _sharp_edges(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
-    """What a careless plugin brings on itself. The two profiles of the simulator differ in all of it."""
+    """Faults of a careless plugin. The two profiles of the simulator differ in each."""
     await witness.look(
         "a dead endpoint is refused beside a live one", await first.register(endpoint="dead.sock")
     )

@@ -1,4 +1,4 @@
-"""How each program of the cluster is called and configured."""
+"""The command line and configuration of each program of the cluster."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ the pods of what is deleted, and without what the last one makes no pod is taken
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Files in ``directory`` and command lines. All programs speak to each other over loopback only.
+    """Files in ``directory`` and command lines. All programs communicate over loopback only.
 
-    ``token`` is the one user's, who may do anything.
+    ``token`` belongs to the only user, an administrator.
     """
 
     programs: Mapping[str, Path]
@@ -118,11 +118,11 @@ class Settings:
 
     @property
     def kubeconfig(self) -> Path:
-        """How to reach the API server as the one user."""
+        """The kubeconfig of the only user."""
         return self.directory / "kubeconfig"
 
     def write(self) -> None:
-        """Makes every file that the programs read."""
+        """Writes every file that the programs read."""
         (self.directory / "tokens.csv").write_text(f"{self.token},admin,1,system:masters\n")
         cluster = {"server": f"https://127.0.0.1:{API_PORT}", "insecure-skip-tls-verify": True}
         self._json(
@@ -157,7 +157,7 @@ class Settings:
         return [str(self.programs[name]), *getattr(self, f"_{name.replace('-', '_')}")()]
 
     def environment(self) -> dict[str, str]:
-        """What the programs see besides the environment of whoever starts them."""
+        """The environment variables that the programs get in addition."""
         return {"PATH": f"{self.programs['containerd'].parent}:{os.environ['PATH']}"}
 
     def _json(self, name: str, document: Any) -> None:

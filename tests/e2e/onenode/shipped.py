@@ -1,9 +1,9 @@
-"""What the project ships for clusters: its image and its chart, and whether they can be had here.
+"""The project's image and chart, and whether they are available here.
 
-python -m onenode.shipped            finds or makes Helm and the image
+python -m onenode.shipped            finds or builds Helm and the image
 
-Where this machine or its network cannot give one of them, the reason is kept, and the tests that need it skip
-with it. The exit code is 1 where something is wrong.
+If this machine or its network cannot provide one of them, the reason is kept, and tests that need it are
+skipped with that reason. The exit code is 1 for an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TAGS = (devhost.__version__, "next")
 
 
 class Missing(Exception):
-    """What is not there, and how it could be; one line."""
+    """What is missing, and how to get it; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Shipped:
     helm: Path
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
-        """What ``helm template`` makes of the chart with these values.
+        """The output of ``helm template`` for the chart with these values.
 
         Raises:
-            ValueError: the chart refuses them; what Helm said.
+            ValueError: the chart refuses them; the text is Helm's message.
         """
         done = subprocess.run(
             [self.helm, "template", name, CHART, f"--namespace={name}", "--values=-"],
@@ -71,10 +71,10 @@ class Shipped:
 
 
 def find() -> Shipped:
-    """What is there.
+    """What is available.
 
     Raises:
-        Missing: something is not.
+        Missing: something is missing.
     """
     if named := os.environ.get(VARIABLE):
         archive = Path(named).absolute()
@@ -82,7 +82,7 @@ def find() -> Shipped:
             raise Missing(f"{VARIABLE}={named} is not a file")
     else:
         archive = ARCHIVE
-        if (record := _record()).exists():  # an image of another day proves nothing of today's
+        if (record := _record()).exists():  # an older image does not test the present code
             raise Missing(record.read_text())
         if not archive.exists():
             raise Missing(f"there is no {archive.relative_to(REPOSITORY)}: run `make image`")
@@ -93,11 +93,11 @@ def find() -> Shipped:
 
 
 def make() -> None:
-    """Makes what is missing, or not of today.
+    """Builds what is missing or outdated.
 
     Raises:
-        Missing: one cannot be made, and something is wrong.
-        Unavailable: one cannot be had on this machine.
+        Missing: one cannot be built because of an error.
+        Unavailable: one is not available on this machine.
     """
     programs.make("helm")
     if not os.environ.get(VARIABLE):
@@ -122,7 +122,7 @@ def _make_image() -> None:
 
 
 def _record() -> Path:
-    """Why no image could be made lately."""
+    """Why the last build of the image failed."""
     return cache() / "no-image"
 
 

@@ -1,4 +1,4 @@
-"""What the kernel and udevd tell in a network namespace: heard by a socket of it, as a daemon in it would.
+"""The uevents of the kernel and udevd in a network namespace, received by a socket in it.
 
 The kernel sends to group 1 of the family NETLINK_KOBJECT_UEVENT, as ``ACTION@DEVPATH`` and then
 ``KEY=VALUE``, each ended by a zero byte (``lib/kobject_uevent.c``). udevd sends to group 2, with a header of
@@ -37,10 +37,10 @@ Heard = tuple[str, str, str]
 
 
 class Listener:
-    """Hears everything that is said in a network namespace from entry on.
+    """Receives all uevents in a network namespace from entry on.
 
     Args:
-        there: in it this thread opens sockets in that namespace.
+        there: a context in which this thread opens sockets in that namespace.
     """
 
     def __init__(self, there: AbstractContextManager[None]) -> None:
@@ -58,10 +58,10 @@ class Listener:
         self._socket.close()
 
     def until(self, last: Heard) -> list[Heard]:
-        """What was heard, up to this event. What was to be heard at all comes in the order of its sending.
+        """The received events up to this one. Events arrive in the order in which they were sent.
 
         Raises:
-            TimeoutError: it was not heard.
+            TimeoutError: it was not received.
         """
         heard: list[Heard] = []
         end = time.monotonic() + LIMIT
@@ -76,9 +76,9 @@ class Listener:
 
 
 def say_as_udevd(there: AbstractContextManager[None], action: str, device: str, subsystem: str) -> Heard:
-    """Sends in a network namespace what udevd would send there; how a listener hears it.
+    """Sends an event in a network namespace as udevd does; returns it as a listener receives it.
 
-    It takes ``CAP_NET_ADMIN`` over the namespace, as udevd has.
+    This needs ``CAP_NET_ADMIN`` in the namespace, which udevd has.
     """
     properties = {"ACTION": action, "DEVPATH": device, "SUBSYSTEM": subsystem, "SEQNUM": "1"}
     with there:

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a limit and with something to say when it does not come true."""
+"""Waits for a condition, with a limit and a useful error."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def until(
     """The first true value of ``condition``.
 
     Args:
-        what: what is waited for, for the error.
-        seen: asked at the end for what was there instead.
+        what: the condition in words, for the error.
+        seen: called at the end for the state that was found instead.
 
     Raises:
         TimeoutError: it did not come true within ``limit`` seconds.

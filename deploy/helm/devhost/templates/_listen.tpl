@@ -35,25 +35,25 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* Fails where nobody could reach devhost, or it could not listen. */}}
+{{/* Fails if devhost could not be reached or could not listen. */}}
 {{- define "devhost.checkListen" -}}
 {{- $address := default "" .Values.listen.address -}}
 {{- $network := (fromYaml (include "devhost.needs" .)).network -}}
 {{- if not (or (has $address (list "" "$(NODE_IP)")) (include "devhost.isAddress" $address)) -}}
-  {{- fail (printf "listen.address %s is no address" $address) -}}
+  {{- fail (printf "listen.address %s is not an address" $address) -}}
 {{- end -}}
 {{- if not $network -}}
   {{- if contains "$(NODE_IP)" $address -}}
-    {{- fail "listen.address $(NODE_IP) is the node's, which a pod with a network of its own does not have: leave it empty, or set hostNetwork to true" -}}
+    {{- fail "listen.address $(NODE_IP) is the node's address, which the pod does not have: leave it empty, or set hostNetwork to true" -}}
   {{- else if include "devhost.loopback" $address -}}
-    {{- fail (printf "listen.address %s is the pod's own loopback, which neither the kubelet nor Prometheus reaches: leave it empty, or set hostNetwork to true" $address) -}}
+    {{- fail (printf "listen.address %s is the pod's loopback, which neither the kubelet nor Prometheus reaches: leave it empty, or set hostNetwork to true" $address) -}}
   {{- else if not (or (empty $address) (eq $address "0.0.0.0") (regexMatch "^[0:]+$" $address)) -}}
-    {{- fail (printf "listen.address %s is not known before the pod has it, since that has a network of its own: leave it empty, or set hostNetwork to true" $address) -}}
+    {{- fail (printf "listen.address %s cannot be known in advance, because the pod has a separate network: leave it empty, or set hostNetwork to true" $address) -}}
   {{- end -}}
 {{- else if include "devhost.loopback" $address -}}
   {{- range $key := list "podMonitor" "serviceMonitor" "service" -}}
     {{- if (default dict (get $.Values $key)).enabled -}}
-      {{- fail (printf "listen.address %s lets nobody in from outside, and %s.enabled has Prometheus come from there: leave one of them out" $address $key) -}}
+      {{- fail (printf "listen.address %s cannot be reached from outside, but %s.enabled needs that: omit one of them" $address $key) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}

@@ -1,12 +1,13 @@
 {{/*
 The directories of the node that the container sees, as {mounts: [{name, path, at, …}]}. Directories, never files or
-sockets: a file that is mounted goes stale when somebody replaces it.
+sockets: a mounted file becomes stale when it is replaced.
 
- writable   read-only without it, and then with everything mounted below it, where the runtime can
- live       what the node mounts there later shows too
- type       of the hostPath; a directory that a node may lack is made, so that one DaemonSet fits all nodes. Those of the
-            kubelet are there, for it makes them before it starts a pod: one that were made would be the wrong one
+ writable   otherwise read-only, recursively if the runtime supports it
+ live       later mounts of the node appear too
+ type       of the hostPath; missing directories are created, so that one DaemonSet fits all nodes, except the kubelet's:
+            a created one would be wrong
  also       a second place in the container
+ from       the value that names it, for errors
 */}}
 {{- define "devhost.mounts" -}}
 {{- $needs := fromYaml (include "devhost.needs" .) -}}
@@ -77,7 +78,7 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 {{- end -}}
 {{- range $index, $extra := .Values.extraHostPaths -}}
 {{- $at := default (printf "/host%s" $extra.path) $extra.mountPath -}}
-{{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "said" (printf "extraHostPaths[%d]" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}
+{{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "from" (printf "extraHostPaths[%d]" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}
 {{- end -}}
 {{- include "devhost.places" $mounts -}}
 {{- dict "mounts" $mounts | toYaml -}}

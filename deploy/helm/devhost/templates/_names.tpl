@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What objects are called: the release, with the chart's name unless the release has it already. */}}
+{{/* Names of objects: the release, and the chart's name unless the release contains it. */}}
 {{- define "devhost.fullname" -}}
 {{- $release := .Release.Name | replace "." "-" -}}{{/* a Service cannot have a dot in its name */}}
 {{- if .Values.fullnameOverride -}}
@@ -20,8 +20,8 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/*
-The affinity of the values, and unless they have a podAntiAffinity: no node for a pod where another release of devhost
-runs, here or in another namespace. Pods of this release are not meant: they have different nodes already.
+The affinity of the values. Unless it has a podAntiAffinity, pods avoid nodes with another release of devhost, in any
+namespace.
 */}}
 {{- define "devhost.affinity" -}}
 {{- $name := include "devhost.name" . -}}

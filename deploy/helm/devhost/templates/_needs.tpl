@@ -1,9 +1,9 @@
 {{/*
 What the configuration needs of the node, as YAML. The texts of docs/backends, docs/cdi.md, docs/labels.md and
-docs/device-info.md say why; tests/chart has a case for each.
+docs/device-info.md explain why; tests/chart has a case for each.
 */}}
 
-{{/* The configuration as a map; an empty one where somebody else's ConfigMap has it. */}}
+{{/* The configuration as a map; empty with existingConfigMap. */}}
 {{- define "devhost.config" -}}
 {{- if .Values.existingConfigMap -}}
 {}

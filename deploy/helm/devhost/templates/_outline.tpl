@@ -1,13 +1,13 @@
 {{/*
-Fails unless what the chart reads of a configuration is of the kind that the language wants; `devhost check` knows the
-rest. The schema of the values cannot look into a text, nor below the options of a backend.
+Fails unless what the chart reads of a configuration has the right types; `devhost check` checks the rest. The schema of the
+values cannot check text, nor options of a backend.
 */}}
 {{- define "devhost.outline" -}}
 {{- include "devhost.kinds" (list "config" . true (dict
   "version" "a number" "resources" "a list" "backends" "a map" "cdi" "a map" "deviceInfo" "a map" "labels" "a map")) -}}
 {{- range $key := list "version" "resources" -}}
   {{- if not (hasKey $ $key) -}}
-    {{- fail (printf "config: the key %s is missing: a configuration has version: 1 and resources, which may be []" $key) -}}
+    {{- fail (printf "config: the key %s is missing: a configuration needs version: 1 and resources, which may be []" $key) -}}
   {{- end -}}
 {{- end -}}
 {{- $directory := dict "directory" "a path" "write" "true or false" -}}

@@ -1,28 +1,28 @@
 {{/*
-(mounts): fails where a path is none that Kubernetes takes, two want one place of the container, or one would hide what
-runs there.
+(mounts): fails if Kubernetes would refuse a path, two mounts have the same place in the container, or a mount would hide
+what runs there.
 
- own      nothing goes there, nor below, nor above
- system   there itself nothing goes; below it may, such as a vendor's library
+ own      no mounts here, below or above
+ system   no mounts here; below is allowed, such as a vendor's library
 */}}
 {{- define "devhost.places" -}}
 {{- $own := dict "/opt/devhost" "devhost itself" "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/var/lib/devhost" "devhost's own files" "/proc" "the container's processes" -}}
 {{- $system := list "/usr" "/usr/bin" "/usr/sbin" "/usr/lib" "/usr/lib64" "/usr/lib/x86_64-linux-gnu" "/usr/lib/aarch64-linux-gnu" -}}
 {{- $places := dict "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/var/lib/devhost" "devhost's own files" -}}
 {{- range $mount := . -}}
-  {{- $who := default $mount.name $mount.said -}}
+  {{- $who := default $mount.name $mount.from -}}
   {{- range $path := list $mount.path $mount.at -}}
     {{- if not (hasPrefix "/" $path) -}}
-      {{- fail (printf "%s: %q is no absolute path: begin it with /" $who $path) -}}
+      {{- fail (printf "%s: %q is not an absolute path: begin it with /" $who $path) -}}
     {{- end -}}
     {{- if contains "/../" (printf "%s/" $path) -}}
-      {{- fail (printf "%s: Kubernetes takes no path with .. in it: write where it leads" $path) -}}
+      {{- fail (printf "%s: Kubernetes refuses paths with ..: write the resolved path" $path) -}}
     {{- end -}}
   {{- end -}}
   {{- range $at := compact (list $mount.at $mount.also) | uniq -}}
     {{- $at = clean $at -}}
     {{- with get $places $at -}}
-      {{- fail (printf "%s of the container is wanted twice, by %s and by %s: leave one out, or say another place" $at . $who) -}}
+      {{- fail (printf "%s of the container is used twice, by %s and by %s: omit one, or use another path" $at . $who) -}}
     {{- end -}}
     {{- $_ := set $places $at $who -}}
     {{- /* as Debian has it, where some directories are links to others */ -}}
@@ -42,7 +42,7 @@ runs there.
       {{- $hidden = "the node's directories, which are below" -}}
     {{- end -}}
     {{- if $hidden -}}
-      {{- fail (printf "%s: a mount at %s of the container would hide %s: say another place" $who $at $hidden) -}}
+      {{- fail (printf "%s: a mount at %s of the container would hide %s: use another path" $who $at $hidden) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}

@@ -1,20 +1,20 @@
-{{/* Fails where Kubernetes would refuse what comes of the values, or nobody can mean it, and the schema cannot tell. */}}
+{{/* Fails for values that Kubernetes would refuse, or that make no sense, and that the schema cannot check. */}}
 {{- define "devhost.refusals" -}}
 {{- include "devhost.checkListen" . -}}
 {{- include "devhost.checkNetworkPolicy" . -}}
 {{- if and (.Values.podMonitor).enabled (.Values.serviceMonitor).enabled -}}
-  {{- fail "podMonitor.enabled and serviceMonitor.enabled have Prometheus read each devhost twice: leave one of them out" -}}
+  {{- fail "podMonitor.enabled and serviceMonitor.enabled make Prometheus read each devhost twice: omit one of them" -}}
 {{- end -}}
 {{- if and .Values.existingConfigMap .Values.configFiles -}}
-  {{- fail (printf "configFiles go into the chart's own ConfigMap, and with existingConfigMap it makes none: put them into %s" .Values.existingConfigMap) -}}
+  {{- fail (printf "configFiles belong to the chart's ConfigMap, which existingConfigMap replaces: put them into %s" .Values.existingConfigMap) -}}
 {{- end -}}
 {{- $part := "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*" -}}
 {{- if not (regexMatch (printf "^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?%s(/%s)*$" $part $part) .Values.image.repository) -}}
-  {{- fail (printf "image.repository %s is no image's name: after the registry it is in lower case, with one of . _ - at most between letters and digits" .Values.image.repository) -}}
+  {{- fail (printf "image.repository %s is not a valid image name: after the registry, use lower-case letters and digits, separated by single . _ or -" .Values.image.repository) -}}
 {{- end -}}
 {{- range $name := list "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
   {{- if hasKey (default dict $.Values.podLabels) $name -}}
-    {{- fail (printf "podLabels: %s is the chart's own, by which the DaemonSet finds its pods: leave it out" $name) -}}
+    {{- fail (printf "podLabels: %s is set by the chart, to select its pods: omit it" $name) -}}
   {{- end -}}
 {{- end -}}
 {{- include "devhost.checkEnv" .Values.extraEnv -}}
@@ -23,13 +23,13 @@
 {{- include "devhost.checkResources" .Values.resources -}}
 {{- end -}}
 
-{{/* Fails where Prometheus is to come and the NetworkPolicy lets no pod in. */}}
+{{/* Fails if Prometheus needs access and the NetworkPolicy admits no pod. */}}
 {{- define "devhost.checkNetworkPolicy" -}}
 {{- $policy := default dict .Values.networkPolicy -}}
 {{- if and $policy.enabled (not $policy.from) -}}
   {{- range $key := list "podMonitor" "serviceMonitor" "service" -}}
     {{- if (default dict (get $.Values $key)).enabled -}}
-      {{- fail (printf "networkPolicy.from is empty, so that no pod reaches the port, and %s.enabled has Prometheus come: name the pods or the namespace of Prometheus in networkPolicy.from" $key) -}}
+      {{- fail (printf "networkPolicy.from is empty, so no pod reaches the port, but %s.enabled needs Prometheus to: add its pods or namespace to networkPolicy.from" $key) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
@@ -39,11 +39,11 @@
 {{- $seen := list "NODE_IP" "NODE_NAME" "HOST_IP" -}}
 {{- range $one := . -}}
   {{- if has $one.name (list "NODE_IP" "NODE_NAME" "HOST_IP") -}}
-    {{- fail (printf "extraEnv: %s is set by the chart: leave it out" $one.name) -}}
+    {{- fail (printf "extraEnv: %s is set by the chart: omit it" $one.name) -}}
   {{- else if has $one.name $seen -}}
-    {{- fail (printf "extraEnv: %s is said twice: leave one of them out" $one.name) -}}
+    {{- fail (printf "extraEnv: %s is given twice: omit one of them" $one.name) -}}
   {{- else if and (hasKey $one "value") (hasKey $one "valueFrom") -}}
-    {{- fail (printf "extraEnv: %s has value and valueFrom: leave one of them out" $one.name) -}}
+    {{- fail (printf "extraEnv: %s has value and valueFrom: omit one of them" $one.name) -}}
   {{- end -}}
   {{- $seen = append $seen $one.name -}}
 {{- end -}}
@@ -55,9 +55,9 @@
   {{- if hasPrefix "CAP_" . -}}
     {{- fail (printf "capabilities: %s is written %s in Kubernetes" . (trimPrefix "CAP_" .)) -}}
   {{- else if eq . "ALL" -}}
-    {{- fail "capabilities: name those that are needed; who wants ALL says securityProfile: privileged" -}}
+    {{- fail "capabilities: ALL is not allowed: list those that are needed, or set securityProfile: privileged" -}}
   {{- else if not (has . $known) -}}
-    {{- fail (printf "capabilities: Linux has none that is called %s" .) -}}
+    {{- fail (printf "capabilities: Linux has no capability %s" .) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -67,13 +67,13 @@
   {{- $place := printf "tolerations[%d]" $index -}}
   {{- $operator := default "Equal" $one.operator -}}
   {{- if and (not $one.key) (ne $operator "Exists") -}}
-    {{- fail (printf "%s: without a key it is for every taint, and the operator must be Exists" $place) -}}
+    {{- fail (printf "%s: without a key it matches every taint, and the operator must be Exists" $place) -}}
   {{- else if and $one.value (eq $operator "Exists") -}}
-    {{- fail (printf "%s: Exists takes no value: leave it out, or say Equal" $place) -}}
+    {{- fail (printf "%s: Exists takes no value: omit it, or use Equal" $place) -}}
   {{- else if and (has $operator (list "Lt" "Gt")) (not (regexMatch "^-?(0|[1-9][0-9]*)$" (default "" $one.value))) -}}
-    {{- fail (printf "%s: %s compares whole numbers, and the value is %q" $place $operator (default "" $one.value)) -}}
+    {{- fail (printf "%s: %s compares integers, but the value is %q" $place $operator (default "" $one.value)) -}}
   {{- else if and (hasKey $one "tolerationSeconds") (ne (default "" $one.effect) "NoExecute") -}}
-    {{- fail (printf "%s: tolerationSeconds is for the effect NoExecute: leave one of them out" $place) -}}
+    {{- fail (printf "%s: tolerationSeconds is only for the effect NoExecute: omit one of them" $place) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -90,7 +90,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* (a quantity of Kubernetes, such as 64Mi or 10m): the number that it stands for. */}}
+{{/* (a quantity of Kubernetes, such as 64Mi or 10m): the number that it represents. */}}
 {{- define "devhost.quantity" -}}
 {{- $text := toString . -}}
 {{- $number := regexFind "^[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?" $text -}}

@@ -25,7 +25,7 @@ from devhost.backend import (
 class WatchdogOptions:
     """The keys under `backends.watchdog`."""
 
-    container_path: str = option("/dev/watchdog", "Where a container sees its first timer.")
+    container_path: str = option("/dev/watchdog", "Path of the first timer in the container.")
 
     def __post_init__(self) -> None:
         if not self.container_path.startswith("/"):
@@ -39,9 +39,9 @@ class Watchdog(Backend):
     subsystems = ("watchdog",)
     Options = WatchdogOptions
     attributes = {
-        "identity": Attribute(str, "what the driver calls the timer", "iTCO_wdt"),
-        "timeout": Attribute(int, "seconds until it resets the machine unless fed", 30),
-        "nowayout": Attribute(bool, "whether nothing stops it once it was started", False),
+        "identity": Attribute(str, "name that the driver gives the timer", "iTCO_wdt"),
+        "timeout": Attribute(int, "seconds until it resets the machine", 30),
+        "nowayout": Attribute(bool, "whether it cannot be stopped once started", False),
         "devNode": Attribute(str, "path of the device node", "/dev/watchdog0"),
     }
 
@@ -70,7 +70,7 @@ class Watchdog(Backend):
 
 
 def _read(file: Path) -> str:
-    """A file of sysfs; empty where there is none, or where it holds what no driver writes."""
+    """The text of a file in sysfs; empty if it does not exist or is invalid."""
     try:
         text = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError):

@@ -1,7 +1,7 @@
-"""What a container gets: device nodes, looked up by number when it starts, and variables.
+"""What a container gets: device nodes, looked up by number at Allocate, and variables.
 
-No node is ever opened here: those of DFL and OPAE open for one program at a time, and one that stays open
-while its card is pulled out can crash the kernel.
+Nothing here opens a node: only one program at a time can open those of DFL and OPAE, and a node that stays
+open while its card is removed can crash the kernel.
 """
 
 from __future__ import annotations
@@ -9,38 +9,38 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from devhost.backend import AllocationError, AttributeValue, DeviceNode, Edits, claim
+from devhost.backend import AllocateRequest, AllocationError, AttributeValue, DeviceNode, Edits, claim
 from devhost.backend.sysfs import Sysfs, is_regular, natural, node_number
 
 from .model import Kind, Unit
 from .options import FpgaUse
 
 _LINK = re.compile(r"(?:\.\./)?([\w-][\w.-]*(/[\w-][\w.-]*)*)")
-"""What links in ``/dev/char`` lead to."""
+"""Targets of the links in ``/dev/char``."""
 
 _NUMBER = re.compile(r"[0-9]{1,7}:[0-9]{1,7}")
 
 
 def node(sysfs: Sysfs, place: str, *, is_live: bool) -> str:
-    """The node in ``/dev`` of the device at ``place`` in sysfs.
+    """The path in ``/dev`` of the node of the device at ``place`` in sysfs.
 
-    The kernel's own name for it comes first; where that is another device's, udev's list of all nodes by
-    number, ``/dev/char``, has the right one if anything has.
+    This is the name that the kernel gives; if another device has it, the target of udev's link in
+    ``/dev/char``, which has one for each number.
 
     Args:
-        is_live: whether the nodes are real ones; in a recorded tree plain files stand for them.
+        is_live: whether the nodes are real; in a recorded tree, plain files represent them.
 
     Raises:
-        AllocationError: there is none.
+        AllocationError: the device has no node.
     """
     return numbered(sysfs, place, is_live=is_live)[0]
 
 
 def numbered(sysfs: Sysfs, place: str, *, is_live: bool) -> tuple[str, str]:
-    """That node, with its number: ``major:minor``.
+    """The same path, with the number of the node: ``major:minor``.
 
     Raises:
-        AllocationError: there is none.
+        AllocationError: the device has no node.
     """
     if not sysfs.exists(place):
         raise AllocationError("it is gone")
@@ -55,8 +55,8 @@ def numbered(sysfs: Sysfs, place: str, *, is_live: bool) -> tuple[str, str]:
         return f"/dev/{link[1]}", number
     found = node_number(sysfs.prefix + usual)
     if found or sysfs.exists(usual):
-        raise AllocationError(f"{usual} is {found or 'no device node'}, and not c{number}")
-    raise AllocationError(f"{usual} does not exist; it should be c{number}")
+        raise AllocationError(f"{usual} is {found or 'not a device node'}, expected c{number}")
+    raise AllocationError(f"{usual} does not exist, expected c{number}")
 
 
 def node_claims(sysfs: Sysfs, places: Iterable[str]) -> frozenset[str]:
@@ -69,22 +69,26 @@ def _is(sysfs: Sysfs, path: str, number: str, *, is_live: bool) -> bool:
     return found == f"c{number}" or (not found and not is_live and is_regular(sysfs.prefix + path))
 
 
-VARIABLES = {"FPGA_PCI_{RESOURCE}": "pciBusID", "FPGA_AFU_{RESOURCE}": "afuId"}
-"""Variables with an attribute of each device, in the order of ids; devices without it are left out."""
+_PCI, _AFU = "FPGA_PCI", "FPGA_AFU"
 
-NODES = "FPGA_NODES_{RESOURCE}"
-"""The variable with the nodes in the container."""
+VARIABLES = {_PCI: "pciBusID", _AFU: "afuId"}
+"""Prefixes of variables, and the attribute of each device that they list; devices without it are omitted."""
+
+NODES = "FPGA_NODES"
+"""Prefix of the variable that lists the nodes in the container."""
 
 
-def edits(sysfs: Sysfs, units: Sequence[Unit], use: FpgaUse, *, is_live: bool) -> Edits:
+def edits(sysfs: Sysfs, units: Sequence[Unit], request: AllocateRequest, *, is_live: bool) -> Edits:
     """What one container needs to use these units.
 
     Args:
-        is_live: whether the nodes are real ones; in a recorded tree plain files stand for them.
+        units: those of the devices of ``request``.
+        is_live: whether the nodes are real; in a recorded tree, plain files represent them.
 
     Raises:
-        AllocationError: one cannot be used as it is now.
+        AllocationError: a unit cannot be used as it is now.
     """
+    use: FpgaUse = request.options
     ordered = sorted(units, key=lambda unit: natural(unit.device.id))
     paths: dict[str, None] = {}
     for unit in ordered:
@@ -93,17 +97,17 @@ def edits(sysfs: Sysfs, units: Sequence[Unit], use: FpgaUse, *, is_live: bool) -
                 paths[node(sysfs, place, is_live=is_live)] = None
         except AllocationError as error:
             raise AllocationError(f"{unit.device.id}: {error.message}") from error
-    env = {NODES: ",".join(paths)}
-    for variable, attribute in VARIABLES.items():
+    env = {request.variable(NODES): ",".join(paths)}
+    for prefix, attribute in VARIABLES.items():
+        if prefix == _AFU and use.program is not None:
+            continue  # programming before the container starts changes it
         if text := _joined(value for unit in ordered for value in _values(unit, attribute)):
-            env[variable] = text
-    if use.program is not None:
-        env.pop("FPGA_AFU_{RESOURCE}", None)  # it will be another one when the container starts
+            env[request.variable(prefix)] = text
     return Edits(tuple(map(DeviceNode, paths)), env=env)
 
 
 def missing_node(sysfs: Sysfs, unit: Unit, *, is_live: bool) -> str:
-    """Why a container could not get a unit's own nodes; empty where it could."""
+    """Why a container cannot get the nodes of a unit; empty if it can."""
     try:
         for place in unit.nodes:
             node(sysfs, place, is_live=is_live)
@@ -113,20 +117,23 @@ def missing_node(sysfs: Sysfs, unit: Unit, *, is_live: bool) -> str:
 
 
 def _places(unit: Unit, use: FpgaUse) -> Iterable[str]:
-    """The sysfs directories of all nodes that this use of a unit comes with."""
+    """The sysfs directories of all nodes that a container gets with a unit."""
     kind = unit.device.attributes.get("kind")
-    if not unit.nodes and use.program is None:  # a chip that was never programmed has none yet
-        hint = ": nothing is programmed in it, which needs an entry with `program`" if unit.slots else ""
+    if not unit.nodes and use.program is None:  # a chip has none until it is programmed
+        hint = " until it is programmed (use an entry with `program`)" if unit.slots else ""
         raise AllocationError(f"it has no device node that a container could use{hint}")
     yield from unit.nodes
     if use.development:
         if not unit.development:
-            hint = "an accelerator function has none: use kind: region" if kind == Kind.AF else "it has none"
-            raise AllocationError(f"development: true asks for the node that programs it; {hint}")
+            has_none = "an accelerator function has none (use kind: region)"
+            raise AllocationError(
+                "development: true needs the node of the management engine, and "
+                f"{has_none if kind == Kind.AF else 'it has none'}"
+            )
         yield from unit.development
     if use.management:
         if not unit.management:
-            raise AllocationError("management: true asks for a management node; it has none here")
+            raise AllocationError("management: true needs a management node, and it has none here")
         yield from unit.management
 
 

@@ -1,4 +1,4 @@
-"""The backend: joins what the families of drivers find, and answers the core."""
+"""The backend: combines the devices of all driver families."""
 
 from __future__ import annotations
 
@@ -21,21 +21,27 @@ from devhost.backend import (
     unhealthy,
 )
 from devhost.backend.errors import one_line
-from devhost.backend.sysfs import Sysfs, is_live, pci_path
+from devhost.backend.sysfs import is_live, pci_path
 
 from .allocation import edits, missing_node
 from .attributes import ATTRIBUTES
 from .discovery import FAMILIES, DflCards, Remaining
-from .model import CanProbe, Family, Unit
+from .model import CanProbe, Family, FpgaSysfs, Unit
 from .options import FpgaOptions, FpgaUse
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from .programming.loader import Run
     from .programming.programmer import Programmer
 
 
 class Fpga(Backend):
-    """FPGAs: accelerator functions, regions and cards."""
+    """FPGAs: accelerator functions, regions and cards.
+
+    Args:
+        sysfs: the tree to read.
+        run: runs the process that programs regions.
+    """
 
     name = "fpga"
     Options = FpgaOptions
@@ -54,12 +60,20 @@ class Fpga(Backend):
     )
     discover_deadline = 20.0  # a register may be read under a lock that programming holds
 
-    def __init__(self, options: FpgaOptions, context: Context) -> None:
+    def __init__(
+        self,
+        options: FpgaOptions,
+        context: Context,
+        *,
+        sysfs: FpgaSysfs | None = None,
+        run: Run | None = None,
+    ) -> None:
         super().__init__(options, context)
-        self._sysfs = Sysfs(context.root)
+        self._sysfs = sysfs or FpgaSysfs(context.root)
+        self._run = run
         self._is_live = is_live(context.root)
         self._dfl_cards = DflCards(self._sysfs)
-        # Replaced whole, never changed: probe(), allocate() and prepare() read them on other threads.
+        # Replaced, never modified: probe(), allocate() and prepare() read them on other threads.
         self._families: Mapping[str, Family] = {}
         self._units: Mapping[str, Mapping[str, Unit]] = {}
         self._failed: Mapping[str, str] = {}
@@ -67,10 +81,10 @@ class Fpga(Backend):
         self._watch = Watch(self._sysfs, context)
 
     def discover(self) -> list[Device]:
-        """Every FPGA that could be handed out, also unhealthy ones.
+        """Every FPGA, also the unhealthy ones.
 
         Raises:
-            OSError: sysfs cannot be listed, whatever family asks for it.
+            OSError: no family can list sysfs.
         """
         found: dict[str, Mapping[str, Unit]] = {}
         failures: dict[str, str] = {}
@@ -80,13 +94,13 @@ class Fpga(Backend):
         for name, family in self._present().items():
             try:
                 units = self._scan(family, taken, names)
-            except Exception as error:  # noqa: BLE001 - the code of one family fails for its own hardware only
+            except Exception as error:  # noqa: BLE001 - a failing family must not affect the others
                 errors.append(error)
                 failures[name] = one_line(error)
                 units = self._last_units(name, failures[name])
             found[name] = {unit.device.id: unit for unit in units}
             names.update(found[name])
-            taken.update(_hardware(family, units))
+            taken.update(_hardware(units))
         if errors and len(errors) == len(found):
             raise errors[0]
         self._log_changes(found, failures)
@@ -112,16 +126,16 @@ class Fpga(Backend):
         """What a container needs to use these FPGAs.
 
         Raises:
-            AllocationError: one is gone, or cannot be used as it is now.
+            AllocationError: an FPGA is gone, or cannot be used as it is now.
         """
-        units, use = self._units_of(request.devices), request.options
-        if use.program is not None:
+        units, program = self._units_of(request.devices), request.options.program
+        if program is not None:
             for unit in units:
-                self._programmer.check(unit, use.program)
-        return edits(self._sysfs, units, use, is_live=self._is_live)
+                self._programmer.check(unit, program)
+        return edits(self._sysfs, units, request, is_live=self._is_live)
 
     def prepare(self, request: AllocateRequest) -> None:
-        """Programs the regions that a container is about to use, where its resource says with what.
+        """Programs the regions that a container is about to use, if its resource names a bitstream.
 
         Raises:
             AllocationError: they cannot be programmed.
@@ -130,7 +144,7 @@ class Fpga(Backend):
             self._programmer.program(self._units_of(request.devices), request.options.program)
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """The unhealthy FPGAs, by checks that are too expensive for each scan."""
+        """The health of FPGAs by checks that are too expensive for each scan."""
         wanted = {device.id for device in devices}
         verdicts: dict[str, Health] = {}
         for name, family in self._families.items():
@@ -147,51 +161,51 @@ class Fpga(Backend):
                 verdicts.update((unit.device.id, unhealthy(reason)) for unit in own)
             else:
                 if self._probe_failures.pop(name, ""):
-                    self.context.log.info("the health of devices of %s can be asked for again", name)
+                    self.context.log.info("health checks of %s FPGAs succeed again", name)
         return verdicts
 
     async def watch(self) -> AsyncGenerator[Event, None]:
-        """Changes that make no event: ids after a container has programmed its region, states, errors."""
-        async with aclosing(self._watch.events()) as events:  # so that it lets go at once
+        """Changes without a uevent: ids of regions that containers program, states, errors."""
+        async with aclosing(self._watch.events()) as events:  # closes it at once
             async for event in events:
                 yield event
 
     def _present(self) -> Mapping[str, Family]:
-        """The families whose drivers are here, or were: their modules may be loaded at any time."""
+        """The families whose drivers are loaded, or were at an earlier scan."""
         for name, (is_here, make) in FAMILIES.items():
             if name not in self._families and is_here(self._sysfs):
                 self._families = {**self._families, name: make(self._sysfs, self.options)}
         return {name: self._families[name] for name in FAMILIES if name in self._families}
 
     def _scan(self, family: Family, taken: Collection[str], names: Collection[str]) -> list[Unit]:
-        """A family's units, each the same object as before where nothing changed."""
+        """The units of a family; an unchanged unit stays the same object."""
         if isinstance(family, Remaining):
-            family.leave_out(taken)
+            family.exclude(taken)
         before = self._all_units()
         units = [self._with_node_health(unit) for unit in family.scan() if unit.device.id not in names]
         return [before[unit.device.id] if before.get(unit.device.id) == unit else unit for unit in units]
 
     def _with_node_health(self, unit: Unit) -> Unit:
-        """A unit that is healthy only if a container could get its nodes."""
+        """The unit, unhealthy if a container cannot get its nodes."""
         if not unit.device.health or not (reason := missing_node(self._sysfs, unit, is_live=self._is_live)):
             return unit
         return replace(unit, device=replace(unit.device, health=unhealthy(reason)))
 
     def _last_units(self, name: str, reason: str) -> list[Unit]:
-        """The units a family had when its code last worked, Unhealthy now."""
-        ill = unhealthy(_failure(name, reason))
+        """The units that a family found when it last succeeded, now unhealthy."""
+        health = unhealthy(_failure(name, reason))
         return [
-            replace(unit, device=replace(unit.device, health=ill))
+            replace(unit, device=replace(unit.device, health=health))
             for unit in self._units.get(name, {}).values()
         ]
 
     def _log_changes(self, found: Mapping[str, Mapping[str, Unit]], failures: Mapping[str, str]) -> None:
-        """Logs what is new: a family that fails, a warning that somebody should know of."""
+        """Logs families that begin or stop failing, and new warnings."""
         for name, reason in failures.items():
             if self._failed.get(name) != reason:
                 self.context.log.error("%s", _failure(name, reason))
         for name in self._failed.keys() - failures.keys():
-            self.context.log.info("devices of %s can be listed again", name)
+            self.context.log.info("scans of %s FPGAs succeed again", name)
         self._failed = failures
         before = self._all_units()
         for units in found.values():
@@ -208,7 +222,9 @@ class Fpga(Backend):
         from .programming.programmer import Programmer
 
         context = self.context
-        return Programmer(context.root, context.held, context.log, units=lambda: self._all_units().values())
+        return Programmer(
+            self._sysfs, context.held, context.log, units=lambda: self._all_units().values(), run=self._run
+        )
 
     def _units_of(self, devices: Sequence[Device]) -> list[Unit]:
         units = self._all_units()
@@ -218,9 +234,9 @@ class Fpga(Backend):
         return [units[device.id] for device in devices]
 
 
-def _hardware(family: Family, units: Sequence[Unit]) -> set[str]:
-    """The directories in sysfs that a family speaks for: of what its units lie on, or as it says itself."""
-    taken = set(getattr(family, "taken", ()))
+def _hardware(units: Sequence[Unit]) -> set[str]:
+    """The directories in sysfs that belong to these units."""
+    taken: set[str] = set()
     for unit in units:
         taken.update(unit.hardware)
         taken.update(filter(None, map(pci_path, (*unit.nodes, *(slot.engine for slot in unit.slots)))))
@@ -228,4 +244,4 @@ def _hardware(family: Family, units: Sequence[Unit]) -> set[str]:
 
 
 def _failure(family: str, reason: str) -> str:
-    return f"looking at the FPGAs of {family} failed: {reason}"
+    return f"reading the {family} FPGAs failed: {reason}"

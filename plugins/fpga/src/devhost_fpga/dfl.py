@@ -1,4 +1,4 @@
-"""FPGAs behind DFL and OPAE: one unit for each port, and one for each management engine.
+"""FPGAs of the DFL and OPAE drivers: one unit for each port, and one for each management engine.
 
 Attributes: Documentation/ABI/testing/sysfs-platform-dfl-fme, sysfs-platform-dfl-port,
 sysfs-class-fpga-region.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
-from devhost.backend.sysfs import Sysfs
 
 from . import dfl_health
 from .allocation import node_claims
@@ -20,21 +19,21 @@ from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, prese
 from .dfl_cards import Card, Cards, Engine, Layout, Port
 from .dfl_health import Finding
 from .manager_state import LONGEST, MEANWHILE, REBIND, Identity, Known, Manager, Memory, identity
-from .model import LOST, ONES, Interface, Kind, Place, Slot, Unit, af_name, normal, region_name
+from .model import LOST, ONES, FpgaSysfs, Interface, Kind, Place, Slot, Unit, af_name, normal, region_name
 
 AFU, INTERFACE = "afu", "interface"
-"""Names of ids in what is remembered."""
+"""Keys of the ids in :class:`Known`."""
 
 _ONES = "f" * 16
-"""What ends a register that reads as ones."""
+"""The end of a register that reads as ones."""
 
 _HIGHEST = 3
-"""``PORT_CAP_PORT_NUM`` has two bits (drivers/fpga/dfl.h)."""
+"""The highest number of a port: ``PORT_CAP_PORT_NUM`` has two bits (drivers/fpga/dfl.h)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A port or an engine as it is now, with the ids that are known of it."""
+    """A port or an engine as it is now, with its ids."""
 
     name: str
     is_busy: bool = False
@@ -47,9 +46,9 @@ class _Part:
 
 
 class EngineFamily:
-    """The units of one driver. Remembers ids of what is being programmed, or has lost its link."""
+    """The units of one driver. Remembers ids while a region is being programmed, or has lost its link."""
 
-    def __init__(self, sysfs: Sysfs, layout: Layout, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sysfs: FpgaSysfs, layout: Layout, clock: Callable[[], float] = time.monotonic) -> None:
         self._sysfs = sysfs
         self._layout = layout
         self._clock = clock
@@ -58,7 +57,7 @@ class EngineFamily:
         self._locked: Mapping[str, Finding] = {}
 
     def scan(self) -> list[Unit]:
-        """Every port and every engine there is.
+        """Every port and every engine.
 
         Raises:
             OSError: sysfs cannot be listed.
@@ -69,9 +68,9 @@ class EngineFamily:
         return units
 
     def probe(self, units: Sequence[Unit]) -> Mapping[str, Health]:
-        """What registers say that are read under a lock, which programming holds all the time it takes.
+        """The health by registers that are read under a lock, which programming holds until it is done.
 
-        While that goes on, the last verdict stays.
+        Meanwhile, the last verdict stays.
         """
         before, findings = self._locked, dict[str, Finding]()
         busy = {slot.engine for unit in units if unit.is_busy for slot in unit.slots}
@@ -138,7 +137,7 @@ class EngineFamily:
         key = identity(self._sysfs, port.path)
         before = self._memory.of(key)
         dead = self._sysfs.is_dead(port.place.path)
-        # of a function that lost its link every register reads as ones, the number of a port as the highest
+        # if a function lost its link, every register reads as ones, so the number of a port as the highest
         lost = dead or (normal(port.afu.text) == ONES and port.number == _HIGHEST)
         number = before.number if before.number is not None or lost else port.number
         afu = "" if dead else port.afu.id
@@ -167,7 +166,7 @@ class EngineFamily:
         )
 
     def _stuck(self, card: Card, port: Port) -> str:
-        """Why a port that answers EBUSY will not come back; empty where it may, and where it is not busy."""
+        """Why a port that answers EBUSY will never recover; empty if it may recover or is not busy."""
         if not port.afu.is_busy:
             return ""
         manager = card.engine.manager if card.engine else Manager()
@@ -217,9 +216,7 @@ class EngineFamily:
             own.fault or next((f"{part.name}: {part.fault}" for part in parts if part.fault), "") or failure
         )
         if not fault and not parts:
-            fault = (
-                "none of its ports is here: they are with virtual functions, or their module is not loaded"
-            )
+            fault = "it has no visible port: virtual functions have them, or their module is not loaded"
         attributes = self._attributes(card, own, engine.place, _state(card, is_busy, failure)) | {
             "kind": Kind.REGION.value,
             "interfaceId": interface,
@@ -240,13 +237,13 @@ class EngineFamily:
         )
 
     def _afu_fault(self, port: Port, afu: str, is_busy: bool) -> str:
-        """Why the accelerator function in a port cannot be used; empty where it can."""
+        """Why the accelerator function in a port cannot be used; empty if it can."""
         if is_busy:
             return "" if afu else MEANWHILE
         if port.is_bare:
-            return f"its driver shows nothing of it: is module {self._layout.module} loaded?"
-        if port.afu.is_absent:  # as with Agilex, whose functions lie beside the port
-            return "its driver shows no AFU id: no accelerator function lies in this port"
+            return f"its driver shows no attributes (is module {self._layout.module} loaded?)"
+        if port.afu.is_absent:  # such as on Agilex, whose functions are beside the port
+            return "its driver shows no AFU id: this port has no accelerator function"
         return port.afu.flaw("its AFU id")
 
     def _attributes(
@@ -263,7 +260,7 @@ class EngineFamily:
         }
 
     def _claims(self, card: Card, port: Port, part: _Part) -> frozenset[str]:
-        """What a port uses up: its place in the whole card, and its node, which other backends could name."""
+        """Claims of a port: its place in the card, and its node, which another backend could list."""
         whole = card.engine.place.name if card.engine else port.place.whole or port.place.name
         last = port.kernel_name if part.number is None else f"port{part.number}"
         return frozenset({claim.fpga(f"{whole}/{last}"), *node_claims(self._sysfs, [port.path])})
@@ -271,7 +268,7 @@ class EngineFamily:
     def _slots(
         self, card: Card, ports: Sequence[Port], parts: Sequence[_Part], interface: str
     ) -> tuple[Slot, ...]:
-        """What can be programmed: nothing where the number of a port is not known, lest it be another one."""
+        """What can be programmed; nothing if the number of a port is unknown, to program no wrong port."""
         engine = card.engine.path if card.engine else ""
         numbers = [part.number for part in parts if part.number is not None]
         if len(numbers) < len(ports):
@@ -309,7 +306,7 @@ def _state(card: Card, is_busy: bool, failure: str) -> str:
 
 
 DFL_CLASS = "/sys/class/fpga_region"
-"""Below it, each card's container; other drivers have regions there too, without engines and ports."""
+"""Has a container for each card. Regions of other drivers are there too, without engines and ports."""
 
 DFL_LAYOUT = Layout(
     interface=Interface.DFL,
@@ -323,14 +320,14 @@ DFL_LAYOUT = Layout(
 
 
 class Dfl(EngineFamily):
-    """Cards driven by ``dfl-pci``, or by another driver that enumerates Device Feature Lists."""
+    """Cards of ``dfl-pci``, or of another driver that enumerates Device Feature Lists."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    def __init__(self, sysfs: FpgaSysfs) -> None:
         super().__init__(sysfs, DFL_LAYOUT)
 
 
 OPAE_CLASS = "/sys/class/fpga"
-"""Below it, each card's container."""
+"""Has a container for each card."""
 
 OPAE_LAYOUT = Layout(
     interface=Interface.OPAE,
@@ -344,7 +341,7 @@ OPAE_LAYOUT = Layout(
 
 
 class Opae(EngineFamily):
-    """Cards driven by ``intel-fpga-pci``."""
+    """Cards of ``intel-fpga-pci``."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    def __init__(self, sysfs: FpgaSysfs) -> None:
         super().__init__(sysfs, OPAE_LAYOUT)

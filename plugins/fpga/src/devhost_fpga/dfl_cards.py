@@ -1,10 +1,10 @@
-"""Cards with management engines and ports, as the DFL and OPAE drivers show them: found and read.
+"""Reads cards with management engines and ports, as the DFL and OPAE drivers show them.
 
-Both drivers hang their devices on the PCI function below a container (``fpga_region/region<N>`` or
-``fpga/intel-fpga-dev.<N>``): one management engine on the physical function, and its ports. A port that was
-given to a virtual function hangs on that instead, below a container without an engine, and its engine is that
-of the physical function (Documentation/fpga/dfl.rst, "FPGA virtualization"). Non-PCI devices have the same
-layout below another bus.
+Both drivers put their devices into a container below the PCI function (``fpga_region/region<N>`` or
+``fpga/intel-fpga-dev.<N>``): one management engine on the physical function, and its ports. A port that a
+virtual function has is in a container of that function, which has no engine: its engine is that of the
+physical function (Documentation/fpga/dfl.rst, "FPGA virtualization"). Devices on another bus have the same
+layout.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from devhost.backend.sysfs import DEVICES, Sysfs, natural
+from devhost.backend.sysfs import DEVICES, natural
 
 from .manager_state import Manager, manager
-from .model import Interface, Place, Reading, place, read
+from .model import FpgaSysfs, Interface, Place, Reading, place
 
 NO_MANAGER = Manager()
 
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one driver names things. Patterns are of names of directories."""
+    """How one driver names its directories."""
 
     interface: Interface
     listing: str
@@ -35,12 +35,12 @@ class Layout:
     region: re.Pattern[str]
     """Directories below an engine that have a ``compat_id`` below them; OPAE has none."""
     module: str
-    """What must be loaded for ports to be of use."""
+    """The module that ports need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port: where it is, its number (``None``: unknown), and what can be read now of what is in it."""
+    """A port: its place, its number (``None`` if unknown), and the id of its accelerator function."""
 
     path: str
     place: Place
@@ -50,13 +50,13 @@ class Port:
 
     @property
     def is_bare(self) -> bool:
-        """Whether no driver shows anything of it."""
+        """Whether no driver shows its attributes."""
         return self.number is None and self.afu.is_absent
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A management engine: its interface id as read from each of its regions, and its manager."""
+    """A management engine: the interface id of each of its regions, and its manager."""
 
     path: str
     place: Place
@@ -68,7 +68,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An engine with all its ports, or ports whose engine is out of sight."""
+    """An engine with all its ports, or ports whose engine is not visible."""
 
     engine: Engine | None
     ports: tuple[Port, ...]
@@ -79,17 +79,17 @@ ENGINE_TEXTS = ("bitstream_id", "bitstream_metadata", "ports_num", "socket_id")
 
 
 class Cards:
-    """Reads all cards of one driver. Nothing is remembered."""
+    """Reads all cards of one driver, without memory of earlier calls."""
 
-    def __init__(self, sysfs: Sysfs, layout: Layout) -> None:
+    def __init__(self, sysfs: FpgaSysfs, layout: Layout) -> None:
         self._sysfs = sysfs
         self._layout = layout
 
     def read(self) -> list[Card]:
-        """Every card there is.
+        """Every card.
 
         Raises:
-            OSError: the class is there and cannot be listed.
+            OSError: the class exists and cannot be listed.
         """
         engines: list[tuple[str, Engine]] = []
         ports: list[tuple[str, Port]] = []
@@ -104,7 +104,7 @@ class Cards:
         return list(_joined(engines, ports))
 
     def _containers(self) -> Iterator[str]:
-        """The directories that have engines and ports in them, each once."""
+        """The directories with engines and ports, without duplicates."""
         listing = self._layout.listing
         seen: set[str] = set()
         for name in self._sysfs.listed(listing):
@@ -115,7 +115,7 @@ class Cards:
                     yield path
 
     def _place(self, container: str) -> Place:
-        """What a container hangs on: two directories up, past the class, where it is a real device."""
+        """The device that a container belongs to: two directories up, above the class."""
         above = container.rpartition("/")[0].rpartition("/")[0]
         return place(self._sysfs, above if container.startswith(DEVICES) else container)
 
@@ -126,7 +126,7 @@ class Cards:
             place=where,
             kernel_name=path.rpartition("/")[2],
             number=int(text) if _NUMBER.fullmatch(text) else None,
-            afu=read(self._sysfs, f"{path}/afu_id"),
+            afu=self._sysfs.reading(f"{path}/afu_id"),
         )
 
     def _engine(self, path: str, where: Place) -> Engine:
@@ -134,13 +134,13 @@ class Cards:
             path=path,
             place=where,
             kernel_name=path.rpartition("/")[2],
-            interfaces=tuple(read(self._sysfs, file) for file in self._interface_files(path)),
+            interfaces=tuple(map(self._sysfs.reading, self._interface_files(path))),
             manager=self.manager(path),
             texts={name: self._sysfs.text(f"{path}/{name}") for name in ENGINE_TEXTS},
         )
 
     def _interface_files(self, engine: str) -> Iterator[str]:
-        """Where the interface id can be read: once for each region, all of which have the engine's."""
+        """The files with the interface id: one for each region, all with the id of the engine."""
         if self._layout.interface is Interface.OPAE:
             yield f"{engine}/pr/interface_id"
         for name in self._sysfs.names(engine):
@@ -149,7 +149,7 @@ class Cards:
                 yield from (f"{below}/{region}/compat_id" for region in self._sysfs.names(below))
 
     def manager(self, engine: str) -> Manager:
-        """The ``fpga_manager`` of an engine, which hangs on one of its own devices, or on itself."""
+        """The ``fpga_manager`` of an engine, which is below the engine or one of its devices."""
         for parent in (engine, *(f"{engine}/{name}" for name in self._sysfs.names(engine) if "mgr" in name)):
             for name in self._sysfs.names(f"{parent}/fpga_manager"):
                 return manager(self._sysfs, f"{parent}/fpga_manager/{name}")
@@ -157,7 +157,7 @@ class Cards:
 
 
 def _joined(engines: Sequence[tuple[str, Engine]], ports: Sequence[tuple[str, Port]]) -> Iterator[Card]:
-    """Which ports belong to which engine: of their container, else of their physical function."""
+    """Assigns ports to the engine of their container, else to that of their physical function."""
     own: dict[str, list[Port]] = {engine.path: [] for _, engine in engines}
     strays: dict[str, list[Port]] = {}
     for container, port in ports:

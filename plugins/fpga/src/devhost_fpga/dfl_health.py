@@ -1,12 +1,12 @@
 """What makes a DFL or OPAE card unhealthy: error registers, power states and sensor alarms.
 
 Documentation/ABI/testing/sysfs-platform-dfl-fme and -dfl-port of the Linux kernel list the files. What the
-bits of ``nonfatal_errors`` mean: the ``RAS_NONFAT_ERROR`` register of the management engine, as drivers of
-it in user space have it (DPDK, drivers/raw/ifpga/base/ifpga_defines.h).
+bits of ``nonfatal_errors`` mean: the ``RAS_NONFAT_ERROR`` register of the management engine, as user-space
+drivers define it (DPDK, drivers/raw/ifpga/base/ifpga_defines.h).
 
-``hwmon`` below a device: Documentation/hwmon/sysfs-interface.rst of the Linux kernel; which alarms engines
-have: ``thermal_hwmon_info`` and ``power_hwmon_info`` in drivers/fpga/dfl-fme-main.c, where "crit" means that
-the hardware stopped the clocks, and "max" that it slowed them down. OPAE's driver has
+``hwmon`` below a device: Documentation/hwmon/sysfs-interface.rst of the Linux kernel. The alarms of engines:
+``thermal_hwmon_info`` and ``power_hwmon_info`` in drivers/fpga/dfl-fme-main.c, where "crit" means that the
+hardware stopped the clocks, and "max" that it slowed them down. OPAE's driver has
 ``thermal_mgmt/threshold<n>_reached`` for the same two.
 """
 
@@ -16,18 +16,16 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from devhost.backend.sysfs import Sysfs
-
-from .model import read
+from .model import FpgaSysfs
 
 ALL = (1 << 64) - 1
-"""Every bit of a register; what a device without its link reads as."""
+"""Every bit of a register; a device that lost its link reads as this."""
 
 THROTTLING = 1 << 0 | 1 << 1 | 1 << 4 | 1 << 10 | 1 << 11
-"""Bits of ``nonfatal_errors`` that say it runs slower: temperature or power reached AP1 or AP2, ProcHot."""
+"""Bits of ``nonfatal_errors`` for throttling: temperature or power reached AP1 or AP2, or ProcHot is set."""
 
 AP6 = 6
-"""``power_state`` of a port that was cut off, as something is far too hot or draws too much."""
+"""``power_state`` of a port that was shut down because of temperature or power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Register:
 
 
 ENGINE = (Register("errors/catfatal_errors"), Register("errors/nonfatal_errors", THROTTLING))
-"""Registers of an engine that are read without waiting for anything."""
+"""Registers of an engine that the kernel reads without waiting."""
 
 ENGINE_LOCKED = (
     Register("errors/fme_errors"),
@@ -47,33 +45,33 @@ ENGINE_LOCKED = (
     Register("errors/pcie0_errors"),
     Register("errors/pcie1_errors"),
 )
-"""Registers of an engine that are read under a lock, which programming holds all the time it takes."""
+"""Registers of an engine that the kernel reads under a lock, which programming holds until it is done."""
 
 FIRST = ("errors/first_error", "errors/fme-errors/first_error")
-"""What came first, for the message: it stays behind when the registers have been cleared."""
+"""The first error, for the message: it remains when the registers are cleared."""
 
 PORT = (Register("errors/errors"),)
 """Registers of a port; its lock is never held for long."""
 
 PORT_EVENTS = (Register("ap1_event", ALL), Register("ap2_event", ALL))
-"""Throttling that a port has seen; both stay set until somebody clears them."""
+"""Throttling events of a port; both stay set until they are cleared."""
 
 PORT_DETAILS = ("errors/first_error", "errors/first_malformed_req")
-"""What came first in a port, for the message."""
+"""The first error of a port, for the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What registers say: ``fault`` is why it cannot be used, ``warning`` what operators should know."""
+    """The result of a check: ``fault`` is why a device cannot be used, ``warning`` a note for operators."""
 
     fault: str = ""
     warning: str = ""
 
 
 def registers_report(
-    sysfs: Sysfs, path: str, registers: Iterable[Register], details: Iterable[str] = ()
+    sysfs: FpgaSysfs, path: str, registers: Iterable[Register], details: Iterable[str] = ()
 ) -> Finding:
-    """What the registers of the engine or port at ``path`` say; those that are not there say nothing."""
+    """Checks the registers of the engine or port at ``path``; missing ones count as zero."""
     fault, warning = "", ""
     for register in registers:
         value = number(sysfs, f"{path}/{register.file}")
@@ -86,17 +84,17 @@ def registers_report(
     return Finding(fault, warning)
 
 
-def port_power(sysfs: Sysfs, path: str) -> Finding:
-    """What the power state of a port says: AP6 cuts it off, AP1 and AP2 slow it down."""
+def port_power(sysfs: FpgaSysfs, path: str) -> Finding:
+    """Checks the power state of a port: AP6 shuts it down, AP1 and AP2 throttle it."""
     state = number(sysfs, f"{path}/power_state")
     if state == AP6:
-        return Finding(fault="power_state is AP6: it was cut off, for heat or power")
-    return Finding(warning=f"power_state is AP{state}: it is slowed down") if state in (1, 2) else Finding()
+        return Finding(fault="power_state is AP6: shut down because of temperature or power")
+    return Finding(warning=f"power_state is AP{state}: throttled") if state in (1, 2) else Finding()
 
 
-def number(sysfs: Sysfs, path: str) -> int | None:
-    """What a register holds, decimal, ``0x`` or bare hexadecimal digits; ``None`` if it is no number."""
-    text = read(sysfs, path).text
+def number(sysfs: FpgaSysfs, path: str) -> int | None:
+    """The value of a register in decimal or hexadecimal digits; ``None`` if it is not a number."""
+    text = sysfs.reading(path).text
     for base in (0, 16):
         try:
             value = int(text, base)
@@ -111,7 +109,7 @@ def files(paths: str, registers: Iterable[Register]) -> Iterator[str]:
     return (f"{paths}/{register.file}" for register in registers)
 
 
-def _details(sysfs: Sysfs, path: str, details: Iterable[str]) -> str:
+def _details(sysfs: FpgaSysfs, path: str, details: Iterable[str]) -> str:
     for name in details:
         if value := number(sysfs, f"{path}/{name}"):
             return f", {name.rpartition('/')[2]} is {_shown(value)}"
@@ -123,41 +121,41 @@ def _shown(value: int) -> str:
 
 
 _ALARM = re.compile(r"(?:temp|power|in|curr|fan)\d{1,3}(?:_\w+)?_alarm|(?:temp|fan)\d{1,3}_fault")
-_GRAVE = re.compile(r".*_(?:l?crit|emergency)_alarm")
+_CRITICAL = re.compile(r".*_(?:l?crit|emergency)_alarm")
 
-_OLD = ("thermal_mgmt/threshold2_reached", "thermal_mgmt/threshold1_reached")
-"""OPAE: the first makes fault, the second warns."""
+_OPAE_ALARMS = ("thermal_mgmt/threshold2_reached", "thermal_mgmt/threshold1_reached")
+"""Alarms of OPAE: the first is a fault, the second a warning."""
 
 
-def alarms(sysfs: Sysfs, path: str) -> Iterator[str]:
+def alarms(sysfs: FpgaSysfs, path: str) -> Iterator[str]:
     """The files of all alarms of the device at ``path``."""
     for hwmon in sysfs.names(f"{path}/hwmon"):
         for name in sysfs.names(f"{path}/hwmon/{hwmon}"):
             if _ALARM.fullmatch(name):
                 yield f"{path}/hwmon/{hwmon}/{name}"
-    yield from (f"{path}/{name}" for name in _OLD if sysfs.exists(f"{path}/{name}"))
+    yield from (f"{path}/{name}" for name in _OPAE_ALARMS if sysfs.exists(f"{path}/{name}"))
 
 
-def alarms_report(sysfs: Sysfs, files: Iterable[str]) -> Finding:
-    """What these alarms say."""
+def alarms_report(sysfs: FpgaSysfs, files: Iterable[str]) -> Finding:
+    """Checks these alarms."""
     fault, warning = "", ""
     for file in files:
         if number(sysfs, file) != 1:
             continue
         name = file.rpartition("/")[2]
-        if _GRAVE.fullmatch(name) or file.endswith(_OLD[0]):
+        if _CRITICAL.fullmatch(name) or file.endswith(_OPAE_ALARMS[0]):
             fault = fault or f"alarm {name}{_degrees(sysfs, file)}"
         else:
             warning = warning or f"alarm {name}{_degrees(sysfs, file)}"
     return Finding(fault, warning)
 
 
-def _degrees(sysfs: Sysfs, file: str) -> str:
+def _degrees(sysfs: FpgaSysfs, file: str) -> str:
     directory, _, name = file.rpartition("/")
     sensor = name.partition("_")[0]
     value = sysfs.integer(f"{directory}/{sensor}_input")
     if value is None:
         return ""
     if sensor.startswith("temp"):
-        return f", it is at {value // 1000} °C"
-    return f", it draws {value // 1_000_000} W" if sensor.startswith("power") else ""
+        return f" at {value // 1000} °C"
+    return f" at {value // 1_000_000} W" if sensor.startswith("power") else ""

@@ -1,4 +1,4 @@
-"""How FPGAs are found: one family of code for each kind of driver, imported when its driver may be here."""
+"""Finds FPGAs through one family of code for each kind of driver, imported when that driver may be loaded."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from devhost.backend import MissingDriver
-from devhost.backend.sysfs import PciFilter, Sysfs
+from devhost.backend.sysfs import PciFilter
 
 from . import attributes, pci_ids
-from .model import Family, Unit
+from .model import Family, FpgaSysfs, Unit
 from .pci_ids import AMA, ZOCL, ZOCL_NODE
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ _IDS = {
     "8086": frozenset({"bcbd", "bcbf", "bcc0", "bcc1", "bcce", "09c4", "09c5", "0b30", "0b2b"}),
     "1c2c": frozenset({"1000", "1001"}),
 }
-"""``cci_pcie_id_tbl`` in drivers/fpga/dfl-pci.c, by the vendor's id."""
+"""``cci_pcie_id_tbl`` in drivers/fpga/dfl-pci.c, by vendor id."""
 
 
 class DflCards:
-    """Looks for them among the PCI functions below the root of ``sysfs``. Used by one thread."""
+    """Finds DFL cards among the PCI functions below the root of ``sysfs``. Used by one thread."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    def __init__(self, sysfs: FpgaSysfs) -> None:
         self._sysfs = sysfs
         self._cards = PciFilter(sysfs, lambda ids: ids.device in _IDS.get(ids.vendor, ()))
 
@@ -47,77 +47,77 @@ class DflCards:
 
 
 class Remaining:
-    """The kernel's own classes: what no other family speaks for."""
+    """Devices of the kernel's FPGA classes that no other family lists."""
 
     def __init__(self, managers: Managers) -> None:
         self._managers = managers
         self._taken: Collection[str] = ()
 
-    def leave_out(self, taken: Collection[str]) -> None:
-        """Takes note of the directories in sysfs that the others speak for."""
+    def exclude(self, taken: Collection[str]) -> None:
+        """Sets the directories in sysfs that belong to other families."""
         self._taken = taken
 
     def scan(self) -> Iterable[Unit]:
-        """What is left."""
+        """The remaining devices."""
         return self._managers.scan(self._taken)
 
 
-def _dfl(sysfs: Sysfs, _options: FpgaOptions) -> Family:
+def _dfl(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
     from .dfl import Dfl
 
     return Dfl(sysfs)
 
 
-def _opae(sysfs: Sysfs, _options: FpgaOptions) -> Family:
+def _opae(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
     from .dfl import Opae
 
     return Opae(sysfs)
 
 
-def _xrt(sysfs: Sysfs, options: FpgaOptions) -> Family:
+def _xrt(sysfs: FpgaSysfs, options: FpgaOptions) -> Family:
     from .xrt import Xrt
 
     return Xrt(sysfs, whole_u30=options.u30_unit == "card")
 
 
-def _embedded(sysfs: Sysfs, _options: FpgaOptions) -> Family:
+def _embedded(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
     from .embedded import Embedded
 
     return Embedded(sysfs)
 
 
-def _ama(sysfs: Sysfs, _options: FpgaOptions) -> Family:
+def _ama(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
     from .xrt import Ama
 
     return Ama(sysfs)
 
 
-def _managers(sysfs: Sysfs, _options: FpgaOptions) -> Family:
+def _managers(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
     from .managers import Managers
 
     return Remaining(Managers(sysfs))
 
 
-def _has(*classes: str) -> Callable[[Sysfs], bool]:
+def _has(*classes: str) -> Callable[[FpgaSysfs], bool]:
     return lambda sysfs: any(sysfs.exists(f"/sys/class/{one}") for one in classes)
 
 
-def _has_xrt_vendor(sysfs: Sysfs) -> bool:
+def _has_xrt_vendor(sysfs: FpgaSysfs) -> bool:
     bus = "/sys/bus/pci/devices"
     return any(sysfs.hexadecimal(f"{bus}/{one}/vendor") in pci_ids.VENDORS for one in sysfs.names(bus))
 
 
-def _has_zocl(sysfs: Sysfs) -> bool:
+def _has_zocl(sysfs: FpgaSysfs) -> bool:
     bus = "/sys/bus/platform"
     devices, drivers = sysfs.names(f"{bus}/devices"), sysfs.names(f"{bus}/drivers")
     return any(ZOCL_NODE in one for one in devices) or any(one.startswith(ZOCL) for one in drivers)
 
 
-def _has_transcoder(sysfs: Sysfs) -> bool:
+def _has_transcoder(sysfs: FpgaSysfs) -> bool:
     return _has_xrt_vendor(sysfs) or any(one.startswith(AMA) for one in sysfs.names("/sys/class/misc"))
 
 
-FAMILIES: Mapping[str, tuple[Callable[[Sysfs], bool], Callable[[Sysfs, FpgaOptions], Family]]] = {
+FAMILIES: Mapping[str, tuple[Callable[[FpgaSysfs], bool], Callable[[FpgaSysfs, FpgaOptions], Family]]] = {
     "dfl": (_has("fpga_region"), _dfl),
     "opae": (_has("fpga"), _opae),
     "xrt": (_has_xrt_vendor, _xrt),
@@ -125,4 +125,4 @@ FAMILIES: Mapping[str, tuple[Callable[[Sysfs], bool], Callable[[Sysfs, FpgaOptio
     "ama": (_has_transcoder, _ama),
     "managers": (_has("fpga_manager", "fpga_region"), _managers),
 }
-"""Each family: whether its hardware or driver may be here, and how its code is made; specific ones first."""
+"""Each family, specific ones first: whether its hardware or driver may be present, and its factory."""

@@ -1,9 +1,9 @@
-"""Chips with an FPGA beside the processor, where XRT's driver zocl runs: Zynq, Kria, Versal.
+"""Chips with an FPGA beside the processor that use XRT's driver zocl: Zynq, Kria, Versal.
 
-There is no PCI: zocl drives a device of the platform bus that the device tree (or an overlay of it, as
-Kria's applications bring) calls ``zyxclmm_drm``. Containers load their own image and kernels through its
-render node (src/runtime_src/core/edge/drm/zocl of XRT), so all of the programmable logic is one device. The
-kernel's manager and regions of the same logic are not listed again.
+zocl drives a platform device that the device tree, or an overlay of a Kria application, calls
+``zyxclmm_drm``. Containers load their image and kernels through its render node
+(src/runtime_src/core/edge/drm/zocl of XRT), so all programmable logic is one device. The kernel's manager and
+regions of the same logic are not listed again.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from devhost.backend import HEALTHY, Device, Health, claim, unhealthy
-from devhost.backend.sysfs import Sysfs
 
 from . import attributes, manager_state, pci_ids, xrt_cards
 from .allocation import node_claims
 from .managers import Member, Tree
-from .model import Interface, Kind, Slot, Unit
+from .model import FpgaSysfs, Interface, Kind, Slot, Unit, legal
 
 _DEVICES, _DRIVERS = "/sys/bus/platform/devices", "/sys/bus/platform/drivers"
 
 _OWN = re.compile(r"zynq|versal", re.I)
-"""The name of a manager that is on the same chip; those on SPI or PCI program another one."""
+"""Names of managers on the same chip; those on SPI or PCI program another chip."""
 
 
 class Embedded:
-    """Finds what zocl drives."""
+    """Finds the devices of zocl."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    def __init__(self, sysfs: FpgaSysfs) -> None:
         self._sysfs = sysfs
         self._last: Mapping[manager_state.Identity, Health] = {}
 
@@ -37,7 +36,7 @@ class Embedded:
         """The units that exist now: one, or none.
 
         Raises:
-            OSError: a bus or class cannot be listed, so that an error is not taken for absence.
+            OSError: a bus or class cannot be listed.
         """
         places = self._places()
         tree = Tree(self._sysfs) if places else None
@@ -70,18 +69,18 @@ class Embedded:
         return None
 
     def _unit(self, place: str, manager: Member | None, now: dict[manager_state.Identity, Health]) -> Unit:
-        sysfs, name = self._sysfs, place.rpartition("/")[2]
+        sysfs, name = self._sysfs, legal(place.rpartition("/")[2])
         render, driver = xrt_cards.render(sysfs, place), sysfs.target(f"{place}/driver")
         state = manager_state.manager(sysfs, manager.path) if manager else manager_state.Manager()
         identity = manager_state.identity(sysfs, place)
         verdict = manager_state.judge(state, can_program=True, last=self._last.get(identity, HEALTHY))
         health = HEALTHY
         if not driver:
-            health = unhealthy("no driver is bound to it: load the module zocl")
+            health = unhealthy("no driver is bound to it (run modprobe zocl)")
         elif not render:
-            health = unhealthy("zocl has made no render node for it")
+            health = unhealthy("zocl created no render node for it")
         elif state.state == "power off" or verdict.is_busy:
-            # an image that failed is no illness: the next container loads its own
+            # a failed image does not make it unhealthy: the next container loads its own
             health = verdict.health
         now[identity] = health
         numa_node = sysfs.numa_node(place)
@@ -91,7 +90,7 @@ class Embedded:
             "driver": driver,
             "manager": sysfs.text(f"{manager.path}/name") if manager else "",
             "managerState": state.state,
-            "regionState": verdict.word if manager else "",
+            "regionState": verdict.region_state if manager else "",
             "numaNode": numa_node,
         }
         claims = {claim.fpga(name), *node_claims(sysfs, [render] if render else [])}

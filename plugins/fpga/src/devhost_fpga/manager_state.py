@@ -1,11 +1,7 @@
-"""The state of a kernel's FPGA manager: whether it is programming, and whether it is healthy.
+"""The state of an FPGA manager of the kernel: whether it is programming, and whether it is healthy.
 
-The states are those of ``state_str`` in drivers/fpga/fpga-mgr.c of the Linux kernel; what a manager reports
-as ``status`` is in Documentation/ABI/testing/sysfs-class-fpga-manager.
-
-The states are those of ``state_str`` in drivers/fpga/fpga-mgr.c and of Documentation/ABI/testing/
-sysfs-class-fpga-manager of the Linux kernel; the lines of ``status`` those of its ``status_show``, with
-those that Xilinx's kernels have beyond them.
+States: ``state_str`` in drivers/fpga/fpga-mgr.c and Documentation/ABI/testing/sysfs-class-fpga-manager of the
+Linux kernel. Lines of ``status``: ``status_show`` there, and further ones in Xilinx kernels.
 """
 
 from __future__ import annotations
@@ -20,21 +16,21 @@ from devhost.backend.sysfs import Sysfs
 from .attributes import FAILED, READY, RECONFIGURING
 
 MEANWHILE = "it is being reconfigured"
-"""Why something is unhealthy that could not be read even once, because it is being programmed."""
+"""Why a device is unhealthy that has been busy since it was first read."""
 
 LONGEST = 60.0
-"""Seconds that a port may be busy: the driver waits 8 s at most for each step (``PR_WAIT_TIMEOUT``)."""
+"""Seconds that a port may be busy: the driver waits at most 8 s for each step (``PR_WAIT_TIMEOUT``)."""
 
 REBIND = "unbind the card from its driver and bind it again"
-"""What brings back a port that the driver does not take out of reset."""
+"""How to recover a port that the driver keeps in reset."""
 
 PROGRAMMING = frozenset({"firmware request", "parse header", "write init", "write", "write complete"})
-"""States of a manager on the way from one image to the next."""
+"""States of a manager while it is programming."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """What an ``fpga_manager`` says of itself; ``status`` are its error lines, joined."""
+    """The state of an ``fpga_manager``; ``status`` has its error lines, separated by commas."""
 
     path: str = ""
     state: str = ""
@@ -42,28 +38,28 @@ class Manager:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is between two images. A state that no kernel had so far is none of these."""
+        """Whether it is programming. Unknown states do not count."""
         return self.state in PROGRAMMING
 
     @property
     def failure(self) -> str:
-        """Why the last programming failed, as a sentence; empty if it did not, or is still going on."""
+        """Why the last programming failed; empty if it succeeded or is in progress."""
         if self.is_busy:
             return ""
-        return f"{self._trouble}: program it again" if self._trouble else ""
+        return f"{self._error}: program it again" if self._error else ""
 
     @property
     def stuck(self) -> str:
-        """Why a port of it that still answers EBUSY will not come back; empty where it may.
+        """Why a port that still answers EBUSY will never recover; empty if it may recover.
 
-        After an error the kernel leaves the bridges disabled (``fpga_region_program_fpga`` in
-        drivers/fpga/fpga-region.c), and resets are counted (``disable_count`` in dfl-afu-main.c), so that not
-        even a programming that succeeds ends this one. A new count comes with new devices.
+        After an error, the kernel leaves the bridges disabled (``fpga_region_program_fpga`` in
+        drivers/fpga/fpga-region.c). It counts resets (``disable_count`` in dfl-afu-main.c), so even a
+        successful programming does not end this one. Only new devices have a new count.
         """
-        return f"{self._trouble}, and its driver holds the port in reset: {REBIND}" if self.failure else ""
+        return f"{self._error}, and its driver holds the port in reset: {REBIND}" if self.failure else ""
 
     @property
-    def _trouble(self) -> str:
+    def _error(self) -> str:
         if self.state.endswith(" error"):
             more = f" ({self.status})" if self.status else ""
             return f"its FPGA manager is in state {self.state!r}{more}"
@@ -71,21 +67,21 @@ class Manager:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What changes without an event."""
+        """The files that change without a uevent."""
         return (f"{self.path}/state", f"{self.path}/status") if self.path else ()
 
 
 def manager(sysfs: Sysfs, path: str) -> Manager:
-    """What the manager at ``path`` says."""
+    """The state of the manager at ``path``."""
     status = ", ".join(line for line in sysfs.text(f"{path}/status").splitlines() if line)
     return Manager(path, sysfs.text(f"{path}/state"), status)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was last read of a port or an engine while it could be read.
+    """The last values of a port or an engine that could be read.
 
-    ``since`` is when it was first found busy, on the clock of who asks; ``None`` while it is not.
+    ``since`` is when it was first found busy, on the caller's clock; ``None`` while it is not busy.
     """
 
     number: int | None = None
@@ -94,26 +90,26 @@ class Known:
 
 
 Identity = tuple[str, int]
-"""A directory in sysfs and its inode, which the kernel never gives to another one."""
+"""A directory in sysfs and its inode, which the kernel never uses again."""
 
 
 class Memory:
-    """What was known of hardware, for as long as the same hardware stays. Used by one thread."""
+    """What is known about hardware while it stays present. Used by one thread."""
 
     def __init__(self) -> None:
         self._known: Mapping[Identity, Known] = {}
 
     def of(self, identity: Identity) -> Known:
-        """What is known of it; nothing of what was never read."""
+        """What is known about one device; empty if it was never read."""
         return self._known.get(identity, Known())
 
     def replace(self, known: Mapping[Identity, Known]) -> None:
-        """Takes what is known now; what is not in it has gone."""
+        """Replaces everything that is known."""
         self._known = dict(known)
 
 
 def identity(sysfs: Sysfs, path: str) -> Identity:
-    """What tells the directory at ``path`` from one that takes its name later."""
+    """Distinguishes the directory at ``path`` from a later one of the same name."""
     try:
         return path, os.stat(sysfs.prefix + path).st_ino  # noqa: PTH116 - a plain string path
     except OSError:
@@ -122,51 +118,46 @@ def identity(sysfs: Sysfs, path: str) -> Identity:
 
 OPERATING = "operating"
 
-_PASSING = frozenset({"firmware request", "parse header", "write init", "write", "write complete"})
-"""States that end by themselves."""
-
 _EMPTY = frozenset({"power up", "reset"})
-"""States of a chip that waits for its first image: drivers such as xilinx-spi stay in them until then."""
+"""States of a chip before its first image: drivers such as xilinx-spi stay in them until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict on what a manager programs; ``word`` is one of the attribute ``regionState``."""
+    """The health of what a manager programs, and its attribute ``regionState``."""
 
     health: Health
-    word: str
+    region_state: str
     is_busy: bool = False
 
 
 def judge(manager: Manager, *, can_program: bool, last: Health | None) -> Verdict:
-    """What the state of a manager means.
+    """Interprets the state of a manager.
 
     Args:
-        can_program: whether devhost could program it, so that an empty chip is no useless one.
-        last: the verdict before; ``None`` if this is the first. It stays while the chip is reconfigured.
+        can_program: whether devhost can program the chip: then an empty chip is healthy.
+        last: the previous health; ``None`` if there is none. It stays while the chip is programmed.
     """
     state = manager.state
-    if state in _PASSING:
+    if manager.is_busy:
         return Verdict(unhealthy(MEANWHILE) if last is None else last, RECONFIGURING, is_busy=True)
     if state.endswith("error"):
         more = f" ({manager.status})" if manager.status else ""
         return Verdict(unhealthy(f"its FPGA manager is in state {state!r}{more}: program it again"), FAILED)
-    if trouble := _trouble(manager):
-        return Verdict(unhealthy(f"its FPGA manager reports {trouble}"), FAILED)
+    if errors := _errors(manager):
+        return Verdict(unhealthy(f"its FPGA manager reports {errors}"), FAILED)
     if not state:
         return Verdict(unhealthy("the state of its FPGA manager cannot be read"), FAILED)
     if state == "power off":
-        return Verdict(unhealthy("it is switched off, says its FPGA manager"), FAILED)
+        return Verdict(unhealthy("its FPGA manager reports that it is switched off"), FAILED)
     if state in _EMPTY and not can_program:
-        return Verdict(
-            unhealthy(f"nothing is programmed in it: its FPGA manager is in state {state!r}"), READY
-        )
-    # `unknown` is what drivers say that cannot tell; a word of a later kernel says no more to us
+        return Verdict(unhealthy(f"it is not programmed: its FPGA manager is in state {state!r}"), READY)
+    # drivers without a state report `unknown`; states of later kernels are treated alike
     return Verdict(HEALTHY, READY)
 
 
-def _trouble(manager: Manager) -> str:
-    """The errors in a manager's status. In an empty chip, only those of an attempt to program it are some."""
+def _errors(manager: Manager) -> str:
+    """The errors in the status of a manager; in an empty chip, only those of an attempt to program it."""
     lines = [line.strip() for line in manager.status.split(",") if line.strip()]
     if manager.state != OPERATING:
         lines = [line for line in lines if line.startswith("reconfig") or line.endswith("error")]

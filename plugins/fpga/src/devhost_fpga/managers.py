@@ -1,20 +1,18 @@
 """FPGA regions and managers of the kernel's own classes that no other family lists.
 
-The kernel keeps this to itself, but the device tree says it, and sysfs has the device tree: a region's node
-names its manager as ``fpga-mgr`` and its bridges as ``fpga-bridges``, each by the number (``phandle``) of
-another node; a region that names none has the manager of the region it lies in
-(Documentation/devicetree/bindings/fpga/fpga-region.yaml, drivers/fpga/of-fpga-region.c of the Linux kernel).
-Without a device tree, what hangs on the same device belongs together.
+Every driver in drivers/fpga of the Linux kernel creates an ``fpga_manager``. Regions (``fpga_region``) and
+bridges (``fpga_bridge``) come from the device tree, or from a driver that knows its card. A device is a
+region, or the whole chip if it has no region.
 
-uio, a misc device, a render node, whatever driver an overlay of the device tree brought: what lies below a
-region is made of its logic, so it belongs to the container that gets the region. Not the node of a flash
-memory, which outlives it, and of a DRM device not the one for mode setting where there is another for
-computing.
+sysfs does not link regions to managers, but it has the device tree. The node of a region names its manager in
+``fpga-mgr`` and its bridges in ``fpga-bridges``, each by the ``phandle`` of another node. A region without
+``fpga-mgr`` has the manager of the region around it (Documentation/devicetree/bindings/fpga/fpga-region.yaml,
+drivers/fpga/of-fpga-region.c). Without a device tree, regions and managers of the same device belong
+together.
 
-altera-cvp, socfpga, ice40-spi, machxo2-spi, xilinx-spi, zynq-fpga, versal-fpga and every other driver of
-drivers/fpga in the Linux kernel: each makes an ``fpga_manager``; regions (``fpga_region``) and bridges
-(``fpga_bridge``) come from the device tree, or from a driver that knows its card. A device is a region, and
-the whole chip where there is none.
+Devices below a region (uio, misc, render nodes and others) are made of its logic, so a container gets them
+with the region. Nodes of flash memory are excluded, since it outlives the region. Of a DRM device with a
+render node, only that node is included.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devhost.backend import Device, Health, claim, unhealthy
-from devhost.backend.sysfs import Sysfs, read_bytes
+from devhost.backend.sysfs import read_bytes
 
 from . import attributes, manager_state, model
 from .allocation import node_claims
-from .model import Interface, Kind, Slot, Unit
+from .model import FpgaSysfs, Interface, Kind, Slot, Unit
 
 MANAGERS, REGIONS, BRIDGES = "fpga_manager", "fpga_region", "fpga_bridge"
 """The three classes."""
@@ -38,18 +36,18 @@ MANAGERS, REGIONS, BRIDGES = "fpga_manager", "fpga_region", "fpga_bridge"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A device of one of the classes; ``parent`` is the directory of what it hangs on."""
+    """A device of one of the classes; ``parent`` is the directory of its parent device."""
 
     name: str
     path: str
     parent: str
 
 
-def members(sysfs: Sysfs, kind: str) -> list[Member]:
+def members(sysfs: FpgaSysfs, kind: str) -> list[Member]:
     """The devices of a class that exist now.
 
     Raises:
-        OSError: the class is there and cannot be listed.
+        OSError: the class exists and cannot be listed.
     """
     # …/<parent>/<class>/<name>
     return [
@@ -60,9 +58,9 @@ def members(sysfs: Sysfs, kind: str) -> list[Member]:
 
 
 class Tree:
-    """The links between the members of one machine, as they are now."""
+    """The relations between managers, regions and bridges, as they are now."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    def __init__(self, sysfs: FpgaSysfs) -> None:
         self._sysfs = sysfs
         self.managers = members(sysfs, MANAGERS)
         self.regions = members(sysfs, REGIONS)
@@ -71,7 +69,7 @@ class Tree:
         self._bridge_of: Mapping[int, Member] = self._numbered(self.bridges)
 
     def manager(self, region: Member) -> Member | None:
-        """The manager that programs a region; ``None`` where nothing tells."""
+        """The manager that programs a region; ``None`` if unknown."""
         for place in (region, *self.around(region)):
             for handle in self._handles(place, "fpga-mgr"):
                 if handle in self._by_handle:
@@ -82,7 +80,7 @@ class Tree:
         return self.managers[0] if len(self.managers) == 1 and not beside and self._is_alone() else None
 
     def bridges_of(self, region: Member) -> list[Member]:
-        """The bridges between a region and the rest of the machine, as far as something tells."""
+        """The known bridges between a region and the rest of the machine."""
         found = [
             self._bridge_of[one] for one in self._handles(region, "fpga-bridges") if one in self._bridge_of
         ]
@@ -92,7 +90,7 @@ class Tree:
         return found
 
     def around(self, region: Member) -> list[Member]:
-        """The regions that a region lies in, the nearest first."""
+        """The regions around a region, innermost first."""
         outer = [one for one in self.regions if one != region and region.path.startswith(f"{one.path}/")]
         return sorted(outer, key=lambda one: -len(one.path))
 
@@ -101,7 +99,7 @@ class Tree:
         return [one for one in self.regions if self.manager(one) == manager]
 
     def _is_alone(self) -> bool:
-        """Whether the machine has one chip only: without PCI or SPI, whatever is programmed is that."""
+        """Whether the machine can have only one chip: its manager is neither on PCI nor on SPI."""
         return self.managers[0].path.startswith(("/sys/devices/platform/", "/sys/devices/soc"))
 
     def _numbered(self, found: Sequence[Member]) -> dict[int, Member]:
@@ -120,87 +118,88 @@ class Tree:
         return []
 
     def _words(self, path: str) -> list[int]:
-        """A property of the device tree: numbers of 32 bits, the high byte first."""
+        """A property of the device tree: 32-bit numbers, big-endian."""
         data = read_bytes(self._sysfs.prefix + path) or b""
         return [number for (number,) in struct.iter_unpack(">I", data[: len(data) // 4 * 4])]
 
 
 def _is_near(one: Member, other: Member) -> bool:
-    """Whether two members hang on one device, or one on what the other hangs on."""
+    """Whether two members have the same parent, or one has the parent of the other above it."""
     here, there = one.parent, other.parent
     return here == there or here.startswith(f"{there}/") or there.startswith(f"{here}/")
 
 
 DEPTH = 8
-"""Directories below a region that are looked into; drivers of drivers need five."""
+"""Levels of directories below a region that are searched; nested drivers need five."""
 
 LARGEST = 2000
-"""Directories that are looked into for one region, whatever is mounted or linked there."""
+"""Limit of directories that are searched for one region."""
 
 _SKIPPED = frozenset(
     {"power", "subsystem", "driver", "of_node", "firmware_node", "iommu", "statistics", "msi_irqs"}
 )
-"""Directories of each device that have no devices in them."""
+"""Directories of a device that contain no devices."""
 
-_OUTLIVING = frozenset({"mtd", "block", "nvmem"})
+_PERSISTENT = frozenset({"mtd", "block", "nvmem"})
+"""Subsystems of devices that outlive the region."""
 
 
-def below(sysfs: Sysfs, path: str, apart: Collection[str] = ()) -> tuple[str, ...]:
+def below(sysfs: FpgaSysfs, path: str, excluded: Collection[str] = ()) -> tuple[str, ...]:
     """The sysfs directories of the character devices below ``path``, in order.
 
     Args:
-        apart: directories that belong to something else, with all below them.
+        excluded: directories that belong to other devices, with everything below them.
     """
-    found = [place for place in _walk(sysfs, path, apart) if sysfs.exists(f"{place}/dev")]
-    kept = [place for place in found if sysfs.target(f"{place}/subsystem") not in _OUTLIVING]
+    found = [place for place in _walk(sysfs, path, excluded) if sysfs.exists(f"{place}/dev")]
+    kept = [place for place in found if sysfs.target(f"{place}/subsystem") not in _PERSISTENT]
     computing = {place.rpartition("/")[0] for place in kept if "/drm/renderD" in place}
     return tuple(
         place for place in kept if place.rpartition("/")[0] not in computing or "/drm/renderD" in place
     )
 
 
-def _walk(sysfs: Sysfs, path: str, apart: Collection[str]) -> Iterator[str]:
+def _walk(sysfs: FpgaSysfs, path: str, excluded: Collection[str]) -> Iterator[str]:
     waiting, looked = [(path, 0)], 0
     while waiting and looked < LARGEST:
         place, depth = waiting.pop(0)
         looked += 1
         for name in sysfs.names(place):
             inner = f"{place}/{name}"
-            if name in _SKIPPED or inner in apart or sysfs.link(inner) or not sysfs.names(inner):
+            if name in _SKIPPED or inner in excluded or sysfs.link(inner) or not sysfs.names(inner):
                 continue
             yield inner
             if depth < DEPTH:
                 waiting.append((inner, depth + 1))
 
 
-_STRANGE = re.compile(r"[^A-Za-z0-9._:-]")
-_LONGEST = 44
-"""Characters of a device's name that go into an id whole; longer ones are cut and end in a hash."""
+_ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]")
+_MAX_NAME = 44
+"""Longest name of a device that an id contains unchanged; longer ones are cut and end in a hash."""
 
 _VENDORS = (
     (re.compile(r"xilinx|zynq|versal", re.I), attributes.XILINX),
     (re.compile(r"altera|intel|stratix|arria|cyclone|socfpga|dfl", re.I), attributes.INTEL),
 )
-"""The vendor of the chip that a manager programs, by the name its driver gives it."""
+"""The vendor of the chip, by the name of its manager."""
 
 NOTHING = (
-    "there is no device node below it that a container could be given: what is programmed needs a driver "
-    "with one (uio, for example), and an overlay of the device tree that names it"
+    "it has no device node for a container: the programmed logic needs a driver that creates one, such as "
+    "uio, and a device tree overlay that names the driver"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """What was found the last time, for as long as the same hardware stays."""
+    """The result of the previous scan of the same hardware."""
 
     health: Health
     interface_id: str
 
 
 class Managers:
-    """Finds regions and managers. Remembers the last verdict: while a chip is reconfigured it stays."""
+    """Finds regions and managers. Keeps the last health of a chip while it is programmed."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    def __init__(self, sysfs: FpgaSysfs) -> None:
         self._sysfs = sysfs
         self._last: Mapping[manager_state.Identity, _Last] = {}
 
@@ -208,22 +207,26 @@ class Managers:
         """The units that exist now.
 
         Args:
-            taken: directories in sysfs of what other families list; what lies in them is theirs.
+            taken: directories in sysfs of devices that other families list; they are excluded.
 
         Raises:
-            OSError: a class cannot be listed, so that an error is not taken for absence.
+            OSError: a class cannot be listed.
         """
-        look = _Look(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
-        units = list(look.units())
-        self._last = look.now
+        scan = _Scan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
+        units = list(scan.units())
+        self._last = scan.now
         return units
 
 
-class _Look:
-    """One scan of all of them."""
+class _Scan:
+    """One scan of all regions and managers."""
 
     def __init__(
-        self, sysfs: Sysfs, tree: Tree, taken: tuple[str, ...], last: Mapping[manager_state.Identity, _Last]
+        self,
+        sysfs: FpgaSysfs,
+        tree: Tree,
+        taken: tuple[str, ...],
+        last: Mapping[manager_state.Identity, _Last],
     ) -> None:
         self._sysfs = sysfs
         self._tree = tree
@@ -232,7 +235,7 @@ class _Look:
         self.now: dict[manager_state.Identity, _Last] = {}
 
     def units(self) -> Iterator[Unit]:
-        """The regions, then the managers that have none."""
+        """The regions, then the managers without regions."""
         names = self._names()
         for region in self._tree.regions:
             if not self._is_taken(region):
@@ -242,9 +245,9 @@ class _Look:
                 yield self._unit(Kind.CARD, manager, manager, _id(manager.parent.rpartition("/")[2], ""))
 
     def _names(self) -> dict[Member, str]:
-        """Ids of all regions, by what they hang on: the kernel's own numbers differ from boot to boot.
+        """Ids of all regions, from the names of their parents: kernel numbers change from boot to boot.
 
-        Where several hang on one device, only those numbers tell them apart: see :meth:`_indistinct`.
+        Regions with a common parent differ only in those numbers: see :meth:`_indistinct`.
         """
         return {
             region: _id(
@@ -255,9 +258,9 @@ class _Look:
         }
 
     def _indistinct(self, region: Member) -> str | None:
-        """Why a region must not be offered: nothing in sysfs tells it from another for good."""
+        """Why a region must not be offered: no permanent property distinguishes it from another."""
         others = [one.name for one in self._tree.regions if one.parent == region.parent and one != region]
-        return f"nothing in sysfs tells it from {' and '.join(others)} for good" if others else None
+        return f"no permanent name in sysfs distinguishes it from {' and '.join(others)}" if others else None
 
     def _region(self, region: Member, names: Mapping[Member, str]) -> Unit:
         outer = frozenset(claim.fpga(names[one]) for one in self._tree.around(region))
@@ -282,7 +285,7 @@ class _Look:
         if health.healthy and flaw:
             health = unhealthy(flaw)
         self.now[identity] = _Last(health, interface_id)
-        nodes = below(sysfs, member.parent, self._apart(member))
+        nodes = below(sysfs, member.parent, self._excluded(member))
         title = sysfs.text(f"{manager.path}/name") if manager else ""
         facts = {
             "vendor": next(
@@ -291,7 +294,7 @@ class _Look:
             "kind": str(kind),
             "manager": title,
             "managerState": state.state,
-            "regionState": verdict.word,
+            "regionState": verdict.region_state,
             "interfaceId": interface_id,
             "numaNode": place.numa_node,
         }
@@ -322,7 +325,7 @@ class _Look:
     ) -> manager_state.Verdict:
         if manager is None:
             return manager_state.Verdict(
-                unhealthy("nothing tells which FPGA manager programs it"), attributes.FAILED
+                unhealthy("sysfs does not show which FPGA manager programs it"), attributes.FAILED
             )
         verdict = manager_state.judge(state, can_program=can_program, last=last.health if last else None)
         if verdict.is_busy or not verdict.health.healthy:
@@ -330,13 +333,13 @@ class _Look:
         for bridge in self._bridges(member):
             if self._sysfs.text(f"{bridge.path}/state") == "disabled":
                 title = self._sysfs.text(f"{bridge.path}/name") or bridge.name
-                reason = f"its bridge {title} ({bridge.name}) is disabled: nothing in it can be reached"
+                reason = f"its bridge {title} ({bridge.name}) is disabled, so its logic cannot be reached"
                 return manager_state.Verdict(unhealthy(reason), attributes.FAILED)
         return verdict
 
     def _interface(self, member: Member, last: _Last | None) -> tuple[str, str]:
         """The region's ``compat_id``, and what is wrong with it. Most regions have none."""
-        reading = model.read(self._sysfs, f"{member.path}/compat_id")
+        reading = self._sysfs.reading(f"{member.path}/compat_id")
         if reading.is_busy and last:
             return last.interface_id, ""
         if reading.is_absent or reading.is_busy:
@@ -344,7 +347,7 @@ class _Look:
         return reading.id, "" if reading.id else reading.flaw("its compat_id")
 
     def _slots(self, manager: Member | None, interface_id: str) -> tuple[Slot, ...]:
-        """Where an image can go: Xilinx's kernels have a file for it, the mainline kernel none."""
+        """The slot of a manager with a ``firmware`` file, which only Xilinx kernels have."""
         if manager is None or not self._sysfs.exists(f"{manager.path}/firmware"):
             return ()
         return (Slot(Interface.FIRMWARE, manager.path, interface_id=interface_id),)
@@ -352,8 +355,8 @@ class _Look:
     def _bridges(self, member: Member) -> list[Member]:
         return self._tree.bridges_of(member) if member in self._tree.regions else []
 
-    def _apart(self, member: Member) -> frozenset[str]:
-        """What lies below the same device and is not this member's: other regions, and what others list."""
+    def _excluded(self, member: Member) -> frozenset[str]:
+        """Directories below the same device that belong to other regions or other families."""
         others = {one.path for one in (*self._tree.regions, *self._tree.managers) if one != member}
         inner = {one.parent for one in self._tree.regions if one.parent.startswith(f"{member.parent}/")}
         return frozenset(others | inner | set(self._taken))
@@ -363,9 +366,9 @@ class _Look:
 
 
 def _id(name: str, suffix: str) -> str:
-    """An id from the name of what something hangs on."""
-    legal = _STRANGE.sub("_", name).strip("._:-") or "fpga"
-    if len(legal) > _LONGEST or legal != name:
+    """An id from the name of the parent device."""
+    legal = _ILLEGAL.sub("_", name).strip("._:-") or "fpga"
+    if len(legal) > _MAX_NAME or legal != name:
         digest = hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:8]
-        legal = f"{legal[: _LONGEST - 9]}-{digest}"
+        legal = f"{legal[: _MAX_NAME - 9]}-{digest}"
     return legal + suffix

@@ -1,6 +1,6 @@
-"""What is found of FPGAs, as values: identifiers, places, units.
+"""The values that describe FPGAs: identifiers, places, units.
 
-The drivers print 128 bits as two words of 16 hexadecimal digits, the high one first (``afu_id_show`` in
+The drivers print 128-bit ids as two words of 16 hexadecimal digits, the high word first (``afu_id_show`` in
 drivers/fpga/dfl-afu-main.c, ``compat_id_show`` in drivers/fpga/fpga-region.c of the Linux kernel).
 """
 
@@ -15,39 +15,39 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from devhost.backend import Device, Health, claim
-from devhost.backend.sysfs import SYSFS_LIMIT, PciFunction, Sysfs, pci_path, pcie_path
+from devhost.backend.sysfs import BDF, SYSFS_LIMIT, PciFunction, Sysfs, pci_path, pcie_path
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
 ONES = "f" * 32
-"""What a function that lost its link, or a port without a clock, reads as."""
+"""An id as read from a function that lost its link, or from a port without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What came of reading one file: its text, or the number of the error (``errno``)."""
+    """The result of reading a file: its text, or the error (``errno``)."""
 
     text: str = ""
     error: int = 0
 
     @property
     def is_absent(self) -> bool:
-        """Whether there is nothing to read: no such file, or a driver that answers so."""
+        """Whether the file does not exist, or its driver answers so."""
         return self.error in (errno.ENOENT, errno.ENOTDIR)
 
     @property
     def is_busy(self) -> bool:
-        """Whether the driver asks to come again: the port is in reset, as while it is being programmed."""
+        """Whether the driver is busy: the port is in reset, such as during programming."""
         return self.error in (errno.EBUSY, errno.EAGAIN)
 
     @property
     def id(self) -> str:
-        """The identifier, 32 lower-case hexadecimal digits; empty where it is none, or all ones."""
+        """The identifier, 32 lower-case hexadecimal digits; empty if the text is not one, or all ones."""
         digits = normal(self.text)
         return digits if _ID.fullmatch(digits) and digits != ONES else ""
 
     def flaw(self, what: str) -> str:
-        """Why this is no identifier, as a sentence about ``what``; empty where it is one."""
+        """Why this is not an identifier, as a sentence about ``what``; empty if it is one."""
         if self.error:
             return f"{what} cannot be read: {os.strerror(self.error)}"
         if self.id:
@@ -55,37 +55,40 @@ class Reading:
         if not self.text:
             return f"{what} is empty"
         if normal(self.text) == ONES:
-            return f"{what} reads as ones: it has failed, or lost its link"
+            return f"{what} reads as ones: the device failed or lost its link"
         shown = self.text if len(self.text) <= 40 else f"{self.text[:40]}…"
-        return f"{what} is {shown!r}, and not 32 hexadecimal digits"
+        return f"{what} is {shown!r}, expected 32 hexadecimal digits"
 
 
 def normal(text: str) -> str:
-    """An identifier as all of devhost writes it: lower case, without ``0x`` and without hyphens."""
+    """An identifier in the spelling that devhost uses: lower case, without ``0x`` and hyphens."""
     return text.strip().lower().removeprefix("0x").replace("-", "")
 
 
-def read(sysfs: Sysfs, path: str) -> Reading:
-    """Reads a small file and keeps the error, which tells "busy" from "broken". Never raises."""
-    try:
-        descriptor = os.open(sysfs.prefix + path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        return Reading(error=getattr(error, "errno", None) or errno.EINVAL)
-    try:
-        data = os.read(descriptor, SYSFS_LIMIT)
-    except OSError as error:
-        return Reading(error=error.errno or errno.EIO)
-    finally:
-        os.close(descriptor)
-    text = data.decode(errors="replace").strip()
-    return Reading(text if text.isprintable() else "?")
+class FpgaSysfs(Sysfs):
+    """Sysfs, with the errors of drivers."""
+
+    def reading(self, path: str) -> Reading:
+        """Reads a small file and keeps the error: a busy driver is not a broken one. Never raises."""
+        try:
+            descriptor = os.open(self.prefix + path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except (OSError, ValueError) as error:
+            return Reading(error=getattr(error, "errno", None) or errno.EINVAL)
+        try:
+            data = os.read(descriptor, SYSFS_LIMIT)
+        except OSError as error:
+            return Reading(error=error.errno or errno.EIO)
+        finally:
+            os.close(descriptor)
+        text = data.decode(errors="replace").strip()
+        return Reading(text if text.isprintable() else "?")
 
 
 def af_name(interface_id: str, afu_id: str) -> str:
-    """The name of an accelerator function's resource, without domain, as Intel's plugin made it.
+    """The name, without domain, of an accelerator function's resource in Intel's plugin.
 
-    ``af-``, three digits of each id, and both ids in base64 for URLs without padding: 54 characters. Empty
-    where an id is missing. (intel-device-plugins-for-kubernetes, pkg/fpga/devtypes.go: ``GetAfuDevType``.)
+    ``af-``, three digits of each id, and both ids in URL-safe base64 without padding: 54 characters. Empty if
+    an id is missing. (intel-device-plugins-for-kubernetes, pkg/fpga/devtypes.go: ``GetAfuDevType``.)
     """
     if not (_ID.fullmatch(interface_id) and _ID.fullmatch(afu_id)):
         return ""
@@ -97,25 +100,24 @@ def af_name(interface_id: str, afu_id: str) -> str:
 
 
 def region_name(interface_id: str) -> str:
-    """The name of a region's resource, without domain, as Intel's plugin made it; empty without an id."""
+    """The name, without domain, of a region's resource in Intel's plugin; empty without an id."""
     return f"region-{interface_id}" if _ID.fullmatch(interface_id) else ""
 
 
-LOST = "its PCI function answers no more: it has failed, or lost its link"
-"""Why what lies on a dead function is unhealthy."""
+LOST = "its PCI function does not respond: it failed or lost its link"
+"""Why a device on a dead PCI function is unhealthy."""
 
-_STRANGE = re.compile(r"[^A-Za-z0-9._:-]")
+_ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]")
 
-_LONGEST = 40
-"""Characters of the name of a platform device that go into ids, which may have 63."""
+_MAX_NAME = 40
+"""Characters of the name of a platform device that ids contain; an id may have 63."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something lies: ``path`` is the directory of its PCI function, else of its platform device.
+    """The PCI function, else the platform device, that something belongs to.
 
-    ``name`` is the PCI address, else the platform device's name: what ids begin with. ``whole`` is the
-    address of the physical function, where this is a virtual one.
+    ``path`` is its directory, ``name`` its PCI address or the name of the platform device: ids begin with it.
     """
 
     path: str
@@ -126,22 +128,32 @@ class Place:
 
     @property
     def whole(self) -> str:
-        """Address of the physical function that this is a virtual one of; empty if it is none."""
-        return self.function.physical_function if self.function else ""
+        """Address of the physical function of a virtual one; empty for others."""
+        return physical_function(self.function) if self.function else ""
 
     @property
     def parts(self) -> frozenset[str]:
-        """Claims of what this is a part of: its PCI function, and the physical one of that."""
+        """Claims of the PCI function, and of its physical function."""
         return frozenset(claim.pci(name) for name in (self.name, self.whole) if self.function and name)
 
 
+def physical_function(function: PciFunction) -> str:
+    """Address of the physical function of a virtual one; empty for others, and for a damaged link."""
+    return function.physical_function if BDF.fullmatch(function.physical_function) else ""
+
+
+def legal(name: str) -> str:
+    """The name of a platform device without characters that are illegal in ids."""
+    return _ILLEGAL.sub("-", name)
+
+
 def place(sysfs: Sysfs, path: str) -> Place:
-    """Where the device at ``path`` lies; ``path`` itself where that is on no PCI bus."""
+    """The place of the device at ``path``; ``path`` itself if it is not on a PCI bus."""
     base = pci_path(path)
     function = sysfs.pci(base) if base else None
     return Place(
         path=base or path,
-        name=function.address if function else _STRANGE.sub("-", path.rpartition("/")[2])[:_LONGEST],
+        name=function.address if function else legal(path.rpartition("/")[2])[:_MAX_NAME],
         function=function,
         numa_node=function.numa_node if function else sysfs.numa_node(path),
         pcie_path=pcie_path(base) if base else (),
@@ -149,35 +161,35 @@ def place(sysfs: Sysfs, path: str) -> Place:
 
 
 class Kind(StrEnum):
-    """What one device of this backend is."""
+    """The kinds of devices."""
 
     AF = "af"
     """One accelerator function: a port of a card whose region is programmed."""
     REGION = "region"
     """All ports of one FPGA management engine, or one region of the kernel's own class."""
     CARD = "card"
-    """A whole card or chip that a runtime (XRT) drives."""
+    """A whole card or chip that XRT drives."""
 
 
 class Interface(StrEnum):
-    """How the kernel lets a region be programmed."""
+    """The kernel interfaces for programming."""
 
     DFL = "dfl"
     """``DFL_FPGA_FME_PORT_PR`` on the node of the management engine (Documentation/fpga/dfl.rst)."""
     OPAE = "opae"
-    """``FPGA_FME_PORT_PR`` of the driver outside the kernel's tree."""
+    """``FPGA_FME_PORT_PR`` of the out-of-tree driver."""
     FIRMWARE = "firmware"
-    """The ``firmware`` file of an ``fpga_manager``, which Xilinx's kernels have."""
+    """The ``firmware`` file of an ``fpga_manager``, which Xilinx kernels have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place in an FPGA that can be programmed by itself.
+    """A part of an FPGA that can be programmed separately.
 
-    ``engine`` is the sysfs directory of what programs it: the management engine (its ``dev`` file names the
-    node), or the ``fpga_manager``; ``port`` the number of the port there. ``function`` is the sysfs directory
-    where ``afu_id`` tells what is programmed now; empty where nothing tells. ``interface_id`` is 32
-    lower-case hexadecimal digits, empty while unknown.
+    ``engine`` is the sysfs directory of the management engine (its ``dev`` file has the number of the node)
+    or of the ``fpga_manager``; ``port`` is the number of the port there. ``function`` is the sysfs directory
+    whose ``afu_id`` is the programmed id; empty if none shows it. ``interface_id`` is 32 lower-case
+    hexadecimal digits, empty while unknown.
     """
 
     interface: Interface
@@ -189,12 +201,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A device and what it takes to use it.
+    """A device and the nodes that it needs.
 
-    Nodes are sysfs directories (as the kernel names them, ``/sys/devices/…``) of character devices; which
-    file in ``/dev`` each is shows when it is allocated, by its number. A container gets ``nodes``;
-    ``development`` too where the resource says ``development: true``, ``management`` where it says
-    ``management: true``.
+    Nodes are given as sysfs directories (``/sys/devices/…``) of character devices; their paths in ``/dev``
+    are found by number at Allocate. A container gets ``nodes``, with ``development: true`` also
+    ``development``, and with ``management: true`` also ``management``.
     """
 
     device: Device
@@ -205,27 +216,27 @@ class Unit:
     watched: tuple[str, ...] = ()
     """Files whose contents change without an event: ids, states, error registers."""
     is_busy: bool = False
-    """It is being programmed now: the kernel answers EBUSY, or its manager is between two states."""
+    """Whether it is being programmed: the kernel answers EBUSY, or its manager reports so."""
     hardware: tuple[str, ...] = ()
-    """Directories in sysfs that this unit speaks for: other families leave out what is below them."""
+    """Directories in sysfs of this unit: other families list no device below them."""
     addresses: tuple[str, ...] = ()
-    """PCI addresses of the functions that a container uses, where they are several."""
+    """PCI addresses of the functions that a container uses, if there are several."""
     lacks_driver: bool = False
-    """No driver is bound to it; why it is unhealthy says which module to load."""
+    """Whether no driver is bound to it; the reason of its health names the module to load."""
     warning: str = ""
-    """What operators should know of it though it can be used: the log has it, each time that it changes."""
+    """A note for operators about a usable device, logged when it changes."""
 
 
 class Family(Protocol):
-    """One kind of driver: finds its units in sysfs, reads nothing but sysfs, opens no device node."""
+    """Finds the units of one kind of driver. Reads only sysfs, and opens no device node."""
 
     def scan(self) -> Iterable[Unit]:
-        """The units that exist now. One that cannot be read is an unhealthy unit, never an exception."""
+        """The units that exist now. A unit that cannot be read is unhealthy, not an exception."""
 
 
 @runtime_checkable
 class CanProbe(Protocol):
-    """A family with checks too expensive for each scan. They run on another thread than scans."""
+    """A family with checks that are too expensive for each scan. They run on another thread."""
 
     def probe(self, units: Sequence[Unit]) -> Mapping[str, Health]:
-        """Health by the ids of some of its own units; one that it does not name is healthy."""
+        """Health by id; a unit that is not in the answer is healthy."""

@@ -1,4 +1,4 @@
-"""What a configuration can say to this backend, and in an entry of a resource."""
+"""The options of the backend and of its resources."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from devhost_fpga.model import normal
 _UUID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _NEVER = {
-    ".xclbin": ("is an XRT container, which XRT loads by itself from within the pod", "remove `program`"),
+    ".xclbin": ("is an XRT container, which XRT loads in the pod", "remove `program`"),
     ".aocx": (
-        "is not supported: OpenCL images all have one AFU id, so nothing tells which one is programmed",
+        "is not supported: all OpenCL images have one AFU id, so the programmed one cannot be identified",
         "let the OpenCL runtime in the container load it, with `development: true`",
     ),
 }
-"""Files that are told by their names, so that ``devhost check`` says it already."""
+"""Unsupported files, known by suffix so that ``devhost check`` reports them."""
 
 
 @dataclass(frozen=True)
@@ -29,33 +29,33 @@ class Program:
     After checking, both ids are 32 lower-case hexadecimal digits, or empty.
 
     Raises:
-        OptionError: a value cannot be meant.
+        OptionError: a value is invalid.
     """
 
     bitstream: Path = option(
-        meaning="The file to program, an absolute path on the node; a GBS file, or a raw image.",
+        meaning="File to program: the absolute path on the node of a GBS file or a raw image.",
         example="/srv/fpga/crypto.gbs",
     )
     interface_id: str = option(
         "",
-        "The interface the file was built for; raw images for DFL and OPAE need it, GBS files have it.",
+        "Interface id of the file; required for raw images on DFL and OPAE, GBS files contain it.",
         example="69528db6-eb31-577a-8c36-68f9faa081f6",
     )
     afu_id: str = option(
         "",
-        "The AFU id that shows once the file is programmed; needed as `interfaceId` is.",
+        "AFU id of the file; required when `interfaceId` is.",
         example="d8424dc4-a4a3-c413-f89e-433683f9040b",
     )
     partial: bool = option(
-        False, "Whether a file for the `firmware` interface holds a part of the FPGA; DFL and OPAE always do."
+        False, "The file is a partial image for the `firmware` interface; DFL and OPAE images always are."
     )
 
     def __post_init__(self) -> None:
         if not self.bitstream.is_absolute() or ".." in self.bitstream.parts:
-            hint = "the file is on the node: name it from its root, as in /srv/fpga/crypto.gbs"
+            hint = "use the path on the node, for example /srv/fpga/crypto.gbs"
             raise OptionError("must be an absolute path without ..", key="bitstream", hint=hint)
         if not str(self.bitstream).isprintable():
-            raise OptionError("has a character that cannot be printed", key="bitstream")
+            raise OptionError("contains an unprintable character", key="bitstream")
         if wrong := _NEVER.get(self.bitstream.suffix.lower()):
             raise OptionError(wrong[0], key="bitstream", hint=wrong[1])
         object.__setattr__(self, "interface_id", _identifier(self.interface_id, "interfaceId"))
@@ -70,8 +70,8 @@ def parsed(text: str) -> str:
 
 def _identifier(text: str, key: str) -> str:
     if text and not parsed(text):
-        hint = "32 hexadecimal digits, with dashes as in a UUID or without"
-        raise OptionError(f"{text!r} is no id", key=key, hint=hint)
+        hint = "use a UUID, or 32 hexadecimal digits"
+        raise OptionError(f"{text!r} is not an id", key=key, hint=hint)
     return parsed(text)
 
 
@@ -81,41 +81,41 @@ class FpgaOptions:
 
     u30_unit: Literal["card", "fpga"] = option(
         "card",
-        "What one device of an Alveo U30 is: the card with both of its FPGAs, or each FPGA.",
+        "The devices of an Alveo U30: the card with both FPGAs, or each FPGA.",
     )
 
 
 @dataclass(frozen=True)
 class FpgaUse:
-    """What an entry of a resource can say beyond the language's own keys."""
+    """The keys of an entry under ``resources`` that belong to this backend."""
 
     development: bool = option(
         False,
-        "Give the node of the management engine too, so that the container can program the region itself.",
+        "Also give the container the node of the management engine, so that it can program the region.",
     )
     management: bool = option(
-        False, "Give the management function's node too (XRT), which can reset and flash the whole card."
+        False, "Also give the container the management node (XRT), which can reset and flash the card."
     )
     program: Program | None = option(
-        None, "Bitstream that is programmed into the region before each container starts."
+        None, "Bitstream to program into the region before each container starts."
     )
 
     @property
     def prepares(self) -> bool:
-        """Whether something must happen before each container start."""
+        """Whether regions must be programmed before each container start."""
         return self.program is not None
 
     @property
     def why_alone(self) -> str | None:
-        """Why a device of such a resource cannot be shared; ``None`` where it can."""
+        """Why a device of such a resource cannot be shared; ``None`` if it can."""
         if self.program is not None:
-            return "it is programmed for one container at a time"
+            return "only one container at a time can use a programmed region"
         if self.development:
-            return "a container that programs the region changes it under all others"
+            return "a container that programs the region changes it for all others"
         if self.management:
-            return "a container that manages the card can reset it under all others"
+            return "a container that manages the card can reset it for all others"
         return None
 
 
 PLAIN = FpgaUse()
-"""An entry that says nothing of its own."""
+"""An entry without keys of this backend."""

@@ -1,32 +1,32 @@
-"""Which PCI functions are XRT's, by their ids alone: for functions that no driver is bound to.
+"""PCI ids of XRT functions, for functions without a driver.
 
 Taken from ``XOCL_USER_XDMA_PCI_IDS`` and ``XOCL_MGMT_PCI_IDS`` in src/runtime_src/core/pcie/driver/linux/
-xocl/devices.h of XRT. Amazon and Xilinx have network adapters, disks and designs of others under the same
-vendor ids, so a vendor says nothing: a function is XRT's when it is in here, or when XRT's driver has it.
+xocl/devices.h of XRT. Amazon and Xilinx also use these vendor ids for network adapters, disks and customers'
+designs, so a function belongs to XRT only if it is listed here, or if XRT's driver is bound to it.
 """
 
 from __future__ import annotations
 
 USER_FILE, MANAGEMENT_FILE = "user_pf", "mgmt_pf"
-"""Files that XRT's drivers make in the directory of a function since 2018.3, and that tell what it is."""
+"""Files that identify a function; XRT's drivers create them in its directory since 2018.3."""
 
 USER_DRIVER, MANAGEMENT_DRIVER, AMI_DRIVER = "xocl", "xclmgmt", "ami"
 
 ZOCL, ZOCL_NODE = "zocl", "zyxclmm_drm"
-"""What the names of the drivers for embedded chips begin with (``zocl``, ``zocl-drm``), and the node of the
-device tree that they are bound to: ``amba:zyxclmm_drm`` or ``axi:zyxclmm_drm``."""
+"""Prefix of drivers for embedded chips (``zocl``, ``zocl-drm``), and part of the name of their device tree
+node (``amba:zyxclmm_drm`` or ``axi:zyxclmm_drm``)."""
 
 AMA = "ama_transcoder"
-"""What the names of the misc devices of transcoders begin with, and their driver."""
+"""The driver of transcoders, and the prefix of their misc devices."""
 
 U30_SHELL = "xilinx_u30"
-"""What the names of all shells of an Alveo U30 contain."""
+"""Part of the name of every shell of an Alveo U30."""
 
 U30 = ("10ee", ("513d", "513c"))
 """Vendor id of the functions of a U30, and the device ids of user and management function."""
 
 VENDORS = frozenset({"10ee", "13fe", "1d0f", "3475"})
-"""Xilinx, Advantech, Amazon, Arista: whose functions are looked at more closely."""
+"""Xilinx, Advantech, Amazon, Arista: vendors whose functions may belong to XRT."""
 
 _USER = {
     "10ee": (

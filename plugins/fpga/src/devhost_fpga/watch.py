@@ -1,8 +1,8 @@
-"""Changes that make no event, seen by reading some files again now and then.
+"""Polls files whose changes cause no uevent.
 
-The kernel tells nobody that a container has programmed its region, that a register shows an error, or that a
-manager went from one state to the next. None of these files is waited for when it is read: what is read
-under a lock that programming holds is left to probes.
+The kernel sends no uevent when a container programs its region, a register shows an error, or a manager
+changes its state. None of the polled files blocks: probes read the registers under the lock that programming
+holds.
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ from contextlib import suppress
 
 from devhost.backend import Context, Event
 from devhost.backend.errors import BackendError
-from devhost.backend.sysfs import Sysfs
 
-from .model import Reading, Unit, read
+from .model import FpgaSysfs, Reading, Unit
 
 CALM = 10.0
 """Seconds between two readings."""
 
 BUSY = 0.5
-"""Seconds between two readings at first, while something is being programmed; each takes twice as long."""
+"""Seconds until the first reading while a region is being programmed; the pause doubles each time."""
 
 MOST = 4096
-"""Files that are read again, at most: a card has some thirty."""
+"""Limit of polled files; a card has about thirty."""
 
 SPREAD = 0.2
-"""How much of a pause is left to chance, so that nodes that began together do not stay together."""
+"""Random part of a pause, so that nodes do not poll at the same time."""
 
 
 class Watch:
-    """Reads the files that units name, and tells of those that hold something else than before."""
+    """Polls the files that units name, and reports changes."""
 
     def __init__(
         self,
-        sysfs: Sysfs,
+        sysfs: FpgaSysfs,
         context: Context,
         sleep: Callable[[float], Awaitable[None]] | None = None,
         draw: Callable[[], float] = random.random,
@@ -45,7 +44,7 @@ class Watch:
         self._context = context
         self._sleep = sleep or self._pause
         self._draw = draw
-        # Replaced whole: discover() writes them on its thread, the event loop reads them.
+        # Replaced, never modified: discover() writes them on its thread, the event loop reads them.
         self._files: Mapping[str, str] = {}
         self._is_busy = False
         self._quick = BUSY
@@ -54,7 +53,7 @@ class Watch:
         self._known: Mapping[str, Reading] = {}
 
     def follow(self, units: Iterable[Unit]) -> None:
-        """Takes note of the units there are now. May be called from any thread."""
+        """Sets the units to watch. May be called from any thread."""
         files: dict[str, str] = {}
         is_busy = False
         for unit in units:
@@ -81,7 +80,7 @@ class Watch:
             self._loop = self._wake = None
 
     def _next(self) -> float:
-        """Seconds until the next reading: short while something is busy, but not for as long as it is."""
+        """Seconds until the next reading: short at the beginning of programming."""
         if not self._is_busy:
             self._quick = BUSY
             return CALM
@@ -89,14 +88,14 @@ class Watch:
         return pause
 
     async def _changed(self) -> list[str]:
-        """The directories with a file that holds something else than when it was read last."""
+        """The directories with a file that changed since the last reading."""
         files, before = self._files, self._known
         if not files:
             self._known = {}
             return []
         try:
             now = await self._context.run_blocking(self._readings, tuple(files))
-        except BackendError:  # a driver that hangs: looks say so, and this is asked again after a while
+        except BackendError:  # a driver hangs: scans report it, and polling continues
             return []
         self._known = now
         return list(
@@ -104,10 +103,10 @@ class Watch:
         )
 
     def _readings(self, files: Iterable[str]) -> dict[str, Reading]:
-        return {file: read(self._sysfs, file) for file in files}
+        return {file: self._sysfs.reading(file) for file in files}
 
     async def _pause(self, seconds: float) -> None:
-        """Waits so long, or until something has begun to be programmed."""
+        """Waits for these seconds, or until programming begins."""
         assert self._wake is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

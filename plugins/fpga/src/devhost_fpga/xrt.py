@@ -1,20 +1,19 @@
-"""AMD (Xilinx) cards: those that XRT drives, Alveo U30 with its two FPGAs, and MA35D transcoders.
+"""AMD (Xilinx) cards: those of XRT, Alveo U30 with its two FPGAs, and MA35D transcoders.
 
-XRT's drivers are xocl and xclmgmt, for Alveo, Versal, Amazon's F1 and others. A card has two PCI functions
-with one address but for the number of the function. Containers use the user function's render node. The
-management function is for the machine's administrator, and may be elsewhere: on the host of a virtual
-machine, for example. Both together are one device, named by the user function's address.
+XRT's drivers are xocl and xclmgmt, for Alveo, Versal, Amazon F1 and others. A card has two PCI functions
+whose addresses differ in the number of the function. Containers use the render node of the user function. The
+management function is for administrators, and may be on another machine, such as the host of a virtual
+machine. Both functions are one device, named by the address of the user function.
 
-Alveo U30: each FPGA has a user and a management function, with PCI addresses that say nothing of the card:
-they differ in the bus, and the slot of the machine divides the lanes between them. What both have in common
-is the serial number of the card. Xilinx's plugin pairs them by that (``Allocate`` in k8s-device-
-plugin/server.go of FPGA_as_a_Service, ``U30AllocUnit=Card``) and lists no FPGA without one. Here such an
-FPGA is listed and Unhealthy.
+Alveo U30: each FPGA has a user and a management function. The PCI addresses of the two FPGAs are unrelated;
+they share only the serial number of the card. Xilinx's plugin pairs them by this number (``Allocate`` in
+k8s-device-plugin/server.go of FPGA_as_a_Service, ``U30AllocUnit=Card``) and does not list an FPGA without it.
+Here such an FPGA is unhealthy.
 
-MA35D: the driver ``ama_transcoder`` makes a misc device for each of the two chips of a card,
-``/sys/devices/virtual/misc/ama_transcoder<n>``, with the chip's PCI address in ``bus_id`` and lines such as
-``Product serial number = …`` in ``device_info`` (``GetAMADevices`` in k8s-device-plugin/fpga.go of the
-same).
+MA35D: the driver ``ama_transcoder`` creates a misc device for each of the two chips of a card,
+``/sys/devices/virtual/misc/ama_transcoder<n>``, with the PCI address in ``bus_id`` and lines such as
+``Product serial number = …`` in ``device_info`` (``GetAMADevices`` in k8s-device-plugin/fpga.go of the same
+project).
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ _LISTING = "/sys/bus/pci/devices"
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 COMMON_U30 = "ama_u30"
-"""All shells of the U30 have one name in Xilinx's plugin, unless ``U30NameConvention`` says otherwise."""
+"""The name of every U30 shell in Xilinx's plugin, without ``U30NameConvention``."""
 
 
 def name(shell: str, timestamp: str) -> str:
-    """The name of a card's resource, without domain, as Xilinx's plugin makes it; empty without a shell.
+    """The name, without domain, of a card's resource in Xilinx's plugin; empty without a shell.
 
-    What cannot stand in the name of a resource becomes ``_``, as XRT's own driver does with ``:`` and ``.``.
+    Characters that are illegal in a resource name become ``_``, as XRT's driver does with ``:`` and ``.``.
     (``NewFPGADevicePlugin`` in k8s-device-plugin/server.go of FPGA_as_a_Service.)
     """
     if not shell:
@@ -55,7 +54,7 @@ def name(shell: str, timestamp: str) -> str:
 
 
 class Xrt:
-    """Finds the cards. Keeps what each said of itself, for while it is being reset it says nothing.
+    """Finds the cards. Keeps the identity of each, which cannot be read during a reset.
 
     Args:
         whole_u30: whether both FPGAs of a U30 are one device.
@@ -70,7 +69,7 @@ class Xrt:
         """The cards that exist now, in the order of their addresses.
 
         Raises:
-            OSError: the bus cannot be listed, so that an error is not taken for absence.
+            OSError: the bus cannot be listed.
         """
         listed = self._sysfs.identities(_LISTING)
         functions: dict[str, tuple[Function, int]] = {}
@@ -97,7 +96,7 @@ class Xrt:
             elif one.role is Role.CONTROL:
                 yield self._controlled(one)
             elif one.slot not in users:
-                yield self._lonely(one)
+                yield self._without_user_function(one)
 
     def _identity(self, user: Function, manager: Function | None, last: Identity | None) -> Identity:
         now = xrt_cards.identity(self._sysfs, user.path)
@@ -107,7 +106,7 @@ class Xrt:
         if not serial and manager:
             serial = xrt_cards.serial(self._sysfs, manager.path)
         if not serial and not was_asked and self._sysfs.integer(f"{user.path}/ready") != 0:
-            # once in its life: xocl asks the other function, which may be another machine's
+            # only once: xocl asks the management function, which may be on another machine
             serial, was_asked = xrt_cards.serial(self._sysfs, user.path), True
         return replace(now, serial=serial, was_asked=was_asked)
 
@@ -141,12 +140,12 @@ class Xrt:
     def _condition(self, user: Function, manager: Function | None) -> tuple[Condition, str | None]:
         driver = user.pci.driver
         if not driver:
-            return Condition(unhealthy("no driver is bound to its user function: load the module xocl")), None
+            return Condition(unhealthy("no driver is bound to its user function (run modprobe xocl)")), None
         if driver.startswith("vfio"):
-            reason = f"{driver} has its user function, for a virtual machine"
+            reason = f"its user function is bound to {driver}, for a virtual machine"
             return Condition(unhealthy(reason)), reason
         if driver != pci_ids.USER_DRIVER and not self._sysfs.exists(f"{user.path}/{pci_ids.USER_FILE}"):
-            reason = f"its user function is bound to {driver} and not to xocl"
+            reason = f"its user function is bound to {driver} instead of xocl"
             return Condition(unhealthy(reason)), f"{reason}: XRT cannot use it"
         condition = xrt_health.user(self._sysfs, user.path)
         if condition.health.healthy and manager and manager.pci.driver == pci_ids.MANAGEMENT_DRIVER:
@@ -161,21 +160,21 @@ class Xrt:
             "shellId": model.Reading(self._sysfs.text(f"{one.path}/logic_uuid")).id,
             "serial": self._sysfs.text(f"{one.path}/board_serial"),
         }
-        # ami makes its node without a parent, so nothing in sysfs says which card it belongs to
+        # the node of ami has no parent, so sysfs does not show which card it belongs to
         withheld = (
-            "the ami driver makes a node for managing the card only; "
-            "what moves its data is another function, with a driver of its own"
+            "the node of the ami driver only manages the card; "
+            "another function with a separate driver transfers data"
         )
         claims = frozenset((claim.pci(one.pci.address),))
         device = _device(one, facts, condition, claims, withheld)
         return Unit(device, watched=condition.watched, is_busy=condition.is_passing, hardware=(one.path,))
 
-    def _lonely(self, one: Function) -> Unit:
-        """A management function whose user function is nowhere: containers could do nothing with it."""
-        reason = "only its management function is here: xclmgmt has not shown the user function yet"
+    def _without_user_function(self, one: Function) -> Unit:
+        """A management function without a user function, which containers cannot use."""
+        reason = "only its management function is visible: xclmgmt has not enabled the user function yet"
         if one.pci.driver != pci_ids.MANAGEMENT_DRIVER:
-            has = f"{one.pci.driver} has it" if one.pci.driver else "no driver is bound to it"
-            reason = f"only its management function is here, and {has}"
+            driver = f"it is bound to {one.pci.driver}" if one.pci.driver else "no driver is bound to it"
+            reason = f"only its management function is visible, and {driver}"
         facts = {"serial": xrt_cards.serial(self._sysfs, one.path)} if one.pci.driver else {}
         condition = Condition(unhealthy(reason))
         device = _device(one, facts, condition, frozenset((claim.pci(one.pci.address),)), None)
@@ -190,7 +189,7 @@ def _device(
     withheld: str | None,
 ) -> Device:
     common = {"vendor": attributes.XILINX, "kind": str(Kind.CARD)}
-    whole = one.pci.physical_function
+    whole = model.physical_function(one.pci)
     return Device(
         id=one.pci.address,
         attributes=attributes.present(common | attributes.of_pci(one.pci) | dict(facts)),
@@ -208,21 +207,21 @@ FPGAS = 2
 
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_.-]")
 
-_LONGEST = 50
-"""Characters of a serial number that go into an id, which may have 63."""
+_MAX_SERIAL = 50
+"""Characters of a serial number that an id contains; an id may have 63."""
 
 Members = Mapping[str, Unit]
-"""The FPGAs of one card by PCI slot, the address without the number of the function."""
+"""The FPGAs of one card by PCI slot: the address without the number of the function."""
 
 
 class Cards:
-    """Joins the FPGAs of each U30. Keeps what was on a card while one of its FPGAs is gone or in a reset."""
+    """Joins the FPGAs of each U30. Keeps the members of a card while an FPGA is gone or being reset."""
 
     def __init__(self) -> None:
         self._known: Mapping[str, Members] = {}
 
     def joined(self, units: Iterable[Unit]) -> list[Unit]:
-        """The same units, with one for both FPGAs of a U30."""
+        """The units, with both FPGAs of a U30 as one."""
         others: list[Unit] = []
         fpgas: dict[str, Unit] = {}
         for unit in units:
@@ -251,7 +250,7 @@ class Cards:
         return sorted(others, key=lambda unit: unit.device.id)
 
     def _with_absent(self, serial: str, members: Members, fpgas: Mapping[str, Unit]) -> Members:
-        """The FPGAs of a card that are here, and one that was on it when it was last complete."""
+        """The present FPGAs of a card, and one that was on it when it was last complete."""
         before = self._known.get(serial, {})
         members = {slot: _remembered(unit, before.get(slot)) for slot, unit in members.items()}
         if len(members) == FPGAS or not members.keys() & before.keys():
@@ -272,14 +271,14 @@ def _slot(unit: Unit) -> str:
 
 
 def _card(serial: str, members: Members) -> Unit:
-    """Both FPGAs of a card as one unit: as healthy as the worst of them."""
+    """Both FPGAs of a card as one unit, with the worse health of the two."""
     units = [members[slot] for slot in sorted(members)]
     devices = [unit.device for unit in units]
     facts: dict[str, AttributeValue] = {}
     for device in reversed(devices):
-        facts.update(device.attributes)  # those of the lower address last
+        facts.update(device.attributes)  # the lower address last, so that it wins
     device = Device(
-        id=f"u30-{_NOT_IN_ID.sub('_', serial)[:_LONGEST]}",
+        id=f"u30-{_NOT_IN_ID.sub('_', serial)[:_MAX_SERIAL]}",
         attributes={**facts, "serial": serial},
         claims=frozenset[str]().union(*(one.claims for one in devices)),
         part_of=frozenset[str]().union(*(one.part_of for one in devices)),
@@ -287,7 +286,7 @@ def _card(serial: str, members: Members) -> Unit:
         pcie_path=devices[0].pcie_path,
         health=_health(devices),
         withheld=next((f"{one.id}: {one.withheld}" for one in devices if one.withheld), None),
-        former_ids=tuple(one.id for one in devices),  # each FPGA was a device of its own
+        former_ids=tuple(one.id for one in devices),  # earlier versions listed each FPGA
     )
     return Unit(
         device,
@@ -305,42 +304,45 @@ def _health(devices: Sequence[Device]) -> Health:
         if not device.health:
             return unhealthy(f"{device.id}: {device.health.reason}")
     if len(devices) < FPGAS:
-        return unhealthy(f"only {devices[0].id} of its two FPGAs is here")
+        return unhealthy(f"only {devices[0].id} of its two FPGAs is present")
     return HEALTHY
 
 
-def _ill(unit: Unit, reason: str) -> Unit:
+def _unhealthy_unit(unit: Unit, reason: str) -> Unit:
     return replace(unit, device=replace(unit.device, health=unhealthy(reason)))
 
 
 def _unnamed(unit: Unit) -> Unit:
-    """An FPGA that could be another card's: no container gets it before it says which."""
+    """An FPGA whose card is unknown: unhealthy until it has a serial number."""
     if not unit.device.health:
         return unit
-    return _ill(unit, "it has no serial number, so its card is unknown")
+    return _unhealthy_unit(unit, "it has no serial number, so its card is unknown")
 
 
 def _ambiguous(unit: Unit, serial: str, number: int) -> Unit:
-    return _ill(unit, f"{number} FPGAs have the serial number {serial}, so its card is unknown")
+    return _unhealthy_unit(unit, f"{number} FPGAs have the serial number {serial}, so its card is unknown")
 
 
 def _remembered(unit: Unit, last: Unit | None) -> Unit:
-    """An FPGA of which only the management function is left keeps its name and its claims."""
+    """An FPGA that only has its management function left keeps its name and its claims."""
     if last is None or "shell" in unit.device.attributes or "shell" not in last.device.attributes:
         return unit
     return replace(_gone(last), device=replace(last.device, health=unit.device.health))
 
 
 def _gone(unit: Unit) -> Unit:
-    return replace(_ill(unit, "this FPGA is gone"), nodes=(), management=(), watched=(), is_busy=False)
+    return replace(
+        _unhealthy_unit(unit, "this FPGA is gone"), nodes=(), management=(), watched=(), is_busy=False
+    )
 
 
 _MISC = "/sys/class/misc"
+_TRANSCODER_NAME = re.compile(rf"{AMA}[\w.-]*")
 _TRANSCODER = ("10ee", "5070")
 """PCI ids of a transcoder chip."""
 
 MA35 = "MA35"
-"""What Xilinx's plugin calls all of them."""
+"""The name of all transcoders in Xilinx's plugin."""
 
 
 class Ama:
@@ -350,16 +352,16 @@ class Ama:
         self._sysfs = sysfs
 
     def scan(self) -> Iterable[Unit]:
-        """The chips that have a misc device, and those that no driver is bound to.
+        """The chips with a misc device, and those without a driver.
 
         Raises:
-            OSError: the class cannot be listed, so that an error is not taken for absence.
+            OSError: the class cannot be listed.
         """
         seen: set[str] = set()
         units = [
             self._unit(path, name, seen)
             for name in self._sysfs.listed(_MISC)
-            if name.startswith(AMA) and (path := self._sysfs.device(f"{_MISC}/{name}"))
+            if _TRANSCODER_NAME.fullmatch(name) and (path := self._sysfs.device(f"{_MISC}/{name}"))
         ]
         return [*units, *self._idle(seen)]
 
@@ -369,9 +371,9 @@ class Ama:
         where = self._sysfs.device(f"{_LISTING}/{address}") if BDF.fullmatch(address) else ""
         if not where or address in seen:
             reason = (
-                "its driver does not say which PCI function it is"
+                "its driver does not report its PCI function"
                 if not where
-                else f"{address} has two of it"
+                else f"{address} has two misc devices"
             )
             claims = frozenset((claim.node(f"/dev/{name}"),))
             facts = attributes.present({"vendor": attributes.XILINX, "kind": str(Kind.CARD)})
@@ -390,7 +392,7 @@ class Ama:
             where = self._sysfs.device(f"{_LISTING}/{address}")
             function = self._sysfs.pci(where) if where else None
             if function and (function.vendor, function.device) == _TRANSCODER and not function.driver:
-                reason = f"no driver is bound to it: load the module {AMA}"
+                reason = f"no driver is bound to it (run modprobe {AMA})"
                 device = self._device(where, "", frozenset((claim.pci(address),)), unhealthy(reason))
                 yield Unit(device, lacks_driver=True)
 

@@ -1,6 +1,6 @@
-"""One PCI function of a card that XRT drives: what it is, which shell it runs, which nodes it has.
+"""One PCI function of an XRT card: its role, its shell, its nodes.
 
-XRT's drivers give each part of a card a platform device of its own below the PCI function, named
+XRT's drivers create a platform device for each part of a card below the PCI function, named
 ``<part>.u.<number>`` by xocl and ``<part>.m.<number>`` by xclmgmt (``XOCL_DEVNAME``, xocl_subdev.c of XRT):
 ``rom.u.28672``, ``xmc.m.20971520``. The numbers differ from load to load.
 """
@@ -16,19 +16,22 @@ from . import model, pci_ids
 
 
 class Role(Enum):
-    """What a function is for."""
+    """The role of a function."""
 
     USER = auto()
-    """Applications load their kernels and run them here; unprivileged."""
+    """Runs the kernels of applications; unprivileged."""
     MANAGEMENT = auto()
-    """Resets and flashes the card, and watches over it; for root."""
+    """Resets, flashes and monitors the card; for root."""
     CONTROL = auto()
     """The control function of a card with AMD's ``ami`` driver (AVED: Alveo V80)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a card is; empty where it does not say. ``was_asked``: the user function, for its serial."""
+    """The identity of a card; unknown texts are empty.
+
+    ``was_asked`` is whether the user function was asked for the serial number.
+    """
 
     shell: str = ""
     timestamp: str = ""
@@ -40,7 +43,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of a card. ``slot`` is its address without the number of the function."""
+    """A function of a card."""
 
     role: Role
     pci: PciFunction
@@ -52,18 +55,18 @@ class Function:
 
     @property
     def slot(self) -> str:
-        """What both functions of one card have in common."""
+        """Its address without the number of the function, which both functions of a card share."""
         return self.pci.address.rpartition(".")[0]
 
 
 def function(sysfs: Sysfs, path: str) -> Function | None:
-    """The function at ``path`` if it is one of XRT's; ``None`` for any other, and for one that is gone."""
+    """The XRT function at ``path``; ``None`` if it is another function, or gone."""
     if sysfs.hexadecimal(f"{path}/vendor") not in pci_ids.VENDORS:
         return None
     pci = sysfs.pci(path)
     if pci is None or not pci.vendor:
         return None
-    # the driver's word counts most: which number is which function differs between versions of XRT
+    # the driver decides first: the numbers of functions differ between versions of XRT
     if sysfs.exists(f"{path}/{pci_ids.USER_FILE}") or pci.driver == pci_ids.USER_DRIVER:
         return Function(Role.USER, pci)
     if sysfs.exists(f"{path}/{pci_ids.MANAGEMENT_FILE}") or pci.driver == pci_ids.MANAGEMENT_DRIVER:
@@ -78,7 +81,7 @@ def function(sysfs: Sysfs, path: str) -> Function | None:
 
 
 def part(sysfs: Sysfs, path: str, *names: str) -> str:
-    """The directory of the first part of a function with one of these names; empty if it has none."""
+    """The directory of the first part of a function with one of these names; empty if there is none."""
     found = sysfs.names(path)
     for name in names:
         for entry in found:
@@ -88,7 +91,7 @@ def part(sysfs: Sysfs, path: str, *names: str) -> str:
 
 
 def identity(sysfs: Sysfs, path: str) -> Identity:
-    """What the function at ``path`` says of its card, without its serial number: nothing leaves xocl."""
+    """The identity of the card by the function at ``path``, without its serial number: xocl need not ask."""
     rom = part(sysfs, path, "rom")
     stamp = sysfs.text(f"{rom}/timestamp") if rom else ""
     return Identity(
@@ -100,16 +103,17 @@ def identity(sysfs: Sysfs, path: str) -> Identity:
 
 
 def serial(sysfs: Sysfs, path: str) -> str:
-    """The card's serial number: of the satellite controller, on a Versal of its sensors.
+    """The serial number of the card, from the satellite controller, or on a Versal from its sensors.
 
-    On a user function xocl asks xclmgmt for it through a mailbox (``xmc_get_data``): not for each scan.
+    On a user function, xocl asks xclmgmt for it through a mailbox (``xmc_get_data``), so avoid that in each
+    scan.
     """
     place = part(sysfs, path, "xmc", "hwmon_sdm")
     return sysfs.text(f"{place}/serial_num") if place else ""
 
 
 def render(sysfs: Sysfs, path: str) -> str:
-    """The directory of a device's DRM render node; empty while its driver has made none."""
+    """The directory of the DRM render node of a device; empty if there is none."""
     for name in sysfs.names(f"{path}/drm"):
         if name.startswith("renderD"):
             return f"{path}/drm/{name}"
@@ -117,7 +121,7 @@ def render(sysfs: Sysfs, path: str) -> str:
 
 
 def queues(sysfs: Sysfs, path: str) -> tuple[str, ...]:
-    """The directories of the nodes ``/dev/xfpga/dma.qdma…``: streams of a shell with QDMA go through them.
+    """The directories of the nodes ``/dev/xfpga/dma.qdma…``, for streams of a shell with QDMA.
 
     Such a node is a device of the class ``xrt_user`` below the part, named ``xfpga!dma.qdma.u.<n>.0``.
     """
@@ -148,6 +152,6 @@ def _last_id(sysfs: Sysfs, path: str) -> str:
 
 
 def _ids(sysfs: Sysfs, path: str) -> list[str]:
-    """The UUIDs in a file that has one in each line; what is none is left out."""
+    """The UUIDs in a file with one in each line; other lines are ignored."""
     readings = (model.Reading(line) for line in sysfs.text(path).splitlines())
     return [reading.id for reading in readings if reading.id]

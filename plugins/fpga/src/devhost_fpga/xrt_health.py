@@ -1,8 +1,8 @@
-"""Whether a card of XRT's can be used, from what its drivers keep in sysfs.
+"""The health of an XRT card, from files of its drivers in sysfs.
 
-Only files that are answered at once: on a user function, those of ``firewall.u.*``, ``mig.u.*`` and the
-sensors make xocl ask xclmgmt through a mailbox and write to the kernel's log at each read, so they are read
-on the management function, which has the registers. ``error`` there is never read: that clears it.
+Only files that do not block are read. On a user function, xocl answers reads of ``firewall.u.*``, ``mig.u.*``
+and sensors by asking xclmgmt through a mailbox, and logs each read in the kernel log. So these are read on
+the management function, which has the registers. Its ``error`` is never read, since reading clears it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from devhost.backend.sysfs import Sysfs
 from . import model, xrt_cards
 
 SHUTDOWN = 97
-"""Degrees Celsius at which a card switches itself off (``check_temp_within_range``, mgmt-core.c of XRT)."""
+"""Degrees Celsius at which a card shuts down (``check_temp_within_range``, mgmt-core.c of XRT)."""
 
-RESETTING = "it is being reset, or its driver is still looking at it"
+RESETTING = "it is being reset, or its driver is still probing it"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A verdict, ``is_passing`` if it changes by itself and no event tells; what it was read from."""
+    """A health with the files that it depends on; ``is_passing`` if it changes without a uevent."""
 
     health: Health
     is_passing: bool = False
@@ -31,53 +31,53 @@ class Condition:
 
 
 def user(sysfs: Sysfs, path: str) -> Condition:
-    """The condition of a user function that xocl is bound to."""
+    """The condition of a user function of xocl."""
     watched = (f"{path}/dev_offline", f"{path}/ready")
     if sysfs.is_dead(path):
         return Condition(unhealthy(model.LOST))
-    # across a hot reset xocl keeps `user_pf` and takes all its other files away (xocl_init_persist_sysfs)
+    # during a hot reset, xocl keeps `user_pf` and removes all other files (xocl_init_persist_sysfs)
     there = any(sysfs.exists(file) for file in watched)
     if not there or not xrt_cards.part(sysfs, path, "rom"):
         return Condition(unhealthy(RESETTING), is_passing=True, watched=watched)
     if sysfs.integer(f"{path}/dev_offline"):
         return Condition(
-            unhealthy("xocl has it offline: it is being reset"), is_passing=True, watched=watched
+            unhealthy("it is being reset: xocl has set it offline"), is_passing=True, watched=watched
         )
     if sysfs.exists(f"{path}/ready") and not sysfs.integer(
         f"{path}/ready"
     ):  # older drivers have no such file
         return Condition(
             unhealthy(
-                "its management function does not answer xocl: is xclmgmt loaded where that is, and mpd?"
+                "its management function does not answer xocl (are xclmgmt and mpd running on its machine?)"
             ),
             watched=watched,
         )
     if not xrt_cards.render(sysfs, path):
-        return Condition(unhealthy("xocl has made no render node for it"), is_passing=True, watched=watched)
+        return Condition(unhealthy("xocl created no render node for it"), is_passing=True, watched=watched)
     return Condition(HEALTHY, watched=watched)
 
 
 def management(sysfs: Sysfs, path: str) -> Condition:
-    """The condition of the card as its management function sees it, with xclmgmt bound to that."""
+    """The condition of a card by its management function, which xclmgmt drives."""
     watched = [f"{path}/dev_offline", f"{path}/ready"]
     if sysfs.is_dead(path):
-        return Condition(unhealthy(f"its management function is lost: {model.LOST}"))
+        return Condition(unhealthy(f"its management function failed: {model.LOST}"))
     if sysfs.integer(f"{path}/dev_offline"):
-        return Condition(unhealthy("xclmgmt has it offline: it is being reset"), True, tuple(watched))
+        return Condition(unhealthy("it is being reset: xclmgmt has set it offline"), True, tuple(watched))
     if sysfs.integer(f"{path}/ready") == 0:
-        reason = "xclmgmt could not start it: it has no shell that this driver knows, or its factory image"
+        reason = "xclmgmt could not start it: it has an unknown shell, or its factory image"
         return Condition(unhealthy(reason), watched=tuple(watched))
     for file, reason in _alarms(sysfs, path):
         if file:
             watched.append(file)
         if reason:
-            # behind a tripped firewall, further registers could only hang or lie
+            # behind a tripped firewall, other registers may hang or be wrong
             return Condition(unhealthy(reason), watched=tuple(watched))
     return Condition(HEALTHY, watched=tuple(watched))
 
 
 def control(sysfs: Sysfs, path: str) -> Condition:
-    """The condition of a function of AMD's ``ami`` driver, by its ``dev_state`` (ami_sysfs.c, ami_top.h)."""
+    """The condition of a function of the ``ami`` driver, by its ``dev_state`` (ami_sysfs.c, ami_top.h)."""
     watched = (f"{path}/dev_state",)
     if sysfs.is_dead(path):
         return Condition(unhealthy(model.LOST))
@@ -85,11 +85,11 @@ def control(sysfs: Sysfs, path: str) -> Condition:
     if state in ("READY", "COMPAT"):
         return Condition(HEALTHY, watched=watched)
     passing = state in ("INIT", "SHUTDOWN")
-    return Condition(unhealthy(f"the ami driver says {state or 'nothing'} of it"), passing, watched)
+    return Condition(unhealthy(f"the ami driver reports state {state or 'unknown'}"), passing, watched)
 
 
 def _alarms(sysfs: Sysfs, path: str) -> Iterator[tuple[str, str]]:
-    """Files of a management function to watch, and what is wrong by them; both may be empty."""
+    """Files of a management function to watch, with the fault that each shows; both may be empty."""
     for name in sysfs.names(path):
         place, kind = f"{path}/{name}", name.split(".")[0]
         if kind == "firewall":
@@ -102,8 +102,8 @@ def _alarms(sysfs: Sysfs, path: str) -> Iterator[tuple[str, str]]:
         if kind == "xmc":
             celsius = sysfs.integer(f"{place}/xmc_fpga_temp")
             hot = celsius is not None and celsius >= SHUTDOWN
-            # not watched: it changes all the time
-            yield "", f"its FPGA has {celsius} °C: it switches itself off" if hot else ""
+            # not watched: it changes constantly
+            yield "", f"its FPGA has {celsius} °C and shuts down" if hot else ""
         elif kind == "mig":
             # bit 0: uncorrectable, bit 1: corrected (`ecc_status_show`, mig.c)
             status = sysfs.integer(f"{place}/ecc_status") or 0

@@ -1,18 +1,31 @@
-"""What to ask of the backend on a modelled machine, and errors that plain files cannot have."""
+"""The backend on a modelled machine, and errors that plain files cannot have."""
 
 from __future__ import annotations
 
 import errno
-import os
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 from devhost_fpga.backend import Fpga
+from devhost_fpga.model import FpgaSysfs, Reading
+from devhost_fpga.options import FpgaOptions
 
+from devhost.backend import Context
 from devhost.testing.fixtures import by_id
 
 
-def ill(backend: Fpga) -> dict[str, str]:
-    """Why each device that is ill is so: as looks find it, and probes."""
+def reading(sysfs: Callable[[Path], FpgaSysfs]) -> type[Fpga]:
+    """A backend class that reads its machine through ``sysfs``, which gets the root."""
+
+    class Modelled(Fpga):
+        def __init__(self, options: FpgaOptions, context: Context) -> None:
+            super().__init__(options, context, sysfs=sysfs(context.root))
+
+    return Modelled
+
+
+def unhealthy(backend: Fpga) -> dict[str, str]:
+    """The reason of each unhealthy device, after a scan and a probe."""
     devices = by_id(backend)
     verdicts = {name: device.health for name, device in devices.items()}
     verdicts |= {
@@ -22,28 +35,34 @@ def ill(backend: Fpga) -> dict[str, str]:
 
 
 class Faults:
-    """Stands for the module ``os`` where files are read: some of them fail as a driver lets them fail.
+    """Errors of drivers: some files cannot be read.
 
-    The paths are those of a machine, ``/sys/devices/…``; the error comes with opening, where the kernel has
-    it with reading, which is the same to whoever asks.
+    The paths are those of a machine, ``/sys/devices/…``, or their ends.
     """
 
     def __init__(self) -> None:
         self._errors: dict[str, int] = {}
 
     def set(self, path: str, number: int = errno.EBUSY) -> None:
-        """From now on the file cannot be read: the driver answers with this error."""
+        """From now on, the driver answers this error to reads of the file."""
         self._errors[path] = number
 
     def clear(self) -> None:
         """Everything can be read again."""
         self._errors.clear()
 
-    def open(self, path: str, *rest: Any) -> int:
+    def sysfs(self, root: Path) -> FpgaSysfs:
+        """The tree below ``root`` with these errors."""
+        return _Faulty(root, self._errors)
+
+
+class _Faulty(FpgaSysfs):
+    def __init__(self, root: Path, errors: dict[str, int]) -> None:
+        super().__init__(root)
+        self._errors = errors
+
+    def reading(self, path: str) -> Reading:
         for end, number in self._errors.items():
             if path.endswith(end):
-                raise OSError(number, os.strerror(number), path)
-        return os.open(path, *rest)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
+                return Reading(error=number)
+        return super().reading(path)

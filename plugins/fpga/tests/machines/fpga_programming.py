@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devhost_fpga.model import Interface, Kind, Reading, Slot, Unit, read
+from devhost_fpga.model import FpgaSysfs, Interface, Kind, Reading, Slot, Unit
 from devhost_fpga.options import Program
 from devhost_fpga.programming.loader import Engines, Verdict
 from devhost_fpga.programming.programmer import PATIENCE, Clock, Programmer
 
 from devhost.backend import Device
-from devhost.backend.sysfs import Sysfs
 
 INTERFACE = "69528db6eb31577a8c3668f9faa081f6"
 OTHER_INTERFACE = "9926ab6d6c925a68aabca7d84c545738"
@@ -127,7 +126,7 @@ class Machine:
     def programmer(self) -> Programmer:
         """A fresh one, as after a reload of the configuration."""
         return Programmer(
-            self.root,
+            _BusySysfs(self),
             lambda: None if self.held is None else frozenset(self.held),
             logging.getLogger("test"),
             units=lambda: self.units,
@@ -135,16 +134,11 @@ class Machine:
             engines=self.engines,
             clock=self.clock.clock,
             patience=self.patience,
-            read=self._read,
         )
 
     def stays_busy(self) -> None:
         """From now on the driver answers EBUSY to every process that reads an id."""
         self.busy_until = 1e9
-
-    def _read(self, sysfs: Sysfs, path: str) -> Reading:
-        is_busy = self.clock.time < self.busy_until
-        return Reading(error=errno.EBUSY) if is_busy else read(sysfs, path)
 
     def region(self, ports: int = 1, interface: str = INTERFACE, name: str = "0000:3b:00.0-fme") -> Unit:
         """All ports of the card as one device."""
@@ -173,6 +167,16 @@ class Machine:
         file.write_bytes(content)
         file.chmod(0o644)
         return Program(Path(path))
+
+
+class _BusySysfs(FpgaSysfs):
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine.root)
+        self._machine = machine
+
+    def reading(self, path: str) -> Reading:
+        is_busy = self._machine.clock.time < self._machine.busy_until
+        return Reading(error=errno.EBUSY) if is_busy else super().reading(path)
 
 
 def machine(root: Path, ports: int = 1) -> Machine:

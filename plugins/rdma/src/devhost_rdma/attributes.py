@@ -1,4 +1,4 @@
-"""What a configuration can say of an RDMA device: the declaration of its attributes, and their values."""
+"""The attributes of an RDMA device, and their values."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from .netlink import NETNS_MODES
 from .scan import Function, Unit
 
 ATTRIBUTES = {
-    "ibDevice": Attribute(
-        str, "the kernel's name of the RDMA device; of the main one where there are several", "mlx5_0"
-    ),
-    "ibDevices": Attribute(list, "the names of all RDMA devices of the function", ("mlx5_0", "smi1")),
+    "ibDevice": Attribute(str, "name of the RDMA device; of the main one if there are several", "mlx5_0"),
+    "ibDevices": Attribute(list, "names of all RDMA devices of the function", ("mlx5_0", "smi1")),
     "nodeType": Attribute(
-        str, "what it is; iWARP: `rnic`, EFA: `unspecified`", "ca", words=tuple(NODE_TYPES.values())
+        str, "node type; iWARP: `rnic`, EFA: `unspecified`", "ca", words=tuple(NODE_TYPES.values())
     ),
-    "transport": Attribute(str, "InfiniBand and RoCE: `ib`, EFA: `unspecified`", "ib", words=TRANSPORTS),
+    "transport": Attribute(
+        str, "transport; InfiniBand and RoCE: `ib`, EFA: `unspecified`", "ib", words=TRANSPORTS
+    ),
     "linkLayer": Attribute(
         str,
-        "of the first port; RoCE and iWARP: `ethernet`, EFA: `unspecified`",
+        "link layer of the first port; RoCE and iWARP: `ethernet`, EFA: `unspecified`",
         "infiniband",
         words=LINK_LAYERS,
     ),
     "vendor": Attribute(str, "vendor id of the PCI function", "15b3", hex=True),
     "device": Attribute(str, "device id of the PCI function", "1021", hex=True),
-    "driver": Attribute(str, "driver of the function; `rdma_rxe` or `siw` of a software device", "mlx5_core"),
+    "driver": Attribute(
+        str, "driver of the function; `rdma_rxe` or `siw` for a software device", "mlx5_core"
+    ),
     "fwVersion": Attribute(str, "version of the firmware", "28.39.1002"),
     "boardId": Attribute(str, "the vendor's id of the board (PSID)", "MT_0000000838"),
     "nodeGuid": Attribute(str, "GUID of the RDMA device", "0c42:a103:00f4:5b2e", hex=True),
     "sysImageGuid": Attribute(
-        str, "GUID that all RDMA devices of one adapter share", "0c42:a103:00f4:5b2e", hex=True
+        str, "GUID that the RDMA devices of one adapter share", "0c42:a103:00f4:5b2e", hex=True
     ),
     "portState": Attribute(
         str,
-        "`active` if any port is, else the state of the first",
+        "`active` if any port is, else the state of the first port",
         "active",
         words=tuple(PORT_STATES.values()),
     ),
@@ -47,34 +49,34 @@ ATTRIBUTES = {
     "rate": Attribute(
         int, "Gb/s of the fastest active port, rounded down; kept while no port is active", 400
     ),
-    "ports": Attribute(int, "how many ports there are", 1),
+    "ports": Attribute(int, "number of ports", 1),
     "netDevs": Attribute(
-        list, "network interfaces of the function; kept while they are in a pod", ("ens1f0np0",)
+        list, "network interfaces of the function; kept while a pod has them", ("ens1f0np0",)
     ),
-    "pciBusID": Attribute(str, "address of the PCI function it is or lies on", "0000:3b:00.0", hex=True),
-    "numaNode": Attribute(int, "NUMA node the function is near", 0),
+    "pciBusID": Attribute(str, "address of its PCI function", "0000:3b:00.0", hex=True),
+    "numaNode": Attribute(int, "NUMA node", 0),
     "isVf": Attribute(bool, "whether it is an SR-IOV virtual function", False),
     "pfName": Attribute(
-        str, "first network interface of the function that a virtual or scalable function is of", "ens1f0np0"
+        str, "first network interface of the physical function of a virtual or scalable one", "ens1f0np0"
     ),
     "hasUmad": Attribute(bool, "whether it has a `umad` node, for management datagrams", True),
-    "hasIssm": Attribute(bool, "whether it has an `issm` node, to be a subnet manager", True),
+    "hasIssm": Attribute(bool, "whether it has an `issm` node, for subnet managers", True),
     "hasRdmaCm": Attribute(bool, "whether the node has `rdma_cm`, for connections by address", True),
     "netnsMode": Attribute(
         str,
-        "see `rdma system`; absent where the kernel cannot be asked",
+        "namespace mode of `rdma system`; absent if the kernel does not answer",
         "shared",
         words=tuple(NETNS_MODES.values()),
     ),
 }
-"""The declaration of the backend's attributes."""
+"""The attributes of the backend."""
 
 KEPT = ("rate", "netDevs", "pfName")
-"""Attributes whose absence only means that they cannot be seen now: they keep their last value."""
+"""Attributes that keep their last value while they cannot be read."""
 
 
 def of_unit(unit: Unit, *, has_rdma_cm: bool, netns_mode: str | None) -> dict[str, AttributeValue]:
-    """All attributes of a function that is here."""
+    """All attributes of a function that is present."""
     found = dict(_of_devices(unit))
     found |= of_function(unit.function, unit.nodes, has_rdma_cm=has_rdma_cm, netns_mode=netns_mode)
     if unit.function.place.kind is Kind.SOFTWARE:
@@ -90,7 +92,7 @@ def of_unit(unit: Unit, *, has_rdma_cm: bool, netns_mode: str | None) -> dict[st
 def of_function(
     function: Function, nodes: tuple[Node, ...], *, has_rdma_cm: bool, netns_mode: str | None
 ) -> dict[str, AttributeValue]:
-    """Those that can be told without seeing the RDMA devices themselves."""
+    """The attributes that do not depend on the RDMA devices."""
     texts = {
         "vendor": function.vendor,
         "device": function.device,
@@ -130,6 +132,6 @@ def _of_devices(unit: Unit) -> Iterator[tuple[str, AttributeValue]]:
         "physState": port.phys_state if port else "",
     }
     yield from ((name, text) for name, text in texts.items() if text)
-    # an idle port's rate is whatever the driver starts with: nothing to choose an adapter by
+    # the rate of an idle port is an initial value of the driver
     if port is not None and port.rate is not None and port.active:
         yield "rate", port.rate

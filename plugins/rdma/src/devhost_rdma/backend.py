@@ -1,4 +1,4 @@
-"""The backend: joins what scan, presence and nodes know, and answers the core."""
+"""The backend: combines scans, namespaces and nodes into devices."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
 from .verbs import Verbs, VerbsHealth
 from .watch import PortWatch, unannounced_ports
 
-DEVICES_VARIABLES = ("RDMA_DEVICES_{RESOURCE}", "RDMA_DEVICES")
-"""What a container learns the names of its RDMA devices from, joined with commas. Only the first is there
-for each resource that it asks for: of a variable that several set, the kubelet keeps one value."""
+DEVICES = "RDMA_DEVICES"
+"""The variable with the names of a container's RDMA devices, separated by commas.
+
+The kubelet keeps one value where several resources set it, so each resource also sets one that ends in its
+own name.
+"""
 
 OWN_NODES = DIRECTORY
-"""Where libibverbs opens nodes, whatever the root is."""
+"""The directory in which libibverbs opens nodes, independent of the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """All that a device is made of; ``lacking`` is the reason for a missing node, empty if none is."""
+    """Everything that determines a device; ``lacking`` is the reason if a node is missing, else empty."""
 
     unit: Unit
     lacking: str
@@ -56,7 +59,15 @@ class _Basis:
 
 
 class Rdma(Backend):
-    """RDMA adapters: InfiniBand, RoCE, iWARP and EFA."""
+    """RDMA adapters: InfiniBand, RoCE, iWARP and EFA.
+
+    Args:
+        sysfs: the tree to read.
+        core: the RDMA core of the kernel.
+        verbs: opens devices through pyverbs.
+        ports: reports changes of ports.
+        own_nodes: the directory in which libibverbs opens nodes.
+    """
 
     name = "rdma"
     Options = RdmaOptions
@@ -77,6 +88,7 @@ class Rdma(Backend):
         options: RdmaOptions,
         context: Context,
         *,
+        sysfs: Sysfs | None = None,
         core: RdmaCore | None = None,
         verbs: Verbs | None = None,
         ports: PortWatch | None = None,
@@ -86,7 +98,7 @@ class Rdma(Backend):
         self._core = core or running_core(context.root)
         self._ports = ports or PortWatch(context)
         self._own_nodes = own_nodes
-        self._sysfs = Sysfs(context.root)
+        self._sysfs = sysfs or Sysfs(context.root)
         self._scan = Scan(self._sysfs)
         self._presence = Presence(self._sysfs)
         self._missing_drivers = MissingDrivers(self._sysfs)
@@ -96,29 +108,29 @@ class Rdma(Backend):
         self._netns_mode: str | None = None
         self._hears_links = False
         self._made: dict[str, tuple[_Basis, Device]] = {}
-        # Replaced whole, never changed: probe(), allocate() and watch() read them on other threads.
+        # Replaced, never modified: probe(), allocate() and watch() read them on other threads.
         self._names: Mapping[str, str] = {}
         self._places: Mapping[str, Place] = {}
         self._absent: Mapping[str, Absent] = {}
 
     def notice(self, event: Event) -> None:
-        """Notes an event; see :meth:`devhost_rdma.scan.Scan.notice` for what each kind concerns."""
+        """Notes an event; see :meth:`devhost_rdma.scan.Scan.notice` for its scope."""
         self._scan.notice(event)
         self._functions_stale |= event.subsystem != "net" and event.sys_path not in PORTS
 
     def discover(self) -> list[Device]:
-        """Every function with RDMA devices, here or in a pod.
+        """Every function with RDMA devices, on the node or in a pod.
 
         Raises:
             OSError: sysfs cannot be listed.
         """
-        look = self._scan.scan()
-        if look.everything:
+        snapshot = self._scan.scan()
+        if snapshot.everything:
             self._netns_mode = self._core.netns_mode() if self._core else None
             self._hears_links = shares_network_namespace(self._sysfs)
         rdma_cm = rdma_cm_node(self._sysfs)
-        self._made = {unit.function.place.id: self._make(unit, rdma_cm) for unit in look.units}
-        absent = self._presence.absent(look.units, look.hidden_nodes, self._netns_mode)
+        self._made = {unit.function.place.id: self._make(unit, rdma_cm) for unit in snapshot.units}
+        absent = self._presence.absent(snapshot.units, snapshot.hidden_nodes, self._netns_mode)
         self._absent = {away.place.id: away for away in absent}
         seen = [
             (basis.unit, device) for name, (basis, device) in self._made.items() if name not in self._absent
@@ -126,11 +138,15 @@ class Rdma(Backend):
         self._presence.remember(seen, absent)
         self._places = {unit.function.place.id: unit.function.place for unit, _ in seen}
         self._names = {unit.function.place.id: unit.main.name for unit, _ in seen}
-        if look.everything or self._functions_stale:
+        if snapshot.everything or self._functions_stale:
             self._functions_stale = False
-            self._missing = self._without_drivers(look.units, absent)
+            self._missing = self._without_drivers(snapshot.units, absent)
         self._ports.follow(
-            [path for unit in look.units for path in unannounced_ports(unit, hears_links=self._hears_links)]
+            [
+                path
+                for unit in snapshot.units
+                for path in unannounced_ports(unit, hears_links=self._hears_links)
+            ]
         )
         return [device for _, device in seen] + [self._absent_device(away, rdma_cm) for away in absent]
 
@@ -162,17 +178,19 @@ class Rdma(Backend):
         if rdma_cm:
             nodes[rdma_cm] = rdma_cm_needed
         edits = tuple(DeviceNode(path, required=is_needed) for path, is_needed in nodes.items())
-        return Edits(edits, env=dict.fromkeys(DEVICES_VARIABLES, ",".join(names)))
+        variables = (request.variable(DEVICES), DEVICES)
+        return Edits(edits, env=dict.fromkeys(variables, ",".join(names)))
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """What opening each device showed, where pyverbs is installed.
+        """The health of devices that were opened with pyverbs, if it is installed.
 
-        Nothing where the nodes below ``context.root`` are not this process's own: libibverbs knows no other.
+        Empty if the nodes below ``context.root`` are not those in ``/dev`` of this process, which libibverbs
+        opens.
         """
         return self._verbs.probe(devices, self._names) if self._has_own_nodes() else {}
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Changes of ports, which make no uevent."""
+        """Changes of ports, which cause no uevent."""
         async with aclosing(self._ports.events()) as events:
             async for event in events:
                 yield event
@@ -186,7 +204,7 @@ class Rdma(Backend):
         lacking = lack(unit.main, unit.nodes, rdma_cm, self._sysfs)
         basis = _Basis(unit, lacking, bool(rdma_cm), self._netns_mode)
         before = self._made.get(unit.function.place.id)
-        # an unchanged device is the same object, which costs the core nothing to compare
+        # an unchanged device stays the same object, which the core compares by identity
         return before if before and before[0] == basis else (basis, self._device(basis))
 
     def _device(self, basis: _Basis) -> Device:
@@ -220,7 +238,7 @@ class Rdma(Backend):
         )
 
     def _has_own_nodes(self) -> bool:
-        """Whether what libibverbs opens is what was found: a container may have it mounted there."""
+        """Whether libibverbs opens the nodes that were found, such as by a mount in a container."""
         if not self._sysfs.prefix:
             return True
         try:

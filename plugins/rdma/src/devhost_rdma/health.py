@@ -9,7 +9,7 @@ from devhost.backend import HEALTHY, Health, unhealthy
 from .model import INFINIBAND, Port
 
 _NAMED = 2
-"""Ports that a reason speaks of; an adapter in switchdev mode has one for each virtual function."""
+"""Ports that a reason describes; an adapter in switchdev mode has one for each virtual function."""
 
 
 def health_of(ports: Sequence[Port], lacking: str, *, ignore_ports: bool) -> Health:
@@ -17,8 +17,8 @@ def health_of(ports: Sequence[Port], lacking: str, *, ignore_ports: bool) -> Hea
 
     Args:
         ports: those of its main RDMA device.
-        lacking: the reason for a missing node; empty if none is.
-        ignore_ports: whether a function without an active port is healthy too.
+        lacking: the reason if a node is missing, else empty.
+        ignore_ports: whether a function without an active port is healthy.
     """
     if lacking:
         return unhealthy(lacking)
@@ -33,9 +33,9 @@ def health_of(ports: Sequence[Port], lacking: str, *, ignore_ports: bool) -> Hea
 def inactive_reason(port: Port) -> str:
     """Why no data flows through a port that is not active."""
     if not port.state:
-        return f"port {port.number} does not say its state"
+        return f"the state of port {port.number} is unknown"
     if port.state in ("init", "armed") and port.link_layer == INFINIBAND:
-        return f"port {port.number} is in state {port.state}: no subnet manager has set it up"
+        return f"port {port.number} is in state {port.state}: no subnet manager has configured it"
     physical = f" (phys state: {port.phys_state.replace('_', ' ')})" if port.phys_state else ""
     is_down = "is down" if port.state == "down" else f"is in state {port.state}"
     return f"port {port.number} {is_down}{physical}"

@@ -19,11 +19,11 @@ _EFA = frozenset({"efa0", "efa1", "efa2", "efa3"})
 """``efa_pci_tbl`` in drivers/infiniband/hw/efa/efa_main.c."""
 
 _RDMA = {"mlx5_core": "mlx5_ib", "mlx4_core": "mlx4_ib"}
-"""Modules that make RDMA devices of what a driver for the network drives."""
+"""The RDMA modules of network drivers."""
 
 
 class MissingDrivers:
-    """Looks for such adapters among the PCI functions below the root of ``sysfs``. Used by one thread."""
+    """Finds such adapters among the PCI functions below the root of ``sysfs``. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -33,8 +33,8 @@ class MissingDrivers:
         """The adapters that lack a driver.
 
         Args:
-            served: addresses of functions with RDMA devices, here or in a pod.
-            drivers: of these; the RDMA module of such a driver is surely loaded.
+            served: addresses of functions with RDMA devices, on the node or in a pod.
+            drivers: the drivers of these functions, whose RDMA modules are loaded.
 
         Raises:
             OSError: the PCI bus cannot be listed.
@@ -57,16 +57,16 @@ class MissingDrivers:
             rdma = _RDMA.get(driver, "")
             if not rdma or driver in drivers or self._sysfs.exists(f"/sys/module/{rdma}"):
                 return None
-            return f"{driver} is bound to it, and its RDMA module is not loaded (run modprobe {rdma})"
+            return f"{driver} is bound to it, but its RDMA module is not loaded (run modprobe {rdma})"
         if not self._sysfs.lacks_driver(ids.path):
             return None
         module = _module(ids)
-        fix = f"run modprobe {module}" if module else "load the module of its vendor"
+        fix = f"run modprobe {module}" if module else "load the module of the vendor"
         return f"no driver is bound to it ({fix})"
 
 
 def _module(ids: PciIds) -> str | None:
-    """The module that makes RDMA devices of a function: empty if unknown, ``None`` if it is no adapter."""
+    """The RDMA module for a function: empty if unknown, ``None`` if it is not an adapter."""
     if ids.vendor == _MELLANOX and ids.pci_class.startswith(_NETWORK):
         return "mlx4_ib" if ids.device in _CONNECTX_3 else "mlx5_ib"
     if ids.vendor == _AMAZON and ids.device in _EFA:

@@ -1,6 +1,6 @@
-"""RDMA devices, their ports and where they are attached, as values.
+"""RDMA devices, their ports and their places, as values.
 
-The files are those of Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel.
+Files: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.sysfs import BDF, DEVICES
 
 NODE_TYPES = {1: "ca", 2: "switch", 3: "router", 4: "rnic", 5: "usnic", 6: "usnic_udp", 7: "unspecified"}
-"""``enum rdma_node_type``, in the words of ``rdma dev``."""
+"""``enum rdma_node_type``, named as ``rdma dev`` prints them."""
 
 PORT_STATES = {0: "nop", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active_defer"}
 """``enum ib_port_state``."""
@@ -28,20 +28,20 @@ PHYS_STATES = {
     6: "link_error_recovery",
     7: "phy_test",
 }
-"""``enum ib_port_phys_state``, in the words of ``rdma link``."""
+"""``enum ib_port_phys_state``, named as ``rdma link`` prints them."""
 
 INFINIBAND = "infiniband"
 ETHERNET = "ethernet"
 _LINK_LAYERS = {"infiniband": INFINIBAND, "ethernet": ETHERNET, "unknown": "unspecified"}
 LINK_LAYERS = tuple(_LINK_LAYERS.values())
-"""What ``link_layer`` gives."""
+"""Values of :func:`link_layer`."""
 
 ACTIVE = "active"
 
 _IB = "ib"
 _TRANSPORTS = {"rnic": "iwarp", "usnic": "usnic", "usnic_udp": "usnic_udp", "unspecified": "unspecified"}
 TRANSPORTS = (_IB, *_TRANSPORTS.values())
-"""What ``Hca.transport`` can be."""
+"""Values of :attr:`IbDevice.transport`."""
 _NUMBERED = re.compile(r"([0-9]{1,2}):")
 _RATE = re.compile(r"([0-9]{1,6})(\.[0-9]+)? Gb/sec\b")
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
@@ -51,7 +51,7 @@ _LONGEST = 128
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port. Words are empty where the kernel says nothing; ``rate`` is in whole Gb/s, rounded down."""
+    """One port. Unknown texts are empty; ``rate`` is in Gb/s, rounded down."""
 
     number: int
     state: str
@@ -67,9 +67,9 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class IbDevice:
-    """One RDMA device as the kernel registers it (``mlx5_0``); strings are empty where it says nothing.
+    """One RDMA device as the kernel registers it (``mlx5_0``). Unknown texts are empty.
 
-    ``path`` is its directory in sysfs, ``netdev`` the interface that a software device runs on.
+    ``path`` is its directory in sysfs, ``netdev`` the network interface of a software device.
     """
 
     name: str
@@ -84,12 +84,12 @@ class IbDevice:
 
     @property
     def transport(self) -> str:
-        """What ``rdma_node_get_transport`` makes of the node type: RoCE counts as ``ib``."""
+        """The transport by node type, as ``rdma_node_get_transport`` maps it: RoCE counts as ``ib``."""
         return _TRANSPORTS.get(self.node_type, _IB) if self.node_type else ""
 
 
 def best_port(ports: Sequence[Port]) -> Port | None:
-    """The fastest active port, else the first; ``None`` where there is none."""
+    """The fastest active port, else the first; ``None`` if there is none."""
     active = [port for port in ports if port.active]
     if active:
         return max(active, key=lambda port: (port.rate or 0, -port.number))
@@ -97,30 +97,30 @@ def best_port(ports: Sequence[Port]) -> Port | None:
 
 
 def numbered(text: str, words: dict[int, str]) -> str:
-    """The word for a value that the kernel prints with its number: ``4: ACTIVE``; empty if it is none."""
+    """The name of a value that the kernel prints with its number, ``4: ACTIVE``; empty if unknown."""
     found = _NUMBERED.match(text)
     return words.get(int(found[1]), "") if found else ""
 
 
 def link_layer(text: str) -> str:
-    """The word for ``InfiniBand``, ``Ethernet``, or ``Unknown`` (EFA); empty for anything else."""
+    """The name of ``InfiniBand``, ``Ethernet`` or ``Unknown`` (EFA); empty for other texts."""
     return _LINK_LAYERS.get(text.lower(), "")
 
 
 def rate(text: str) -> int | None:
-    """Whole Gb/s of ``100 Gb/sec (4X EDR)``, rounded down; ``None`` for anything else."""
+    """The Gb/s of ``100 Gb/sec (4X EDR)``, rounded down; ``None`` for other texts."""
     found = _RATE.match(text)
     return int(found[1]) if found else None
 
 
 def guid(text: str) -> str:
-    """A GUID as sysfs prints it; empty where none was set (a fresh virtual function) or it is none."""
+    """A GUID as sysfs prints it; empty if it is not set, as for a new virtual function, or invalid."""
     word = text.lower()
     return word if _GUID.fullmatch(word) and word != _NO_GUID else ""
 
 
 def label(text: str) -> str:
-    """One line that a vendor wrote, such as a firmware version; empty if it is longer than a label."""
+    """A vendor's text, such as a firmware version; empty if it is too long or has several lines."""
     return "" if "\n" in text or len(text) > _LONGEST else text
 
 
@@ -131,7 +131,7 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")
 
 
 class Kind(Enum):
-    """What kind of thing a place is."""
+    """The kind of a place."""
 
     PCI = auto()
     SUBFUNCTION = auto()
@@ -141,11 +141,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The thing that one or more RDMA devices are functions of.
+    """The function that has one or more RDMA devices.
 
-    ``id`` names it: the PCI address, the name of the scalable function on the auxiliary bus, and for a
-    software device its own name, the only thing it has that stays. ``path`` is its directory in sysfs,
-    ``address`` that of the PCI function it is or lies on (empty if on none).
+    ``id`` is the PCI address, the name of a scalable function on the auxiliary bus, or the name of a software
+    device, which has no other permanent property. ``path`` is its directory in sysfs, ``address`` the address
+    of its PCI function (empty without one).
     """
 
     id: str
@@ -160,8 +160,8 @@ def place_of(path: str, name: str, *, software: bool = False) -> Place:
     Args:
         path: the device's directory, ``/sys/devices/…/<class>/<device>``.
         name: the RDMA device's own name.
-        software: whether it is known to be one whatever it hangs on (some kernels hang them below the adapter
-            whose interface they use).
+        software: whether it is a software device, wherever its directory is (some kernels put it below the
+            adapter whose interface it uses).
     """
     above = path.rpartition("/")[0].rpartition("/")[0]
     if software or above == VIRTUAL:
@@ -170,7 +170,7 @@ def place_of(path: str, name: str, *, software: bool = False) -> Place:
 
 
 def place_at(path: str) -> Place:
-    """The place that a directory below ``/sys/devices`` is, or lies in."""
+    """The innermost place that contains a directory below ``/sys/devices``."""
     parts = path.split("/")
     subfunction = ""
     for count in range(len(parts), 0, -1):

@@ -1,7 +1,7 @@
-"""Which RDMA devices are in the network namespace of a pod, and what was last known of them.
+"""RDMA devices in the network namespace of a pod, as they were last seen.
 
-With ``rdma system set netns exclusive`` an RDMA device is in one network namespace, and moves into that of
-the pod that holds it. Its nodes (kernel 6.12: all namespaces show them) and what it hangs on stay.
+With ``rdma system set netns exclusive``, an RDMA device is in one network namespace, and moves into that of
+the pod that holds it. Its nodes (kernel 6.12 shows them in all namespaces) and its parent device stay.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ EXCLUSIVE = "exclusive"
 
 _AUXILIARY = "/sys/bus/auxiliary/devices"
 _RDMA_PART = re.compile(r"[\w-]+\.(rdma|roce|iwarp)\.\d+")
-"""What drivers call the part of a function that RDMA drivers bind to: ``mlx5_core.rdma.0``."""
+"""Names of auxiliary devices that RDMA drivers bind to: ``mlx5_core.rdma.0``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
     """A place whose RDMA devices are in another network namespace.
 
-    ``nodes`` are those that can be seen all the same; ``last`` is the device as it was last seen, if ever.
+    ``nodes`` are its visible nodes; ``last`` is the device as it was last seen, ``None`` if never.
     """
 
     place: Place
@@ -45,7 +45,7 @@ class _Memory:
 
 
 class Presence:
-    """The memory of one backend. Used by one thread."""
+    """Remembers the devices of one backend. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -53,7 +53,7 @@ class Presence:
         self._with_part: set[str] = set()
 
     def completed(self, unit: Unit, attributes: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
-        """The attributes of a function with those that cannot be seen just now as they were last."""
+        """The attributes of a function, with the last values of those that cannot be read now."""
         memory = self._memory.get(unit.function.place.id)
         if memory is None or memory.generation != unit.generation:
             return attributes
@@ -61,7 +61,7 @@ class Presence:
         return {name: before[name] for name in KEPT if name in before} | attributes
 
     def remember(self, seen: Sequence[tuple[Unit, Device]], absent: Sequence[Absent]) -> None:
-        """Keeps the devices that are here or in a pod, and forgets all others."""
+        """Remembers the devices on the node and in pods, and forgets all others."""
         kept = {
             away.place.id: self._memory[away.place.id] for away in absent if away.place.id in self._memory
         }
@@ -73,7 +73,7 @@ class Presence:
     def absent(
         self, here: Sequence[Unit], hidden_nodes: Sequence[Node], netns_mode: str | None
     ) -> list[Absent]:
-        """The functions whose RDMA devices are in a pod; none unless namespaces have devices of their own."""
+        """The functions whose RDMA devices are in a pod; none unless the mode is exclusive."""
         if netns_mode != EXCLUSIVE:
             return []
         nodes: dict[str, list[Node]] = {}
@@ -85,7 +85,7 @@ class Presence:
         for place in self._places():
             found.setdefault(place.id, place)
         for unit in here:
-            # a companion may have stayed here while the device that programs open is in the pod
+            # a companion may stay while the device that programs open is in the pod
             if unit.function.place.id not in nodes or any(node.role is Role.UVERBS for node in unit.nodes):
                 found.pop(unit.function.place.id, None)
         away = []
@@ -96,7 +96,7 @@ class Presence:
         return away
 
     def _places(self) -> Iterator[Place]:
-        """Where something else shows that there are RDMA devices: a bound part, a driver that stayed."""
+        """Places that have RDMA devices by other evidence: a bound auxiliary device, an unchanged driver."""
         for name in filter(_RDMA_PART.fullmatch, self._sysfs.names(_AUXILIARY)):
             path = self._sysfs.device(f"{_AUXILIARY}/{name}")
             place = place_at(path.rpartition("/")[0])
@@ -104,7 +104,7 @@ class Presence:
             if path and self._sysfs.exists(f"{path}/driver"):
                 yield place
         for name, memory in self._memory.items():
-            # a driver that took its RDMA part away (for a bond) stays as well: that tells nothing
+            # a driver that removed its RDMA part (for a bond) also stays, so this is no evidence
             if memory.place.kind is Kind.PCI and name not in self._with_part and self._is_driven(memory):
                 yield memory.place
 
@@ -118,7 +118,7 @@ class Presence:
 
 
 def refusal(absent: Mapping[str, Absent], device: str) -> str:
-    """Why a device that cannot be seen is not handed out."""
+    """Why a device that is not visible cannot be allocated."""
     if device in absent:
-        return f"{device} is in another network namespace (a pod has it)"
-    return f"{device} is no longer there"
+        return f"{device} is in the network namespace of a pod"
+    return f"{device} is gone"

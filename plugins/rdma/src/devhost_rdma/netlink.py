@@ -1,11 +1,11 @@
-"""What the kernel reports through netlink: the namespace mode, RDMA notifications and link changes.
+"""Netlink: the namespace mode, RDMA notifications and link changes.
 
-Numbers and meanings are those of include/uapi/rdma/rdma_netlink.h of the Linux kernel (client
-``RDMA_NL_NLDEV``); what they hold was seen on kernel 6.12. All else that is of use is in sysfs.
+Numbers and meanings: include/uapi/rdma/rdma_netlink.h of the Linux kernel (client ``RDMA_NL_NLDEV``),
+observed on kernel 6.12. Everything else is read from sysfs.
 
-The kernel repeats ``RTM_NEWLINK`` for much that changes no RDMA port (wireless events, promiscuous mode,
-queue lengths). Only a change of name, administrative state or carrier counts. Numbers: include/uapi/linux/
-rtnetlink.h, if_link.h and if.h of the Linux kernel.
+The kernel also sends ``RTM_NEWLINK`` for changes that affect no RDMA port (wireless events, promiscuous mode,
+queue lengths). Only a change of name, administrative state or carrier counts. Numbers: rtnetlink.h, if_link.h
+and if.h in include/uapi/linux of the Linux kernel.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from devhost.backend.netlink import (
 from devhost.backend.sysfs import is_live
 
 TIMEOUT = 1.0
-"""Seconds to wait for the kernel's answer to one question."""
+"""Seconds to wait for an answer of the kernel."""
 
 CORE = "/sys/class/infiniband"
 """The class of RDMA devices; it exists exactly while ib_core is loaded."""
 
 NOTIFY_GROUPS = 1 << 3
-"""Bit mask of group 4, ``RDMA_NL_GROUP_NOTIFY``: devices registered, removed, renamed, joined with a netdev
-or parted from it. Joining the group needs no privilege (kernel 6.12). Before 6.12 there is no such group, and
-joining it is without effect. Only later kernels report that a device was renamed."""
+"""Bit mask of group 4, ``RDMA_NL_GROUP_NOTIFY``: a device is registered, removed or renamed, or gets or loses
+a netdev. Joining the group needs no privilege (kernel 6.12). Before 6.12, joining has no effect. Only later
+kernels report renames."""
 
 NetnsMode = Literal["shared", "exclusive"]
 
@@ -54,18 +54,18 @@ NETNS_MODES: Mapping[int | None, NetnsMode] = {0: "exclusive", 1: "shared"}
 
 
 LINK = Event(subsystem="net", action="change", sys_path=NETWORK)
-"""A network link came, went, or changed its state: any port may have, and nothing else."""
+"""A network link appeared, disappeared or changed its state: the state of any port may have changed."""
 
 PORT = Event(subsystem="infiniband", action="change", sys_path=CORE)
 """The RDMA core reported a change, or the state of a polled port has changed."""
 
 
 class RdmaCore:
-    """The RDMA core of the running kernel, whatever tree a backend reads.
+    """The RDMA core of the running kernel.
 
     Args:
-        directory: exists exactly while ib_core is loaded. Looked at first: opening the socket would load it.
-        ask: asks the kernel one question.
+        directory: exists exactly while ib_core is loaded. Checked first, because opening the socket loads it.
+        ask: sends one request to the kernel.
     """
 
     def __init__(self, directory: str = CORE, ask: Callable[..., Message | None] = ask) -> None:
@@ -74,32 +74,31 @@ class RdmaCore:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is anything to ask or to listen to."""
+        """Whether the RDMA core is loaded."""
         return os.path.isdir(self._directory)  # noqa: PTH112 - a plain string path
 
     def netns_mode(self) -> NetnsMode | None:
-        """How RDMA devices and network namespaces go together, as ``rdma system`` shows it.
+        """The namespace mode of RDMA devices, as ``rdma system`` shows it.
 
-        ``shared``: every namespace sees all devices. ``exclusive``: a device is in one and may be moved.
-        ``None`` where there is no RDMA core, no permission or no answer in time. May block for
-        :data:`TIMEOUT`.
+        ``shared``: every namespace sees all devices. ``exclusive``: a device is in one namespace and can be
+        moved. ``None`` without RDMA core, permission or answer in time. May block for :data:`TIMEOUT`.
         """
         if not self.is_loaded:
             return None
         try:
             answer = self._ask(RDMA, _SYS_GET, timeout=TIMEOUT)
-        except OSError:  # no such protocol, no permission, an unknown question, no answer in time
+        except OSError:  # no such protocol, no permission, an unknown request, no answer in time
             return None
         return NETNS_MODES.get(number(dict(attributes(answer.payload)).get(_NETNS_MODE))) if answer else None
 
 
 def running_core(root: Path) -> RdmaCore | None:
-    """The RDMA core of the running kernel; ``None`` below a recorded tree, which is of another machine."""
+    """The RDMA core of the running kernel; ``None`` for a recorded tree of another machine."""
     return RdmaCore() if is_live(root) else None
 
 
 class Notifications:
-    """The subscription to what the RDMA core reports, once it is loaded."""
+    """The subscription to notifications of the RDMA core, once it is loaded."""
 
     name = "RDMA notifications"
     protocol = RDMA
@@ -116,7 +115,7 @@ class Notifications:
         return (PORT,) if any(message.kind == _MONITOR for message in messages(datagram)) else ()
 
     def lost(self) -> None:
-        """A source that remembers nothing loses nothing."""
+        """Does nothing: this source has no memory."""
 
 
 LINK_GROUPS = 1
@@ -142,7 +141,7 @@ class _Link:
 
 
 class Links:
-    """The subscription to the links of a network namespace, and what is known of them."""
+    """The subscription to the links of a network namespace, and their last state."""
 
     name = "link changes"
     protocol = ROUTE
@@ -163,14 +162,14 @@ class Links:
         self._links.clear()
 
     def take(self, datagram: bytes) -> bool:
-        """Reads one datagram; true when it changed anything that matters, or reports a new link."""
+        """Reads one datagram; true if a link is new, or changed in a relevant way."""
         changed = False
         for message in messages(datagram):
             if message.kind not in (_NEWLINK, _DELLINK) or len(message.payload) < _IFINFO.size:
                 continue
             family, _, index, flags, _ = _IFINFO.unpack_from(message.payload)
             if family != 0:
-                continue  # AF_BRIDGE: a port joined or left a bridge; the link itself is told of besides
+                continue  # AF_BRIDGE: a port joined or left a bridge; the link has a separate message
             if message.kind == _DELLINK:
                 changed |= self._links.pop(index, None) is not None
             else:
@@ -179,7 +178,7 @@ class Links:
 
     def _update(self, index: int, flags: int, data: bytes) -> bool:
         known = self._links.get(index)
-        # a message may leave attributes out, which then have not changed (wireless events do)
+        # attributes that a message omits are unchanged (wireless events omit some)
         link = replace(known, flags=flags) if known is not None else _Link(flags)
         for kind, value in attributes(data):
             if kind == _IFNAME:

@@ -1,8 +1,9 @@
-"""The device nodes of RDMA devices: which there are, which are needed, what is said of one that lacks."""
+"""The device nodes of RDMA devices: which exist, which are required, and the reason if one is missing."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -11,20 +12,23 @@ from devhost.backend.sysfs import Sysfs, natural
 
 from .model import INFINIBAND, IbDevice
 
+_ENTRY = re.compile(r"[\w-][\w.-]*")
+"""Names of the devices of a class; other names could not be claimed."""
+
 
 @dataclass(slots=True)
 class NodeTable:
-    """The nodes of all RDMA devices. An entry is read once: it keeps its inode as long as it is the same."""
+    """The nodes of all RDMA devices. An entry is read again only if its inode changed."""
 
     sysfs: Sysfs
     _known: dict[str, tuple[int, Node]] = field(default_factory=dict)
 
     def refresh(self, settled: Collection[str]) -> Sequence[Node]:
-        """Every node there is now, in no order.
+        """Every node that exists now, unordered.
 
         Args:
-            settled: RDMA devices that are those of the last call. Only their nodes need not be read again:
-                one that is renamed keeps its nodes, and its old name may already be another one's.
+            settled: RDMA devices that are unchanged since the last call. Only their nodes are not read again:
+                a renamed device keeps its nodes, and another device may have its old name.
 
         Raises:
             OSError: a class cannot be listed.
@@ -46,7 +50,7 @@ def read_nodes(sysfs: Sysfs, owners: Collection[str], parents: Set[str]) -> dict
 
     Args:
         owners: the RDMA devices.
-        parents: names of the directories they hang on; nodes elsewhere are not even looked at.
+        parents: names of their parent directories; nodes elsewhere are skipped.
 
     Raises:
         OSError: a class cannot be listed.
@@ -60,7 +64,7 @@ def read_nodes(sysfs: Sysfs, owners: Collection[str], parents: Set[str]) -> dict
 
 
 def by_owner(nodes: Iterable[Node]) -> dict[str, list[Node]]:
-    """The nodes of each RDMA device, in an order that does not depend on that of directories."""
+    """The nodes of each RDMA device, in a stable order."""
     found: dict[str, list[Node]] = {}
     for one in nodes:
         found.setdefault(one.ib_device, []).append(one)
@@ -72,15 +76,15 @@ def by_owner(nodes: Iterable[Node]) -> dict[str, list[Node]]:
 def _entries(sysfs: Sysfs) -> Iterator[tuple[Role, str, int]]:
     for name in CLASSES:
         for entry, inode in sysfs.identities(f"/sys/class/{name}").items():
-            if role := role_of(name, entry):
+            if _ENTRY.fullmatch(entry) and (role := role_of(name, entry)):
                 yield role, f"/sys/class/{name}/{entry}", inode
 
 
 def in_order(devices: Iterable[IbDevice], nodes: Mapping[str, Sequence[Node]]) -> list[IbDevice]:
     """The RDMA devices of one function, those that programs open first.
 
-    The others are companions without verbs, such as the ``smi`` device beside an XDR adapter, which only
-    carries management datagrams.
+    The others are companions without verbs, such as the ``smi`` device of an XDR adapter, which only
+    transports management datagrams.
     """
 
     def companion(device: IbDevice) -> bool:
@@ -90,10 +94,10 @@ def in_order(devices: Iterable[IbDevice], nodes: Mapping[str, Sequence[Node]]) -
 
 
 def required(main: IbDevice) -> Iterator[Role]:
-    """The nodes without which the function of ``main`` is of no use.
+    """The nodes that the function of ``main`` needs.
 
-    Connections by address need an RDMA transport that the kernel's connection manager knows, so neither
-    EFA nor usNIC; an InfiniBand port cannot be used without asking the subnet manager, by datagrams.
+    Connections by address need a transport that the kernel's connection manager supports, so neither EFA nor
+    usNIC. Programs on an InfiniBand port send datagrams to the subnet manager.
     """
     yield Role.UVERBS
     if main.transport in ("", "ib", "iwarp"):
@@ -103,12 +107,12 @@ def required(main: IbDevice) -> Iterator[Role]:
 
 
 def lack(main: IbDevice, nodes: Sequence[Node], rdma_cm: str | None, sysfs: Sysfs) -> str:
-    """What a required node's absence is called; empty when the function can be handed out.
+    """The reason if a required node is missing, else empty.
 
     Args:
-        main: the function's first RDMA device.
-        nodes: those of all its RDMA devices.
-        rdma_cm: the connection manager's node, ``None`` without one.
+        main: the first RDMA device of the function.
+        nodes: the nodes of all its RDMA devices.
+        rdma_cm: the node of the connection manager, ``None`` without one.
     """
     for role in required(main):
         if role is Role.RDMA_CM:
@@ -116,8 +120,8 @@ def lack(main: IbDevice, nodes: Sequence[Node], rdma_cm: str | None, sysfs: Sysf
         else:
             paths = [node.path for node in nodes if node.role is role]
         if not paths:
-            return f"{role.word} missing: is module {role.module} loaded?"
+            return f"{role.word} is missing (is module {role.module} loaded?)"
         for path in paths:
             if not os.path.exists(sysfs.prefix + path):  # noqa: PTH110 - any error means "no"
-                return f"{path} missing: is udev running, or /dev mounted?"
+                return f"{path} is missing (is udev running, is /dev mounted?)"
     return ""

@@ -9,7 +9,7 @@ from devhost.backend import option
 
 
 class VerbsProbe(StrEnum):
-    """When devices are also asked through pyverbs."""
+    """When devices are opened through pyverbs."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -20,11 +20,9 @@ class VerbsProbe(StrEnum):
 class RdmaOptions:
     """The keys under ``backends.rdma``."""
 
-    ignore_port_state: bool = option(
-        False, "Whether adapters without an active port count as healthy: for those that are cabled later."
-    )
+    ignore_port_state: bool = option(False, "Adapters without an active port count as healthy.")
     verbs_probe: VerbsProbe = option(
         VerbsProbe.AUTO,
-        "Whether each resync also opens every adapter through pyverbs and asks it how it is: `auto` where "
-        "pyverbs is installed, `always` also says in the log when it is not, `never`.",
+        "Whether each resync opens every adapter through pyverbs: `auto` if pyverbs is installed, "
+        "`always` (logs a warning if it is not), or `never`.",
     )

@@ -17,18 +17,17 @@ from .netlink import CORE
 from .nodes import NodeTable, by_owner, in_order, read_nodes
 
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
-"""``phys_port_name`` of an interface that stands for a virtual, scalable or, on an adapter with its own CPU,
-the host's physical function (devlink, ``__devlink_port_phys_port_name_get``; plain numbers before that
-existed)."""
+"""``phys_port_name`` of a representor: of a virtual or scalable function or, on an adapter with a CPU, the
+host's physical function (devlink, ``__devlink_port_phys_port_name_get``; plain numbers in older kernels)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A place with what sysfs says of it. Strings are empty, numbers ``None``, where it says nothing.
+    """A place with its properties in sysfs. Unknown texts are empty, unknown numbers ``None``.
 
-    ``vendor`` and ``device`` are lower-case hex digits of its PCI function, ``driver`` what drives it,
-    ``parent`` the address of the physical function if it is a virtual one, ``parent_interface`` the first
-    network interface of the function it is a virtual or scalable function of.
+    ``vendor`` and ``device`` are lower-case hex digits of its PCI function, ``driver`` is its driver,
+    ``parent`` the address of the physical function of a virtual one, ``parent_interface`` the first network
+    interface of the physical function of a virtual or scalable one.
     """
 
     place: Place
@@ -47,7 +46,7 @@ class Function:
 
 
 class FunctionReader:
-    """Reads functions; remembers what several have in common, so it is created again for each scan."""
+    """Reads functions. Caches what they have in common, so create a new one for each scan."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -55,7 +54,7 @@ class FunctionReader:
         self._numa: dict[str, int | None] = {}
 
     def read(self, place: Place) -> Function:
-        """Everything about a place but what its RDMA devices say."""
+        """Everything about a place except its RDMA devices."""
         if place.kind is Kind.SOFTWARE:
             return Function(place)
         path = place.path
@@ -80,7 +79,7 @@ class FunctionReader:
         )
 
     def _interfaces_of(self, path: str, name: str) -> tuple[str, ...]:
-        """The network interfaces of the function ``name`` without those that represent others."""
+        """The network interfaces of the function ``name`` without representors."""
         if name not in self._interfaces:
             names = self._sysfs.names(f"{path}/net")
             if len(names) > 1:
@@ -96,10 +95,10 @@ class FunctionReader:
 
 
 PORTS = frozenset({CORE, NETWORK})
-"""As the ``sys_path`` of an event: any port may have changed its state, and nothing else."""
+"""The ``sys_path`` of events after which only the state of ports may have changed."""
 
 MOST_PATHS = 64
-"""Paths remembered between two scans; with more, everything is read again."""
+"""Limit of paths to remember between two scans; beyond it, everything is read again."""
 
 _SOFTWARE_IWARP = "Software iWARP stack"
 _INTERFACE = re.compile(r"[^/\s]{1,15}")
@@ -110,7 +109,7 @@ _PORT_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 class Unit:
     """What one container gets: a function with all its RDMA devices, the main one first, and their nodes.
 
-    ``generation`` is another one when a driver has created the RDMA devices again.
+    ``generation`` changes when a driver creates the RDMA devices again.
     """
 
     function: Function
@@ -126,10 +125,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All there is at one moment.
+    """The result of one scan.
 
-    ``strays`` are nodes whose RDMA device is not visible from here: the kernel shows nodes in every network
-    namespace, devices only in their own (seen on kernel 6.12).
+    ``hidden_nodes`` are nodes whose RDMA device is not visible: the kernel shows nodes in every network
+    namespace, but devices only in their own (kernel 6.12).
     """
 
     units: tuple[Unit, ...] = ()
@@ -145,7 +144,7 @@ class _Known:
 
 
 class Scan:
-    """Looks at the tree below the root of ``sysfs``. Used by one thread."""
+    """Scans the tree below the root of ``sysfs``. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -157,7 +156,7 @@ class Scan:
         self._everything = False
 
     def notice(self, event: Event) -> None:
-        """Notes what the next scan has to read again: all of it where the event names no device."""
+        """Notes what the next scan must read again: everything if the event names no device."""
         if event.sys_path in PORTS:
             self._ports_stale = True
         elif not event.sys_path or len(self._stale) >= MOST_PATHS:
@@ -166,7 +165,7 @@ class Scan:
             self._stale.add(event.sys_path.rstrip("/"))
 
     def scan(self) -> Snapshot:
-        """Everything there is now. Without an event since the last scan, anything may have changed.
+        """Everything that exists now. Without an event since the last scan, everything is read again.
 
         Raises:
             OSError: a class of devices cannot be listed.
@@ -204,7 +203,7 @@ class Scan:
         return _put_together(known, functions, nodes, everything=everything)
 
     def _is_stale(self, place: Place) -> bool:
-        # nothing in the path of an interface tells which software devices run on it
+        # the path of an interface does not show which software devices use it
         if place.kind is Kind.SOFTWARE and self._stale:
             return True
         for path in self._stale:
@@ -213,15 +212,15 @@ class Scan:
         return False
 
     def _has_new_parent(self, function: Function) -> bool:
-        """Whether something happened to an interface of the function that this one is a part of."""
+        """Whether an interface of the physical function may have changed."""
         above = function.place.address if function.place.kind is Kind.SUBFUNCTION else function.parent
         return bool(above) and any(f"/{above}/net/" in path for path in self._stale)
 
 
 def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
-    """One RDMA device and where it hangs; ``None`` when it does not exist."""
+    """One RDMA device and its place; ``None`` if it does not exist, or its name could not be claimed."""
     path = sysfs.device(f"{CORE}/{name}")
-    if not path:
+    if not path or not name.isprintable() or name != name.strip():
         return None
 
     def text(file: str) -> str:
@@ -248,13 +247,13 @@ def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
 
 
 def with_ports(sysfs: Sysfs, device: IbDevice) -> IbDevice:
-    """The same RDMA device with its ports as they are now."""
+    """The RDMA device with its current ports."""
     ports = _ports(sysfs, device.path)
     return device if ports == device.ports else replace(device, ports=ports)
 
 
 def read_place(sysfs: Sysfs, place: Place) -> tuple[list[IbDevice], list[Node]]:
-    """The RDMA devices of one place with their nodes, as they are at this moment, the main one first.
+    """The current RDMA devices of one place, the main one first, and their nodes.
 
     Raises:
         OSError: they cannot be listed.
@@ -266,7 +265,7 @@ def read_place(sysfs: Sysfs, place: Place) -> tuple[list[IbDevice], list[Node]]:
             found = read_device(sysfs, name)
             if found is not None and found[1].id == place.id:
                 devices.append(found[0])
-    # nodes hang on what their RDMA device hangs on (kernel, ib_uverbs_add_one and ib_umad_init_port)
+    # nodes have the parent of their RDMA device (kernel, ib_uverbs_add_one and ib_umad_init_port)
     parents = {device.path.split("/")[-3] for device in devices}
     nodes = read_nodes(sysfs, {device.name for device in devices}, parents)
     devices = in_order(devices, nodes)

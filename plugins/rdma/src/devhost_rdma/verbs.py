@@ -1,10 +1,10 @@
-"""The verbs probe: opens each device through libibverbs (pyverbs), asks it, and closes it at once.
+"""The verbs probe: opens each device through libibverbs (pyverbs), queries it, and closes it at once.
 
-Sysfs says what the driver believes; opening a device shows that a program can really use it. pyverbs is
-optional (Debian and Ubuntu package it as python3-pyverbs). It keeps Python's global lock during each call, so
-a device whose firmware hangs would stop the whole process: the probe runs in a process of its own, which also
-keeps 10 MB out of this one, and which is killed when it does not answer. Nothing stays open: an open context
-blocks the kernel's removal of the device.
+sysfs shows the driver's view; opening a device shows that programs can use it. pyverbs is optional (Debian
+and Ubuntu package it as python3-pyverbs). It keeps Python's global lock during each call, so a device with
+hanging firmware would stop the whole process. The probe therefore runs in a separate process, which is killed
+if it does not answer, and which saves 10 MB in this one. No device stays open: an open context blocks its
+removal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,25 +25,25 @@ from devhost.backend import HEALTHY, Device, Health, process, unhealthy
 from .options import VerbsProbe
 
 HUNG = 2.0
-"""Seconds without an answer after which a device counts as hung, and not only as the last in a long row."""
+"""Seconds without an answer after which a device counts as hung; before, its turn came too late."""
 
 _PROGRAM = Path(__file__).with_name("verbs_child.py")
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.EBUSY})
-"""Errors of opening while the driver takes the device away: sysfs shows whether it exists."""
+"""Errors of opening while the driver removes the device: sysfs shows whether it exists."""
 
 _FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
 
 _LEFTOVERS: list[process.Leftover] = []
-"""Probes that a call into the kernel holds; no further one is started, whichever backend asks."""
+"""Probes that hang in a system call; while there is one, no other is started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the probe found of one device.
+    """The result of probing one device.
 
-    ``health`` is ``None`` when it found nothing that speaks for or against the device: it went away, this
-    process may not open it, libibverbs does not know it; ``note`` then says which.
+    ``health`` is ``None`` if the result is inconclusive: the device disappeared, permission was denied, or
+    libibverbs does not know it. ``note`` then has the reason.
     """
 
     health: Health | None
@@ -54,11 +54,13 @@ class Verbs:
     """Opens devices through pyverbs, in a process for each probe.
 
     Args:
-        deadline: seconds in which all devices of one probe must have answered; the core gives a probe 10.
+        deadline: seconds in which all devices of one probe must answer; the core gives a probe 10.
         grace: seconds for a killed process to end.
-        python: the command that runs the program that asks.
-        kill: kills that process.
+        python: the command of the probing program.
+        kill: kills the process.
         leftovers: the processes that could not be killed.
+        run: runs a program, see :func:`devhost.backend.process.run`.
+        clock: the monotonic clock of the probing process.
     """
 
     def __init__(
@@ -69,12 +71,16 @@ class Verbs:
         python: Sequence[str] = tuple(process.python(_PROGRAM)),
         kill: process.Kill = process.kill_group,
         leftovers: list[process.Leftover] = _LEFTOVERS,
+        run: Callable[..., process.Result] = process.run,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deadline = deadline
         self._grace = grace
         self._command = python
         self._kill = kill
         self._leftovers = leftovers
+        self._run = run
+        self._clock = clock
 
     @property
     def is_installed(self) -> bool:
@@ -82,10 +88,9 @@ class Verbs:
         return find_spec("pyverbs") is not None
 
     def probe(self, names: Sequence[str]) -> Mapping[str, Verdict]:
-        """Opens, asks and closes each RDMA device (``mlx5_0``). Never raises.
+        """Opens, queries and closes each RDMA device (``mlx5_0``). Never raises.
 
-        Blocks for the deadline and the grace at most. A device whose turn did not come, because one before it
-        hung, is not in the answer.
+        Blocks at most for the deadline and the grace. Devices after one that hangs are not in the answer.
         """
         if not names:
             return {}
@@ -93,7 +98,7 @@ class Verbs:
         if self._leftovers:
             return _all(names, "an earlier probe still hangs in the kernel")
         try:
-            result = process.run(
+            result = self._run(
                 [*self._command, *names],
                 deadline=self._deadline,
                 grace=self._grace,
@@ -103,7 +108,7 @@ class Verbs:
         except process.NotStarted as error:
             return _all(names, f"the probe cannot be started: {os.strerror(error.errno)}")
         except process.TimedOut as error:
-            now = time.monotonic()
+            now = self._clock()
             if error.leftover is not None:
                 self._leftovers.append(error.leftover)
                 now -= self._grace
@@ -112,16 +117,16 @@ class Verbs:
             return _all(names, error.message)
         verdicts = judge(result.output.decode(errors="replace"))
         if result.status:
-            reason = _last_words(result.errors.decode(errors="replace"), result.status)
+            reason = _cause(result.errors.decode(errors="replace"), result.status)
             return _all(names, f"pyverbs cannot be used: {reason}") | verdicts
         return verdicts
 
 
 def judge(output: str, now: float = 0.0) -> dict[str, Verdict]:
-    """The verdicts in what the probing process wrote, one JSON object per line; other lines are left out.
+    """The verdicts in the output of the probing process, one JSON object per line; other lines are ignored.
 
     Args:
-        now: the monotonic clock when it was given up: a device that it then waited for has hung.
+        now: the monotonic time at which the process was killed.
     """
     verdicts: dict[str, Verdict] = {}
     asked: dict[str, float] = {}
@@ -148,7 +153,7 @@ def _verdict(answer: Mapping[str, Any]) -> Verdict:
         if code in _GONE:
             return Verdict(None, note=f"it is going away: {text}")
         if code in _FORBIDDEN:
-            return Verdict(None, note=f"devhost may not open it: {text}")
+            return Verdict(None, note=f"permission denied: {text}")
         what = "cannot be opened" if answer.get("step") == "open" else "does not answer"
         return Verdict(unhealthy(f"{what}: {text}"))
     if "ports" not in answer:
@@ -160,29 +165,29 @@ def _all(names: Sequence[str], note: str) -> dict[str, Verdict]:
     return dict.fromkeys(names, Verdict(None, note=note))
 
 
-def _last_words(complaint: str, status: int) -> str:
-    """Why a probe failed: the last line it wrote, else the signal or the status it ended with."""
-    lines = complaint.strip().splitlines()
+def _cause(stderr: str, status: int) -> str:
+    """Why a probe failed: the last line of its errors, else its signal or exit status."""
+    lines = stderr.strip().splitlines()
     if lines:
         return lines[-1][:200]
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 class VerbsHealth:
-    """Asks devices through pyverbs, if the options want it and it is there. Used by one thread."""
+    """Probes devices through pyverbs, if enabled and installed. Used by one thread."""
 
-    def __init__(self, wish: VerbsProbe, log: logging.Logger, verbs: Verbs | None = None) -> None:
-        self._wish = wish
+    def __init__(self, mode: VerbsProbe, log: logging.Logger, verbs: Verbs | None = None) -> None:
+        self._mode = mode
         self._verbs = verbs or Verbs()
         self._log = log
         self._available: bool | None = None
         self._notes: dict[str, str] = {}
 
     def probe(self, devices: Sequence[Device], names: Mapping[str, str]) -> Mapping[str, Health]:
-        """What opening each device showed, by id; nothing of those that it showed nothing of.
+        """The health of each device by id, without inconclusive results.
 
         Args:
-            names: the main RDMA device of each device that is here, by id.
+            names: the main RDMA device of each present device, by id.
         """
         asked = {names[device.id]: device.id for device in devices if device.id in names}
         if not asked or not self._is_available():
@@ -190,7 +195,7 @@ class VerbsHealth:
         found = {}
         for name, verdict in self._verbs.probe(list(asked)).items():
             if verdict.note and self._notes.get(name) != verdict.note:
-                self._log.info("%s is judged by sysfs alone: %s", name, verdict.note)
+                self._log.info("only sysfs shows the health of %s: %s", name, verdict.note)
             self._notes[name] = verdict.note
             if verdict.health is not None and name in asked:
                 found[asked[name]] = verdict.health
@@ -199,10 +204,10 @@ class VerbsHealth:
 
     def _is_available(self) -> bool:
         if self._available is None:
-            self._available = self._wish is not VerbsProbe.NEVER and self._verbs.is_installed
-            if self._wish is VerbsProbe.ALWAYS and not self._available:
+            self._available = self._mode is not VerbsProbe.NEVER and self._verbs.is_installed
+            if self._mode is VerbsProbe.ALWAYS and not self._available:
                 self._log.warning(
-                    "pyverbs is not installed: ports are judged by sysfs alone, "
-                    "and an adapter whose firmware no longer answers counts as healthy"
+                    "pyverbs is not installed: adapters whose firmware hangs count as healthy "
+                    "(only sysfs shows the health of ports)"
                 )
         return self._available

@@ -1,7 +1,7 @@
-"""The program that opens devices with pyverbs, in a process of its own (see :mod:`devhost_rdma.verbs`).
+"""The program that opens devices with pyverbs in a separate process (see :mod:`devhost_rdma.verbs`).
 
-It imports nothing of devhost. Arguments are names of RDMA devices; for each it writes one line of JSON before
-it asks, with the time, and one with the answer: so it shows which device hung, and what was learnt before.
+It imports nothing from devhost. Its arguments are names of RDMA devices. For each it writes one line of JSON
+with the time before opening it, and one with the answer, so the output shows which device hung.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 
 def main(names: list[str]) -> int:
-    """Asks each device; 0 when pyverbs could be asked at all, else 1 with the reason on standard error."""
+    """Queries each device; returns 1 with the reason on standard error if pyverbs cannot be used, else 0."""
     try:
         pyverbs: Any = importlib.import_module("pyverbs.device")
-    except ImportError as error:  # installed without the libraries it needs
+    except ImportError as error:  # installed without its libraries
         sys.stderr.write(f"{error}\n")
         return 1
     failure: type[Exception] = pyverbs.PyverbsError
     try:
         known = {_text(device.name) for device in pyverbs.get_device_list()}
     except failure:
-        known = set()  # so it says where there is no RDMA core
+        known = set()  # there is no RDMA core
     for name in names:
         _write({"name": name, "since": time.monotonic()})
         answer: dict[str, object] = {"name": name}
@@ -32,15 +32,15 @@ def main(names: list[str]) -> int:
             try:
                 context = pyverbs.Context(name=name)
             except (failure, OSError) as error:
-                answer |= {"step": "open", **_trouble(error)}
+                answer |= {"step": "open", **_failure(error)}
             else:
                 try:
                     try:
                         answer |= _ask(context)
                     finally:
-                        context.close()  # while it is open the kernel cannot remove the device
+                        context.close()  # the kernel cannot remove an open device
                 except (failure, OSError) as error:
-                    answer |= {"step": "ask", **_trouble(error)}
+                    answer |= {"step": "ask", **_failure(error)}
         _write(answer)
     return 0
 
@@ -57,8 +57,8 @@ def _write(line: dict[str, object]) -> None:
     sys.stdout.flush()
 
 
-def _trouble(error: Exception) -> dict[str, object]:
-    # pyverbs' own exceptions call it error_code
+def _failure(error: Exception) -> dict[str, object]:
+    # exceptions of pyverbs have error_code
     return {"error": str(error), "errno": getattr(error, "error_code", None) or getattr(error, "errno", None)}
 
 

@@ -1,11 +1,12 @@
-"""Port changes that make no uevent: network links, notifications of the RDMA core, and polled files.
+"""Port changes without a uevent, by network links, notifications of the RDMA core, and polled files.
 
-A link that goes down takes the RDMA port on it down without any uevent. rtnetlink reports links; the RDMA
-core reports which netdev belongs to which port (kernel 6.12 and later). An InfiniBand port without IPoIB has
-no netdev, and the verbs events that would report it need an open context, which blocks the removal of the
-device; so the state files of such ports are read every few seconds.
+When a link goes down, its RDMA port goes down without a uevent. rtnetlink reports links; the RDMA core
+reports which netdev belongs to which port (kernel 6.12 and later). An InfiniBand port without IPoIB has no
+netdev, and verbs events need an open context, which blocks the removal of the device; so the state files of
+such ports are polled.
 
-Both netlink sources stay within one network namespace: in a pod without the host's they are silent.
+Both netlink sources report only their network namespace: in a pod without ``hostNetwork`` they report
+nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from .scan import Unit
 class Times:
     """Seconds that the watch waits.
 
-    ``settle``: between a message and its event. rtnetlink reports a change before the RDMA driver has noticed
-    it (net/core/dev.c, ``__dev_notify_flags``).
+    ``settle``: between a message and its event. rtnetlink reports a change before the RDMA driver handles it
+    (net/core/dev.c, ``__dev_notify_flags``).
     ``pause``: between two batches of events.
-    ``repeat``: after the last change, when ports are read once more; firmware takes its time to train a port.
-    ``poll``, ``poll_after_failure``: between two readings of the state files, a fifth more or less.
-    ``recheck``: between two attempts to open what is closed.
-    ``retry``: the shortest and the longest time until a failed subscription is tried again.
+    ``repeat``: from the last change until ports are read once more, since port training takes time.
+    ``poll``, ``poll_after_failure``: between two readings of the state files, 20% more or less.
+    ``recheck``: between two attempts to open a missing source.
+    ``retry``: the shortest and the longest time until a failed subscription is retried.
     """
 
     settle: float = 0.05
@@ -53,15 +54,15 @@ TIMES = Times()
 
 
 def unannounced_ports(unit: Unit, *, hears_links: bool) -> Iterator[str]:
-    """The state files of those ports of a function whose changes no network interface reports.
+    """The state files of ports whose changes no network interface reports.
 
     Args:
         unit: the function.
-        hears_links: the answer of :func:`devhost.backend.netlink.shares_network_namespace`.
+        hears_links: the result of :func:`devhost.backend.netlink.shares_network_namespace`.
     """
     has_interface = hears_links and bool(unit.function.interfaces or unit.main.netdev)
     for port in unit.main.ports:
-        # IP over InfiniBand is down while nobody set it up, whatever the port does; EFA has no interface
+        # IP over InfiniBand is down until it is configured, unlike its port; EFA has no interface
         if port.link_layer != ETHERNET or not has_interface:
             yield f"{unit.main.path}/ports/{port.number}/state"
 
@@ -69,10 +70,10 @@ def unannounced_ports(unit: Unit, *, hears_links: bool) -> Iterator[str]:
 class PortWatch:
     """Reports when ports should be read again.
 
-    In a recorded tree (see :func:`devhost.backend.sysfs.is_live`) only the polled files are read.
+    In a recorded tree (see :func:`devhost.backend.sysfs.is_live`) it only polls files.
 
     Args:
-        context: of the backend.
+        context: the context of the backend.
         times: how long it waits.
         core: the RDMA core.
         subscribe: opens a netlink subscription.
@@ -90,7 +91,7 @@ class PortWatch:
         self._times = times
         self._core = core or RdmaCore()
         self._subscribe = subscribe
-        # Replaced whole: discover() sets it on its thread, the event loop reads it.
+        # Replaced, never modified: discover() sets it on its thread, the event loop reads it.
         self._files: tuple[str, ...] = ()
 
     def follow(self, files: Sequence[str]) -> None:
@@ -102,9 +103,7 @@ class PortWatch:
         sources: tuple[NetlinkSource, ...] = (Links(), Notifications(self._core))
         if not is_live(self._context.root):
             sources = ()
-            self._context.log.info(
-                "%s is a recorded tree: its links cannot be listened to", self._context.root
-            )
+            self._context.log.info("%s is a recorded tree: link changes are not watched", self._context.root)
         watcher = NetlinkWatcher(
             sources,
             self._context.log,
@@ -133,11 +132,11 @@ class PortWatch:
                 now = await self._context.run_blocking(_read, prefix, files) if files else {}
             except Exception as error:  # noqa: BLE001 - a hung device must not end the other sources
                 if failure.news(str(error)):
-                    self._context.log.warning("reading the state of RDMA ports failed: %s", error)
+                    self._context.log.warning("cannot read the state of RDMA ports: %s", error)
             else:
                 if failure.over():
                     self._context.log.info("the state of RDMA ports can be read again")
-                # a port that is new or gone has had its uevent; here only the state counts
+                # new and removed ports cause uevents; only the state counts here
                 if any(states.get(path, state) != state for path, state in now.items()):
                     watcher.add(PORT)
                 states = now

@@ -62,7 +62,7 @@ MACHINES: dict[Callable[[Path], RdmaTree], dict[str, Expected]] = {
             "issm0 rdma_cm umad0 uverbs0",
             {"portState": "init", "physState": "link_up"},
             numa=1,
-            reason="port 1 is in state init: no subnet manager has set it up",
+            reason="port 1 is in state init: no subnet manager has configured it",
         )
     },
     connectx.infiniband_unplugged: {

@@ -1,10 +1,11 @@
 """What a container gets with a function: device nodes, variables, and the device-info document.
 
-Numbers of groups, uio and verbs devices change when a driver is bound again, so nothing here is remembered.
-What the kernel lists for a function is needed, and all of it: a container never gets a part.
+Numbers of groups, uio and verbs devices change when a driver is bound again, so nothing here is cached. A
+container gets everything that the kernel lists for a function, never a part of it.
 
-The layout: Documentation/driver-api/vfio.rst and uio-howto.rst of the Linux kernel; ``vfio-dev`` below a
-function since Linux 6.1 (drivers/vfio/vfio_main.c), ``/dev/vfio/devices`` and ``/dev/iommu`` since 6.6.
+Layout: Documentation/driver-api/vfio.rst and uio-howto.rst of the Linux kernel; ``vfio-dev`` below a function
+    since
+Linux 6.1 (drivers/vfio/vfio_main.c), ``/dev/vfio/devices`` and ``/dev/iommu`` since 6.6.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from devhost.backend import AllocationError, DeviceNode, Edits
+from devhost.backend import AllocateRequest, AllocationError, DeviceNode, Edits
 from devhost.backend.infiniband import Node, Role, nodes_below, rdma_cm_node
 from devhost.backend.sysfs import Sysfs, natural
 
@@ -25,7 +26,7 @@ CONTAINER, IOMMU = "/dev/vfio/vfio", "/dev/iommu"
 VHOST_NET_NODE, TUN = "/dev/vhost-net", "/dev/net/tun"
 
 _HARMLESS = frozenset({"", "pci-stub", "pcieport", "shpchp"})
-"""Drivers beside which a group stays viable: they set ``driver_managed_dma``, as those of vfio do."""
+"""Drivers that keep a group viable: they set ``driver_managed_dma``, like the vfio drivers."""
 
 _GROUPS = "/sys/kernel/iommu_groups"
 _NO_IOMMU = "vfio-noiommu"
@@ -34,9 +35,9 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the things a function gives: its nodes, and what ``PCIDEVICE_…_INFO`` says of it.
+    """One part of a function: its nodes, and its entry in ``PCIDEVICE_…_INFO``.
 
-    ``provider`` and the keys of ``info`` are the words of sriov-network-device-plugin, whose pods read them.
+    ``provider`` and the keys of ``info`` are those of sriov-network-device-plugin, which pods read.
     """
 
     provider: str
@@ -45,17 +46,17 @@ class Part:
 
 
 class InPod(AllocationError):
-    """What belongs to a function is in a pod's network namespace: it is in use, and nothing is wrong."""
+    """A device of the function is in the network namespace of a pod: it is in use, and healthy."""
 
 
 def parts_of(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterator[Part]:
-    """Everything that a container needs to use a function, as the drivers are now.
+    """Everything that a container needs to use a function with its current drivers.
 
     Args:
-        uses: what it gets beside the function itself: :data:`RDMA`, :data:`VHOST_NET`.
+        uses: what the container gets in addition: :data:`RDMA`, :data:`VHOST_NET`.
 
     Raises:
-        InPod: its RDMA devices are where another container is. That is found out last.
+        InPod: its RDMA devices are in the network namespace of a pod. This is checked last.
         AllocationError: it cannot be used.
     """
     yield from own_parts(sysfs, function)
@@ -66,7 +67,7 @@ def parts_of(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterato
 
 
 def own_parts(sysfs: Sysfs, function: Function) -> Iterator[Part]:
-    """What goes with the driver of a function, whatever else the resource hands out.
+    """What the driver of a function provides, without the additions of a resource.
 
     Raises:
         AllocationError: it cannot be used.
@@ -80,17 +81,17 @@ def own_parts(sysfs: Sysfs, function: Function) -> Iterator[Part]:
 
 
 def vfio(sysfs: Sysfs, function: Function) -> Part:
-    """The group of a function that vfio drives, and the character device of its own where there is one.
+    """The IOMMU group of a function bound to vfio, and its own character device if it has one.
 
-    Without an IOMMU the group's node is ``noiommu-<n>``. The container then gets it by that name, which the
-    kernel's documentation has, and as ``<n>``, where pods of sriov-network-device-plugin look.
+    Without an IOMMU, the node of the group is ``noiommu-<n>``. The container gets it under this documented
+    name, and as ``<n>``, which pods of sriov-network-device-plugin expect.
 
     Raises:
-        AllocationError: it has no group, or another member of it is in the host's hands.
+        AllocationError: it has no group, or the host uses another member of the group.
     """
     group = sysfs.target(f"{function.path}/iommu_group")
     if not _NUMBER.fullmatch(group):
-        raise AllocationError(f"{function.id} has no IOMMU group: is the IOMMU switched on?")
+        raise AllocationError(f"{function.id} has no IOMMU group (is the IOMMU enabled?)")
     plain = f"/dev/vfio/{group}"
     host = group_node(sysfs, group)
     if host != plain:
@@ -108,13 +109,13 @@ def vfio(sysfs: Sysfs, function: Function) -> Part:
 
 
 def group_node(sysfs: Sysfs, group: str) -> str:
-    """The node of an IOMMU group on this machine; another than in a container where there is no IOMMU."""
+    """The node of an IOMMU group on this machine; without an IOMMU, containers use another name."""
     without = sysfs.text(f"{_GROUPS}/{group}/name") == _NO_IOMMU
     return f"/dev/vfio/noiommu-{group}" if without else f"/dev/vfio/{group}"
 
 
 def _own_device(sysfs: Sysfs, path: str) -> str:
-    """The node of a function's own vfio device; empty on kernels without, where only the directory may be."""
+    """The node of a function's own vfio device; empty if the kernel does not support it."""
     for name in sysfs.names(f"{path}/vfio-dev"):
         node = sysfs.node(f"{path}/vfio-dev/{name}", f"/dev/vfio/devices/{name}")
         if sysfs.exists(node):
@@ -123,15 +124,15 @@ def _own_device(sysfs: Sysfs, path: str) -> str:
 
 
 def _check_viable(sysfs: Sysfs, function: Function, group: str) -> None:
-    """Refuses a group that the kernel would not let a program have (Documentation/driver-api/vfio.rst)."""
+    """Refuses a group that the kernel would not give to a program (Documentation/driver-api/vfio.rst)."""
     for member in sysfs.names(f"{_GROUPS}/{group}/devices"):
         if member == function.address:
-            continue  # one that leaves vfio just now is none of the others in the way
+            continue  # its own driver is checked elsewhere
         driver = sysfs.target(f"{_GROUPS}/{group}/devices/{member}/driver")
         if driver not in _HARMLESS and "vfio" not in driver:
             raise AllocationError(
-                f"{function.id} cannot be used: {member}, which is in IOMMU group {group} with it, "
-                f"is bound to {driver}; bind that to vfio-pci too, or to no driver"
+                f"{function.id} cannot be used: {member} in the same IOMMU group {group} is bound to {driver}"
+                " (bind it to vfio-pci, or to no driver)"
             )
 
 
@@ -139,34 +140,34 @@ def uio(sysfs: Sysfs, function: Function) -> Part:
     """The uio device of a function.
 
     Raises:
-        AllocationError: the driver made none.
+        AllocationError: the driver created none.
     """
     name = next((name for name in sysfs.names(f"{function.path}/uio") if name.startswith("uio")), "")
     if not name:
-        raise AllocationError(f"{function.id}: its driver {function.driver} has made no uio device")
+        raise AllocationError(f"{function.id}: its driver {function.driver} created no uio device")
     node = sysfs.node(f"{function.path}/uio/{name}", f"/dev/{name}")
     return Part("uio", (DeviceNode(node),), {"mount": node})
 
 
 def rdma(sysfs: Sysfs, function: Function) -> Part | None:
-    """The nodes of all RDMA devices of a function, and the connection manager's; ``None`` if it has none.
+    """The nodes of all RDMA devices of a function, and of the connection manager; ``None`` without RDMA.
 
-    ``rdma_dev`` is the first of :func:`rdma_devices` alone, as programs take it (``ib_write_bw -d``), and a
-    node that is named beside it is that device's own where it has one of the kind.
+    ``rdma_dev`` is only the first of :func:`rdma_devices`, since programs take one (``ib_write_bw -d``). The
+    other entries name nodes of this device if it has a node of the kind.
 
     Raises:
         InPod: its RDMA devices are in another network namespace.
-        AllocationError: they cannot be opened.
+        AllocationError: they have no uverbs node.
     """
     found = list(nodes_below(sysfs, function.path))
     names = _in_order(sysfs, function, found)
     if not names and not found:
         return None
     opened = _opened(found)
-    if not names or (opened and opened.isdisjoint(names)):  # a companion may have stayed here
+    if not names or (opened and opened.isdisjoint(names)):  # a companion may have stayed
         raise InPod(f"the RDMA device of {function.id} is in the network namespace of a pod")
     if not any(node.role is Role.UVERBS for node in found):
-        raise AllocationError(f"{function.id} has no uverbs node: is module ib_uverbs loaded?")
+        raise AllocationError(f"{function.id} has no uverbs node (is module ib_uverbs loaded?)")
     if path := rdma_cm_node(sysfs):
         found.append(Node(Role.RDMA_CM, path, "", ""))
     info = {"rdma_dev": names[0]}
@@ -178,8 +179,8 @@ def rdma(sysfs: Sysfs, function: Function) -> Part | None:
 def rdma_devices(sysfs: Sysfs, function: Function) -> list[str]:
     """The RDMA devices of a function in this network namespace, those that programs open first.
 
-    The others are companions without verbs, such as the ``smi`` device beside an XDR adapter, which only
-    carries management datagrams (kernel, drivers/infiniband/core/uverbs_main.c, ``ib_uverbs_add_one``).
+    The others are companions without verbs, such as the ``smi`` device of an XDR adapter, which only
+    transports management datagrams (kernel, drivers/infiniband/core/uverbs_main.c, ``ib_uverbs_add_one``).
     """
     return _in_order(sysfs, function, nodes_below(sysfs, function.path))
 
@@ -191,32 +192,32 @@ def _in_order(sysfs: Sysfs, function: Function, found: Iterable[Node]) -> list[s
 
 
 def _opened(found: Iterable[Node]) -> set[str]:
-    """The RDMA devices that have verbs, also those in another network namespace."""
+    """The RDMA devices with verbs, also those in another network namespace."""
     return {node.ib_device for node in found if node.role is Role.UVERBS and node.ib_device}
 
 
 def vhost_net() -> Part:
-    """What a program needs to pass packets to the kernel (DPDK, "Virtio_user as Exceptional Path")."""
+    """The nodes for passing packets to the kernel (DPDK, "Virtio_user as Exceptional Path")."""
     nodes = (DeviceNode(VHOST_NET_NODE), DeviceNode(TUN))
     return Part("vhost", nodes, {"net-mount": VHOST_NET_NODE, "tun-mount": TUN})
 
 
 def vhost_vdpa(sysfs: Sysfs, function: Function) -> Part | None:
-    """The node of a function's vDPA device; ``None`` if it has none that programs drive.
+    """The node of a function's vDPA device; ``None`` if it has none for programs.
 
     Raises:
-        AllocationError: the driver made none.
+        AllocationError: the driver created none.
     """
     if function.vdpa is None or sysfs.target(f"{function.vdpa.path}/driver") != "vhost_vdpa":
         return None
     node = vdpa_path(sysfs, function)
     if not node:
-        raise AllocationError(f"{function.id}: vhost_vdpa has made no device of {function.vdpa.name}")
+        raise AllocationError(f"{function.id}: vhost_vdpa created no device for {function.vdpa.name}")
     return Part("vdpa", (DeviceNode(node),), {"mount": node})
 
 
 def vdpa_path(sysfs: Sysfs, function: Function) -> str:
-    """Where programs find a vDPA device: the node of ``vhost-vdpa-<n>``, or the virtio device in sysfs."""
+    """The path of a vDPA device: the node of ``vhost-vdpa-<n>``, or the virtio device in sysfs."""
     if function.vdpa is None:
         return ""
     for name in sorted(sysfs.names(function.vdpa.path), key=natural):
@@ -227,21 +228,29 @@ def vdpa_path(sysfs: Sysfs, function: Function) -> str:
     return ""
 
 
-VARIABLE = "PCIDEVICE"
-"""With the resource's name behind it: the ids of the functions. With ``_INFO`` behind that: what they give,
-as JSON. Both are the names that sriov-network-device-plugin uses, whose pods and programs read them."""
+VARIABLE, INFO = "PCIDEVICE", "INFO"
+"""Prefix of the variable with the ids of the functions, and suffix of the one that describes them in JSON.
 
-KUBEVIRT = "PCI_RESOURCE_{RESOURCE-}"
-"""KubeVirt's virt-launcher looks for the addresses of host devices here (its ``ResourceNameToEnvVar``, which
-leaves hyphens as they are)."""
+sriov-network-device-plugin uses the same names, with hyphens, and pods and programs read them.
+"""
+
+KUBEVIRT = "PCI_RESOURCE"
+"""Prefix of the variable in which KubeVirt's virt-launcher looks for the addresses of host devices.
+
+Its ``ResourceNameToEnvVar`` keeps hyphens.
+"""
 
 
-def edits(sysfs: Sysfs, functions: Sequence[Function], use: SriovUse) -> Edits:
-    """Everything one container needs in order to use these functions.
+def edits(sysfs: Sysfs, functions: Sequence[Function], request: AllocateRequest) -> Edits:
+    """Everything that one container needs to use these functions.
+
+    Args:
+        functions: those of the devices of ``request``.
 
     Raises:
-        AllocationError: one of them cannot be used as it is now.
+        AllocationError: a function cannot be used as it is now.
     """
+    use: SriovUse = request.options
     ordered = sorted(functions, key=lambda function: natural(function.id))
     for function in ordered:
         _check_unchanged(sysfs, function)
@@ -250,28 +259,29 @@ def edits(sysfs: Sysfs, functions: Sequence[Function], use: SriovUse) -> Edits:
     ids = ",".join(parts)
     info = json.dumps({name: _info(name, own, use) for name, own in parts.items()}, sort_keys=True)
     env = {}
-    for resource in ("{RESOURCE}", "{RESOURCE-}"):  # the one shells can expand, and the peer's own
-        env[f"{VARIABLE}_{resource}"] = ids
-        env[f"{VARIABLE}_{resource}_INFO"] = info
-    if use.kubevirt:
-        env |= _kubevirt([function for function in ordered if function.uses_vfio])
+    for keep_hyphens in (False, True):  # shells can expand the first, pods may expect the second
+        env[request.variable(VARIABLE, keep_hyphens=keep_hyphens)] = ids
+        env[request.variable(VARIABLE, INFO, keep_hyphens=keep_hyphens)] = info
+    addresses = [function.address for function in ordered if function.uses_vfio]
+    if use.kubevirt and addresses:
+        env[request.variable(KUBEVIRT, keep_hyphens=True)] = ",".join(addresses)
     return Edits(tuple(given), env=env)
 
 
 def _check_unchanged(sysfs: Sysfs, function: Function) -> None:
-    """Refuses a function that is not what the plan took it for: the pod would get what it did not ask for."""
+    """Refuses a function whose driver changed since it was selected."""
     if not sysfs.exists(function.path):
         raise AllocationError(f"{function.id} is gone")
     driver = sysfs.target(f"{function.path}/driver")
     if driver != function.driver:
         before = f"; it was bound to {function.driver}" if function.driver else ""
-        raise AllocationError(f"{function.id} is bound to {driver or 'no driver'} now{before}")
+        raise AllocationError(f"{function.id} is now bound to {driver or 'no driver'}{before}")
 
 
 def _nodes(part: Part, use: SriovUse) -> Sequence[DeviceNode]:
-    """The nodes of a part; for KubeVirt those of vfio with the permissions that its own plugin gives.
+    """The nodes of a part; for KubeVirt, vfio nodes have the permissions ``mrw`` as from its own plugin.
 
-    They are ``mrw`` (its ``formatVFIODeviceSpecs``, pkg/virt-handler/device-manager/pci_device.go).
+    See its ``formatVFIODeviceSpecs``, pkg/virt-handler/device-manager/pci_device.go.
     """
     if not use.kubevirt or part.provider != "vfio":
         return part.nodes
@@ -279,31 +289,27 @@ def _nodes(part: Part, use: SriovUse) -> Sequence[DeviceNode]:
 
 
 def _info(name: str, parts: Sequence[Part], use: SriovUse) -> Mapping[str, Mapping[str, str]]:
-    """What the variable tells of one function: by provider, as the peer's pods expect it."""
+    """The entry of one function in the variable, by provider, as in sriov-network-device-plugin."""
     info = {"generic": {"deviceID": name}} | {part.provider: dict(part.info) for part in parts}
     extra = use.info.get("*", {}) | use.info.get(name, {})
     return info | {"extra": extra} if extra else info
 
 
-def _kubevirt(functions: Sequence[Function]) -> dict[str, str]:
-    return {KUBEVIRT: ",".join(function.address for function in functions)} if functions else {}
-
-
 VERSION = "1.1.0"
-"""The version of the specification that the documents keep to."""
+"""The version of the device-info specification."""
 
 
 def document(
     sysfs: Sysfs, function: Function, representor: str, use: SriovUse
 ) -> Mapping[str, object] | None:
-    """The document of a function; ``None`` for one that no network plugin has to do with.
+    """The document of a function for network plugins; ``None`` if it needs none.
 
-    That is one that is no network adapter, and a scalable function without a vDPA device: the specification
-    has only a PCI address to tell functions by.
+    Functions that are not network adapters have none. Neither have scalable functions without a vDPA device,
+    because the specification identifies functions by PCI address.
 
     Args:
-        representor: the interface that stands for it in an embedded switch; empty without one.
-        use: what the container gets with it.
+        representor: its representor in an embedded switch; empty without one.
+        use: the options of the resource.
     """
     if not function.is_network:
         return None

@@ -1,4 +1,4 @@
-"""What a configuration can say of a function: the declaration of its attributes, and their values."""
+"""The attributes of a function, and their values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, Interface,
 from .netlink import MODES
 
 LINK_TYPES = {ETHERNET: "ether", INFINIBAND: "infiniband"}
-"""Words for the kinds of interface, as ``ip link`` writes them."""
+"""Names of interface types, as ``ip link`` prints them."""
 
 OPERATIONAL_STATES = ("up", "down", "lowerlayerdown", "dormant", "testing", "notpresent", "unknown")
-"""What ``operstate`` can say (RFC 2863; kernel, net/core/net-sysfs.c)."""
+"""Values of ``operstate`` (RFC 2863; kernel, net/core/net-sysfs.c)."""
 
 ATTRIBUTES = {
     "kind": Attribute(
@@ -22,70 +22,64 @@ ATTRIBUTES = {
     ),
     "vendor": Attribute(str, "vendor id of the PCI function", "8086", hex=True),
     "device": Attribute(str, "device id of the PCI function", "1889", hex=True),
-    "subsystemVendor": Attribute(
-        str, "vendor id of the subsystem, mostly the board's maker", "8086", hex=True
-    ),
+    "subsystemVendor": Attribute(str, "vendor id of the subsystem, usually of the board", "8086", hex=True),
     "subsystemDevice": Attribute(str, "device id of the subsystem", "0000", hex=True),
     "pciClass": Attribute(str, "class, subclass and interface, six hex digits", "020000", hex=True),
-    "driver": Attribute(str, "driver it is bound to", "vfio-pci"),
-    "pciBusID": Attribute(str, "address of the PCI function it is or lies on", "0000:3b:02.3", hex=True),
-    "pcieRoot": Attribute(str, "PCI root complex it is below", "pci0000:3a", hex=True),
-    "numaNode": Attribute(int, "NUMA node it is near", 0),
+    "driver": Attribute(str, "kernel driver", "vfio-pci"),
+    "pciBusID": Attribute(str, "address of its PCI function", "0000:3b:02.3", hex=True),
+    "pcieRoot": Attribute(str, "PCI root complex", "pci0000:3a", hex=True),
+    "numaNode": Attribute(int, "NUMA node", 0),
     "iommuGroup": Attribute(int, "number of its IOMMU group", 42),
-    "acpiIndex": Attribute(int, "number that the firmware gives to a device of the board", 1),
+    "acpiIndex": Attribute(int, "number that the firmware gives an onboard device", 1),
     "pfName": Attribute(
         str,
-        "network interface of the physical function that it is a part of; kept while in a pod",
+        "network interface of its physical function; kept while in a pod",
         "ens1f0np0",
     ),
     "pfNames": Attribute(
-        list, "all network interfaces of that function, one for each of its ports", ("ens1f0np0",)
+        list, "all network interfaces of its physical function, one for each port", ("ens1f0np0",)
     ),
-    "pfPciBusID": Attribute(
-        str, "address of the physical function it is a part of", "0000:3b:00.0", hex=True
-    ),
+    "pfPciBusID": Attribute(str, "address of its physical function", "0000:3b:00.0", hex=True),
     "vfIndex": Attribute(int, "number of a virtual function, from 0", 3),
-    "sfNum": Attribute(int, "number that a scalable function was given by whoever made it", 88),
-    "totalVfs": Attribute(int, "how many virtual functions a physical one can have", 64),
-    "numVfs": Attribute(int, "how many virtual functions a physical one has", 8),
+    "sfNum": Attribute(int, "user-defined number of a scalable function", 88),
+    "totalVfs": Attribute(int, "largest number of virtual functions of a physical one", 64),
+    "numVfs": Attribute(int, "current number of virtual functions of a physical one", 8),
     "netDevs": Attribute(
-        list, "its own network interfaces, without representors; kept while in a pod", ("ens1f0v3",)
+        list, "its network interfaces, without representors; kept while in a pod", ("ens1f0v3",)
     ),
     "mac": Attribute(
         str,
-        "hardware address of the first interface, else the one set for a virtual function",
+        "hardware address of its first interface, else the one set for a virtual function",
         "02:00:5e:10:00:01",
         hex=True,
     ),
     "linkType": Attribute(
         str,
-        "of its interface, else of its physical function",
+        "type of its interface, else of that of its physical function",
         "ether",
         words=tuple(LINK_TYPES.values()),
     ),
     "linkState": Attribute(str, "operational state of its first interface", "up", words=OPERATIONAL_STATES),
-    "mtu": Attribute(int, "bytes in one packet of its first interface; kept while in a pod", 1500),
-    "eswitchMode": Attribute(
-        str, "mode of the embedded switch it belongs to", "switchdev", words=tuple(MODES.values())
-    ),
-    "representor": Attribute(str, "interface that stands for it in the embedded switch", "ens1f0npf0vf3"),
+    "mtu": Attribute(int, "MTU of its first interface; kept while in a pod", 1500),
+    "eswitchMode": Attribute(str, "mode of its embedded switch", "switchdev", words=tuple(MODES.values())),
+    "representor": Attribute(str, "its representor in the embedded switch", "ens1f0npf0vf3"),
     "isRdma": Attribute(bool, "whether it has RDMA devices", True),
     "rdmaDevices": Attribute(list, "names of its RDMA devices", ("mlx5_3",)),
     "pKey": Attribute(str, "partition key of index 0 on its first InfiniBand port", "0x7fff", hex=True),
     "vdpaType": Attribute(
-        str, "who uses its vDPA device, by the driver of that", "vhost", words=tuple(VDPA_TYPES.values())
+        str, "type of its vDPA device, by driver", "vhost", words=tuple(VDPA_TYPES.values())
     ),
     "ddpProfile": Attribute(
-        str, "name of the DDP package that an Intel adapter has loaded", "GTPv1-C/U IPv4/IPv6 payload"
+        str, "DDP package that an Intel adapter has loaded", "GTPv1-C/U IPv4/IPv6 payload"
     ),
 }
-"""The declaration of the backend's attributes."""
+"""The attributes of the backend."""
 
 _ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 
 
 def of_function(function: Function, look: Snapshot, facts: Facts) -> dict[str, AttributeValue]:
-    """All attributes of a function; what is not known is left out."""
+    """All known attributes of a function."""
     found: dict[str, AttributeValue] = {"kind": function.kind.value, "isRdma": bool(function.rdma_devices)}
     found.update((name, text) for name, text in _texts(function, look, facts) if text)
     found.update((name, number) for name, number in _numbers(function) if number is not None)
@@ -152,5 +146,5 @@ def _state(interface: Interface | None) -> str:
 
 
 def _mode(whole: Function) -> str:
-    """What sysfs alone can tell: only a switch that is in use has representors."""
+    """The switch mode by sysfs alone: only a switch in use has representors."""
     return "switchdev" if whole.kind is Kind.PHYSICAL and whole.representors else ""

@@ -1,8 +1,8 @@
-"""The backend: joins what the scan and netlink tell, and answers the core.
+"""The backend: combines scans and netlink into devices.
 
-Who makes what of a :class:`~.model.Function` and its :class:`~.model.Facts`: :mod:`.attributes` what
-``where`` can say, :mod:`.health` the verdict, :mod:`.allocation` what a container gets and what CNI
-plugins read, :mod:`.provisioning` the virtual functions themselves. Each is one call below.
+Other modules derive everything from a :class:`~.model.Function` and its :class:`~.model.Facts`:
+:mod:`.attributes` for ``where``, :mod:`.health`, :mod:`.allocation` what containers and CNI plugins get,
+:mod:`.provisioning` the virtual functions themselves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .watch import network_events
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """All that a device is made of."""
+    """Everything that determines a device."""
 
     function: Function
     whole: Function | None
@@ -53,13 +53,19 @@ class _Basis:
 
 
 class Sriov(Backend):
-    """SR-IOV: physical, virtual and scalable functions."""
+    """SR-IOV: physical, virtual and scalable functions.
+
+    Args:
+        sysfs: the tree to read.
+        network: facts that only netlink knows.
+        bursts: waits until a burst of changes is over.
+    """
 
     name = "sriov"
     Options = SriovOptions
     ResourceOptions = SriovUse
     attributes = ATTRIBUTES
-    discover_deadline = 30.0  # a look waits for the end of a burst, then for the process that asks netlink
+    discover_deadline = 30.0  # a scan waits for the end of a burst, then for the netlink process
     subsystems = (
         "pci",
         "net",
@@ -78,16 +84,17 @@ class Sriov(Backend):
         options: SriovOptions,
         context: Context,
         *,
+        sysfs: Sysfs | None = None,
         network: Network | None = None,
         bursts: BurstWait | None = None,
     ) -> None:
         super().__init__(options, context)
-        self._sysfs = Sysfs(context.root)
+        self._sysfs = sysfs or Sysfs(context.root)
         self._scan = Scan(self._sysfs)
         self._bursts = bursts or BurstWait(self._sysfs, ignore_ports=options.ignore_port_state)
         self._network = network or Network(self._sysfs, context, options.node_addresses)
         self._readiness = Readiness(self._sysfs)
-        # Replaced whole, never changed: probe(), allocate() and watch() read it on other threads.
+        # Replaced, never modified: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
         self._look = Snapshot()
         self._provisioner = Provisioner(
@@ -100,14 +107,14 @@ class Sriov(Backend):
         )
 
     def notice(self, event: Event) -> None:
-        """Notes an event; see :meth:`devhost_sriov.scan.Scan.notice` for what each kind concerns."""
+        """Notes an event; see :meth:`devhost_sriov.scan.Scan.notice` for its scope."""
         self._scan.notice(event)
         self._network.notice(event)
         self._bursts.notice(event)
         self._readiness.notice(event)
 
     def discover(self) -> list[Device]:
-        """Every function that could be handed out, and those that are withheld, with the reason.
+        """Every function, also those that are withheld.
 
         Raises:
             OSError: sysfs cannot be listed.
@@ -127,13 +134,13 @@ class Sriov(Backend):
         """What a container needs to use these functions.
 
         Raises:
-            AllocationError: one is gone, or cannot be used as it is now.
+            AllocationError: a function is gone, or cannot be used as it is now.
         """
         functions = [self._basis(device).function for device in request.devices]
-        return edits(self._sysfs, functions, request.options)
+        return edits(self._sysfs, functions, request)
 
     def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
-        """What network plugins are told of a function.
+        """The device-info document of a function for network plugins.
 
         Raises:
             AllocationError: it is gone.
@@ -143,27 +150,27 @@ class Sriov(Backend):
         return document(self._sysfs, basis.function, representor, request.options)
 
     def provision(self) -> None:
-        """Makes, binds and removes virtual functions as the options say.
+        """Creates, binds and removes virtual functions according to the options.
 
         Raises:
             NotYet: it waits for pods, or for hardware.
-            BackendError: something is refused.
+            BackendError: the kernel or a rule refuses a change.
         """
         self._provisioner.run()
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """Which functions answer no more."""
-        dead = unhealthy("its configuration space reads as ones: it has failed, or lost its link")
+        """The functions that do not respond."""
+        dead = unhealthy("its configuration space reads as ones: it failed or lost its link")
         made = self._made
         paths = {device.id: made[device.id][0].function.path for device in devices if device.id in made}
         return {name: dead for name, path in paths.items() if self._sysfs.is_dead(path)}
 
     def close(self) -> None:
-        """Ends the process that asks netlink, if there is one."""
+        """Ends the netlink process, if there is one."""
         self._network.close()
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Changes of links, routes and embedded switches, which udev does not tell of."""
+        """Changes of links, routes and embedded switches, which cause no uevent."""
         async with aclosing(network_events(self.context, self._network)) as events:
             async for event in events:
                 yield event
@@ -190,7 +197,7 @@ class Sriov(Backend):
             function.id in self._provisioner.leaving,
         )
         before = self._made.get(function.id)
-        # an unchanged device is the same object, which costs the core nothing to compare
+        # an unchanged device stays the same object, which the core compares by identity
         return before if before and before[0] == basis else (basis, self._device(basis, look))
 
     def _device(self, basis: _Basis, look: Snapshot) -> Device:
@@ -216,16 +223,16 @@ class Sriov(Backend):
             is_one = function.num_vfs + function.num_sfs == 1
             return f"it has {' and '.join(parts)}, which {'is' if is_one else 'are'} offered instead"
         if basis.is_leaving:
-            return "its physical function is about to have other virtual functions"
+            return "the virtual functions of its physical function are about to change"
         if basis.in_use and not self.options.allow_in_use:
-            return f"{basis.in_use}; backends.sriov.allowInUse offers it all the same"
+            return f"{basis.in_use}; set backends.sriov.allowInUse to offer it"
         return None
 
     def _claims(self, function: Function) -> frozenset[str]:
-        """What a function uses up: itself, and its IOMMU group when a program gets that."""
+        """Claims of a function: itself, and its IOMMU group if a program gets that."""
         if function.kind is Kind.SCALABLE:
             return frozenset((claim.auxiliary(function.id),))
         own = {claim.pci(function.address)}
-        if function.uses_vfio and (group := function.iommu_group).isdecimal():
+        if function.uses_vfio and (group := function.iommu_group).isascii() and group.isdecimal():
             own |= {claim.iommu_group(group), claim.node(group_node(self._sysfs, group))}
         return frozenset(own)

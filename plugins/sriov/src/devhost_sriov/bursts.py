@@ -1,8 +1,8 @@
-"""Waits until a burst of changes is over: functions are made, bound and removed one by one.
+"""Waits until a burst of changes is over, since functions are created, bound and removed one by one.
 
-The kernel reports each: eight virtual functions are eight times ``add``, a little later eight times
-``bind``. A scan in between would list first one of them, then three, then all. Many adapters also restart
-their port before they have the first one: until it has its carrier again, none of them is healthy.
+The kernel reports each step: eight virtual functions cause eight ``add`` events, and later eight ``bind``
+events. A scan in between would list some of them. Many adapters also restart their port before the first
+virtual function appears: until the port has its carrier again, none of them is healthy.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from .health import lacks_carrier
 from .scan import AUXILIARY_BUS, PCI_BUS, FunctionReader
 
 QUIET = 0.3
-"""Seconds without a change after which a burst is over. Between the last virtual function and the first of
-their drivers, whose module udev has to load, there were 0.14 s (Linux 6.12, igb); big adapters take about as
-long for each function."""
+"""Seconds without a change after which a burst is over.
+
+Between the last virtual function and the first driver, whose module udev loads, 0.14 s were measured (Linux
+6.12, igb). Large adapters take about as long for each function.
+"""
 
 ROUNDS = 25
-"""How often that is waited for; what exists by then is shown, well before the deadline of a scan."""
+"""Limit of such pauses, well within the deadline of a scan; then the current functions are listed."""
 
 _ACTIONS = frozenset({"add", "remove", "bind", "unbind"})
 _BUSES = {"pci": PCI_BUS, "auxiliary": AUXILIARY_BUS}
 
 
 class BurstWait:
-    """Used by the thread that scans.
+    """Waits for the end of bursts. Used by the thread that scans.
 
     Args:
-        sysfs: where the buses are.
-        ignore_ports: whether nobody asks for the carrier of a port.
+        sysfs: the tree with the buses.
+        ignore_ports: whether the carrier of ports does not matter.
         quiet: seconds without a change after which a burst is over.
-        sleep: waits for so many seconds.
+        sleep: waits for this number of seconds.
     """
 
     def __init__(
@@ -54,24 +56,23 @@ class BurstWait:
         self._last: dict[str, str] | None = None
 
     def notice(self, event: Event) -> None:
-        """Notes an event that may be one of many."""
-        # a function that is taken away loses what hangs on it first: its interface, its RDMA device
+        """Notes an event that may belong to a burst."""
+        # a function that is removed first loses its interface and its RDMA device
         loses = event.action == "remove" and event.sys_path.startswith("/sys/devices/pci")
         self._is_due |= loses or (event.subsystem in _BUSES and event.action in _ACTIONS)
 
     def wait(self, known: Collection[str]) -> None:
-        """Returns when nothing comes, goes or changes its driver any longer; at once where nothing did.
+        """Returns when no function appears, disappears or changes its driver any longer.
 
-        Virtual functions that are new are waited for until the port they lie on has its carrier; at the first
-        time none is.
+        Also waits until the ports of new virtual functions have their carrier, except at the first call.
 
         Args:
-            known: the ids of the functions that are not new.
+            known: the ids of functions that are not new.
 
         Raises:
             OSError: a bus cannot be listed.
         """
-        # udev tells of a function when its rules are done, and a look for another reason may come before that
+        # udev reports a function after its rules, so a scan for another reason may be earlier
         before = self._bound()
         is_due = self._is_due or self._last not in (None, before)
         self._is_due = False
@@ -85,7 +86,7 @@ class BurstWait:
         self._last = before
 
     def _lack_carrier(self, paths: Iterable[str]) -> bool:
-        """Whether any of these lies on a physical function whose ports have no carrier."""
+        """Whether the physical function of any of these has no carrier on its ports."""
         if self._ignore_ports:
             return False
         wholes = {self._sysfs.target(f"{path}/physfn") for path in paths} - {""}
@@ -94,7 +95,7 @@ class BurstWait:
         return any(whole is not None and lacks_carrier(whole.interfaces) for whole in found)
 
     def _bound(self) -> dict[str, str]:
-        """Everything on the buses, with its driver."""
+        """All devices on the buses, with their drivers."""
         return {
             path: self._sysfs.target(f"{path}/driver")
             for bus in _BUSES.values()

@@ -1,9 +1,9 @@
-"""Whether a function is healthy, and whether a container could get it now.
+"""The health of functions, and whether a container could get them now.
 
-One whose interface or RDMA device is in a pod's network namespace is healthy: it is where it belongs.
+A function whose interface or RDMA device is in the network namespace of a pod is healthy.
 
-Looked at again only for functions that were read again and for those in one IOMMU group with them, for
-hundreds of functions have thousands of files. What is asked is what Allocate asks, so the two never disagree.
+Only functions that were read again, and others in their IOMMU groups, are checked again, because hundreds of
+functions have thousands of files. The checks are those of Allocate, so both always agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .options import RDMA, VHOST_NET
 from .scan import MOST_PLACES, place_of
 
 _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
-"""States in which an interface that is set up passes nothing (RFC 2863, ``operstate``)."""
+"""States of an enabled interface without carrier (RFC 2863, ``operstate``)."""
 
 
 def verdict(function: Function, whole: Function | None, lack: str, *, ignore_ports: bool) -> Health:
@@ -29,9 +29,9 @@ def verdict(function: Function, whole: Function | None, lack: str, *, ignore_por
 
     Args:
         function: the function itself.
-        whole: the physical function that it is a part of; ``None`` if it is a whole, or that is gone.
-        lack: why a container could not get it now; empty if it could.
-        ignore_ports: whether one whose port has no carrier is healthy too.
+        whole: its physical function; ``None`` for a physical function, or if that is gone.
+        lack: why a container cannot get it now; empty if it can.
+        ignore_ports: whether a function whose port has no carrier is healthy.
     """
     if function.kind is not Kind.PHYSICAL and whole is None:
         return unhealthy(f"its physical function {function.parent} is gone")
@@ -45,7 +45,7 @@ def verdict(function: Function, whole: Function | None, lack: str, *, ignore_por
 
 
 def lacks_carrier(ports: Sequence[Interface]) -> bool:
-    """Whether no port has a carrier. One that nobody has set up tells nothing of its cable."""
+    """Whether no port has a carrier. A port that is not enabled does not show its carrier."""
     return bool(ports) and all(port.is_set_up and port.state in _NO_CARRIER for port in ports)
 
 
@@ -58,15 +58,15 @@ def _carrier(ports: Sequence[Interface], *, own: bool) -> Health:
 
 
 _MODULES = {allocation.CONTAINER: "vfio", allocation.VHOST_NET_NODE: "vhost_net", allocation.TUN: "tun"}
-"""What makes the nodes that belong to no function."""
+"""The modules that create nodes that belong to no function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """Why a container could not get one function; texts are empty, and ``uses`` has no key, where it could.
+    """Why a container cannot get one function; ``itself`` is empty, and ``uses`` has no key, if it can.
 
-    ``itself`` is about the function whatever it is used for, ``uses`` about what some resources hand out
-    beside it, by their words for that.
+    ``itself`` is about the function for every use, ``uses`` about additions of some resources, by option
+    name.
     """
 
     itself: str = ""
@@ -74,11 +74,11 @@ class Lacks:
 
 
 LACKS_NOTHING = Lacks()
-"""It could get it, for every use."""
+"""A container can get it for every use."""
 
 
 class Readiness:
-    """What functions lack. Used by one thread."""
+    """Determines what functions lack. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -87,9 +87,9 @@ class Readiness:
         self._places: set[str] = set()
 
     def notice(self, event: Event) -> None:
-        """Notes the function that something happened to, and what may be in a group with others.
+        """Notes the function of an event, and PCI functions that may share a group with others.
 
-        The latter whether or not it is a device of this backend.
+        The latter need not be devices of this backend.
         """
         if (place := place_of(event.sys_path)) and len(self._places) < MOST_PLACES:
             self._places.add(place)
@@ -97,7 +97,7 @@ class Readiness:
             self._touched.add(event.sys_path)
 
     def lacks(self, look: Snapshot) -> dict[str, Lacks]:
-        """Why a container could not get each function, by id."""
+        """What each function lacks, by id."""
         fresh = {name for name, one in look.functions.items() if look.everything or self._is_new(one)}
         groups = {look.functions[name].iommu_group for name in fresh}
         groups.update(self._sysfs.target(f"{path}/iommu_group") for path in self._touched)
@@ -132,7 +132,7 @@ class Readiness:
                 for node in part.nodes:
                     if node.required and not self._sysfs.exists(node.path):
                         module = _MODULES.get(node.path)
-                        hint = f": is module {module} loaded?" if module else ""
+                        hint = f" (is module {module} loaded?)" if module else ""
                         return f"{node.path} does not exist{hint}"
         except allocation.InPod:
             return ""
@@ -142,7 +142,7 @@ class Readiness:
 
 
 def _for_vhost_net(lacks: Lacks, reason: str) -> Lacks:
-    """The same with what is said of vhost-net, which no function has for itself."""
+    """``lacks`` with the reason for vhost-net, which is common to all functions."""
     if lacks.uses.get(VHOST_NET, "") == reason:
         return lacks
     others = {use: why for use, why in lacks.uses.items() if use != VHOST_NET}

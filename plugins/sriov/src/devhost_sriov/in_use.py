@@ -1,13 +1,13 @@
-"""Why the node itself uses a function: routes, addresses and mounted file systems.
+"""Functions that the node itself uses: for routes, addresses and mounted file systems.
 
-A default route names the interface on top: a bond, a bridge, a VLAN. What is in use is all that lies below.
+A default route names the topmost interface: a bond, a bridge, a VLAN. All interfaces below it are in use.
 
-sysfs and ``/proc/<pid>/net`` each show one network namespace, whoever reads them: so a root that has the
-node's own ``/proc`` and ``/sys`` tells the truth to a process in another namespace, and a recorded tree tells
-it anywhere. Formats: net/ipv4/fib_trie.c, net/ipv6/route.c and net/ipv6/addrconf.c of the Linux kernel.
+sysfs and ``/proc/<pid>/net`` each show one network namespace to every reader. So a root with the node's
+``/proc`` and ``/sys`` is right for a process in another namespace, and a recorded tree is right everywhere.
+Formats: net/ipv4/fib_trie.c, net/ipv6/route.c and net/ipv6/addrconf.c of the Linux kernel.
 
-A controller that can have virtual functions is a device of this backend; the one with the node's root file
-system is one too. Whoever gets a function may give it another driver, so it would be gone under the node.
+Controllers that can have virtual functions are devices of this backend, including the one with the node's
+root file system. A container may bind its function to another driver, so the node would lose it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from devhost.backend.sysfs import Sysfs
 from .model import Function
 
 MAIN_TABLE = 254
-"""The routing table that is asked unless a rule says otherwise (``RT_TABLE_MAIN``, linux/rtnetlink.h)."""
+"""The default routing table (``RT_TABLE_MAIN``, linux/rtnetlink.h)."""
 
 WIDEST = 1
-"""Longest prefix of what counts as a default route: VPNs set two routes to half of all addresses each."""
+"""Longest prefix of a default route: VPNs set two routes, each to half of all addresses."""
 
 OVS = "ovs-system"
-"""The interface that all ports of Open vSwitch's kernel datapath have above them, whatever their bridge."""
+"""The interface above all ports of Open vSwitch's kernel datapath, for all bridges."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultRoute:
-    """A default route: ``family`` is 4 or 6, ``interface`` the one through which it leaves."""
+    """A default route: ``family`` is 4 or 6, ``interface`` the outgoing one."""
 
     family: int
     interface: str
@@ -50,15 +50,15 @@ class DefaultRoute:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the node's network is set up to do: its default routes, and who has which address."""
+    """The default routes of the node, and the addresses of its interfaces."""
 
     routes: frozenset[DefaultRoute] = frozenset()
     addresses: frozenset[tuple[str, str]] = frozenset()
-    """Address as text, and the name of the interface that has it."""
+    """Address as text, and the name of its interface."""
 
 
 Neighbours = Callable[[str], Sequence[str]]
-"""Gives names of interfaces for that of one."""
+"""Returns the names of interfaces related to one."""
 
 
 def carriers(
@@ -67,10 +67,10 @@ def carriers(
     """Why an interface is in use, by its name: ``"it carries the IPv4 default route, through bond0"``.
 
     Args:
-        traffic: of the node.
-        node_addresses: those that the kubelet uses; any spelling.
-        lower: gives the interfaces directly below one: a bond's members, what a VLAN is on.
-        on_switch: gives the ports of a software switch for an interface of its own that has none below.
+        traffic: the traffic of the node.
+        node_addresses: the addresses that the kubelet uses, in any spelling.
+        lower: returns the interfaces directly below one, such as members of a bond.
+        on_switch: returns the ports of a software switch for its internal interface.
     """
     found: dict[str, str] = {}
     for root, what in _roots(traffic, node_addresses).items():
@@ -80,7 +80,7 @@ def carriers(
 
 
 def normal(address: str) -> str:
-    """The one spelling of an address; what is none stays as it is, and so equals no address."""
+    """The canonical spelling of an address; other texts are unchanged, and equal no address."""
     try:
         return str(ipaddress.ip_address(address.partition("%")[0]))
     except ValueError:
@@ -97,7 +97,7 @@ def is_address(text: str) -> bool:
 
 
 def _roots(traffic: Traffic, node_addresses: Collection[str]) -> dict[str, str]:
-    """What the interfaces on top do for the node, by name."""
+    """What the topmost interfaces do for the node, by name."""
     carried: dict[str, list[str]] = {}
     for route in sorted(traffic.routes, key=lambda one: (one.table != MAIN_TABLE, one.family, one.table)):
         carried.setdefault(route.interface, []).append(str(route))
@@ -111,7 +111,7 @@ def _roots(traffic: Traffic, node_addresses: Collection[str]) -> dict[str, str]:
 
 
 def _below(root: str, first: Sequence[str], lower: Neighbours) -> list[tuple[str, tuple[str, ...]]]:
-    """The interface itself and all below it, each with those above it, the nearest first."""
+    """The interface and all below it, each with those above it, nearest first."""
     found: dict[str, tuple[str, ...]] = {root: ()}
     queue = deque([(root, first)])
     while queue:
@@ -128,10 +128,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 INIT_NET = "/proc/1/net"
-"""The network of the first process: the node's own, where ``/proc`` is the node's."""
+"""The network of the first process, which is that of the node if ``/proc`` is."""
 
 _LIMIT = 8 * 1024 * 1024
-"""Bytes read of one file: some fifty thousand routes."""
+"""Bytes to read from one file: about fifty thousand routes."""
 
 _UP, _REJECT = 0x1, 0x200
 _V4 = re.compile(r"(\S+)\t([0-9A-F]{8})\t([0-9A-F]{8})\t([0-9A-F]{4})(?:\t\d+){3}\t([0-9A-F]{8})\b")
@@ -143,15 +143,15 @@ _V6_ADDRESS = re.compile(r"([0-9a-f]{32})(?: [0-9a-f]{2}){4}\s+(\S+)")
 
 
 class NetFiles:
-    """The files below the root of ``sysfs``. Nothing is remembered: each call reads."""
+    """Reads the network files below the root of ``sysfs``, without a cache."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
 
     def traffic(self, node_addresses: Collection[str]) -> Traffic | None:
-        """The node's traffic; ``None`` where there are no such files.
+        """The traffic of the node; ``None`` without these files.
 
-        They name no interface for an IPv4 address: it is looked for in the networks that are on a link.
+        They name no interface for an IPv4 address, so it is found by the directly connected network.
         """
         v4 = self._lines("route")
         if v4 is None:
@@ -170,10 +170,10 @@ class NetFiles:
         return [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
 
     def on_switch(self, name: str) -> Sequence[str]:
-        """The ports of Open vSwitch if ``name`` can be an interface of its own, such as ``br-ex``.
+        """All ports of Open vSwitch if ``name`` may be its internal interface, such as ``br-ex``.
 
-        Such an interface has nothing below it and no hardware. Which ports are on its bridge only the switch
-        knows: here they all are.
+        Such an interface has no hardware and none below it. Only the switch knows which ports are on its
+        bridge.
         """
         if self._sysfs.exists(f"{NETWORK}/{name}/device"):
             return ()
@@ -202,7 +202,7 @@ def _default6(lines: Sequence[str]) -> Iterator[DefaultRoute]:
 
 
 def _routes4(lines: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Interface, destination, gateway, flags and mask; addresses as numbers in the machine's byte order."""
+    """Interface, destination, gateway, flags and mask; addresses as numbers in native byte order."""
     for line in lines:
         if found := _V4.match(line):
             numbers = [int(part, 16) for part in found.groups()[1:]]
@@ -216,7 +216,7 @@ def _addresses6(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _on_link(lines: Sequence[str], address: str) -> str:
-    """The interface whose network has an IPv4 address; the smallest such network wins."""
+    """The interface whose network contains an IPv4 address; the smallest network wins."""
     try:
         number = int.from_bytes(ipaddress.IPv4Address(address).packed, sys.byteorder)
     except ValueError:
@@ -233,13 +233,13 @@ BLOCK = "/sys/class/block"
 
 _CONTROLLER = re.compile(r"nvme[0-9]+")
 _SUBSYSTEM = "/sys/devices/virtual/nvme-subsystem/"
-"""Where the disks of NVMe controllers are with native multipath (drivers/nvme/host/multipath.c)."""
+"""The disks of NVMe controllers with native multipath (drivers/nvme/host/multipath.c)."""
 
 
 def in_use(sysfs: Sysfs, functions: Iterable[Function]) -> dict[str, str]:
     """What the node uses controllers for, as a clause, by the id of the function.
 
-    Nothing is read where no function is a controller with a driver that makes disks.
+    Reads nothing if no function is a controller with a driver for disks.
     """
     controllers = [one for one in functions if _is_controller(one)]
     if not controllers:
@@ -258,7 +258,7 @@ def in_use(sysfs: Sysfs, functions: Iterable[Function]) -> dict[str, str]:
 
 
 def _is_controller(function: Function) -> bool:
-    """Whether it may have disks: PCI base class 01, and a driver of the host."""
+    """Whether it may have disks: PCI base class 01, and a driver that is not for programs."""
     return function.pci_class.startswith("01") and bool(function.driver) and not function.is_passed_on
 
 
@@ -271,17 +271,17 @@ def _why(sysfs: Sysfs, path: str, carried: Mapping[str, str]) -> str:
     name = path.rpartition("/")[2]
     if what := carried.get(path):
         return f"it carries {what if what == SWAP else f'the file system at {what}'}, on {name}"
-    if holders := sysfs.names(f"{path}/holders"):  # sysfs-block: what is made of it
+    if holders := sysfs.names(f"{path}/holders"):  # sysfs-block: devices on top of it
         return f"it carries {holders[0]}, on {name}"
     return ""
 
 
 def _unknown(name: str) -> str:
-    return f"it is not known whether {name} is in the ZFS pool of the node"
+    return f"it is unknown whether {name} is in a ZFS pool of the node"
 
 
 def _ways(sysfs: Sysfs, path: str) -> list[str]:
-    """The directories below whose functions a block device is: its own, or those of its controllers."""
+    """The directories that show the functions of a block device: its own, or those of its controllers."""
     if not path.startswith(_SUBSYSTEM):
         return [path]
     subsystem = "/".join(path.split("/")[:6])

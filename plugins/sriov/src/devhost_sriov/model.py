@@ -1,8 +1,7 @@
-"""Functions, their network interfaces and how they belong together, as values.
+"""Functions, their network interfaces and their relations, as values.
 
-The seams of this package: :mod:`.scan` gives a :class:`Snapshot` (functions by id), :mod:`.netlink` adds
-what netlink tells, and everything else (attributes, health, allocation, device-info, provisioning) is made
-from these values.
+:mod:`.scan` creates a :class:`Snapshot` (functions by id), :mod:`.network` adds :class:`Facts` from netlink,
+and attributes, health, allocation, device-info and provisioning are derived from these values.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ ETHERNET, INFINIBAND = 1, 32
 REPRESENTOR = re.compile(
     r"(?:c(?P<controller>\d+))?pf(?P<pf>\d+)(?:(?P<kind>vf|sf)(?P<number>\d+))?|(?P<old>\d+)"
 )
-"""``phys_port_name`` of an interface that stands for another function (kernel, net/devlink/port.c,
-``__devlink_port_phys_port_name_get``; plain numbers before that existed, which are those of virtual ones).
-Only one on another controller, a host seen from its adapter, has ``c<N>``."""
+"""``phys_port_name`` of a representor (kernel, net/devlink/port.c, ``__devlink_port_phys_port_name_get``; in
+older kernels the plain number of a virtual function). ``c<N>`` means another controller, such as the host of
+an adapter."""
 
 VDPA_TYPES = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
-"""What the drivers of the vDPA bus make of a device."""
+"""Types of vDPA devices, by driver."""
 
 _PASSED_ON = re.compile(r"(?:.*[-_])?vfio(?:[-_].*)?|uio_pci_generic|igb_uio|uio_dfl")
 
 
 class Kind(StrEnum):
-    """What kind of function it is; the words are those of the attribute ``kind``."""
+    """The kind of a function, with the values of the attribute ``kind``."""
 
     PHYSICAL = "pf"
-    """A PCI function of its own, whether or not it could have virtual ones."""
+    """A physical PCI function, with or without the SR-IOV capability."""
     VIRTUAL = "vf"
     """An SR-IOV virtual function."""
     SCALABLE = "sf"
@@ -41,11 +40,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface. Texts are empty, numbers ``None``, where sysfs says nothing.
+    """A network interface. Unknown texts are empty, unknown numbers ``None``.
 
     ``kind`` is its ARPHRD number, ``state`` its operstate (``up``, ``down``, ``lowerlayerdown``, ``dormant``,
-    ``unknown``), ``is_set_up`` whether somebody brought it up (IFF_UP): only then does ``down`` mean that it
-    has no carrier. ``port_name`` and ``switch`` are ``phys_port_name`` and ``phys_switch_id``.
+    ``unknown``), ``is_set_up`` whether it is enabled (IFF_UP): only then ``down`` means that it has no
+    carrier. ``port_name`` and ``switch`` are ``phys_port_name`` and ``phys_switch_id``.
     """
 
     name: str
@@ -60,13 +59,13 @@ class Interface:
 
     @property
     def is_representor(self) -> bool:
-        """Whether it stands for another function in an embedded switch."""
+        """Whether it represents another function in an embedded switch."""
         return bool(self.switch and REPRESENTOR.fullmatch(self.port_name))
 
 
 @dataclass(frozen=True, slots=True)
 class Vdpa:
-    """A vDPA device of a function: ``driver`` is ``vhost_vdpa`` or ``virtio_vdpa``, empty while unbound."""
+    """A vDPA device of a function: ``driver`` is ``vhost_vdpa`` or ``virtio_vdpa``, empty if unbound."""
 
     name: str
     path: str
@@ -74,41 +73,41 @@ class Vdpa:
 
     @property
     def type(self) -> str:
-        """``vhost`` or ``virtio``; empty while it is bound to neither."""
+        """``vhost`` or ``virtio``; empty for other drivers."""
         return VDPA_TYPES.get(self.driver, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function as sysfs shows it. Texts are empty, numbers ``None``, where it says nothing.
+    """One function as sysfs shows it. Unknown texts are empty, unknown numbers ``None``.
 
     ``id``
-        The PCI address, or the name on the auxiliary bus: what CNI plugins take as the device's id.
+        The PCI address, or the name on the auxiliary bus, which CNI plugins use as device id.
     ``path``
         Its directory, ``/sys/devices/…``.
     ``address``
-        That of the PCI function which it is, or on which it lies if scalable.
+        The address of its PCI function; of a scalable function, that of its physical function.
     ``vendor``, ``device``, ``subsystem_vendor``, ``subsystem_device``, ``pci_class``
         Lower-case hex digits; of a scalable function those of ``address``.
     ``parent``
-        The address of the physical function that it is a part of; empty if it is none.
+        The address of the physical function of a virtual or scalable one; else empty.
     ``vf_index``, ``sf_number``
         The number of a virtual function, from 0, and of a scalable one (``sfnum``).
     ``total_vfs``
-        How many virtual functions it can have; ``None`` without the capability.
+        The largest number of virtual functions; ``None`` without the capability.
     ``num_vfs``, ``num_sfs``
-        How many virtual and scalable functions it has now.
+        The current numbers of virtual and scalable functions.
     ``interfaces``
-        Its own network interfaces, the uplinks of a switch among them, in the order of ports.
+        Its network interfaces, including the uplinks of a switch, in the order of ports.
     ``away``
-        Those that left while its driver stayed: they are in another network namespace, a pod's mostly. Empty
-        after a restart, when nobody knows any longer what there was.
+        Interfaces that disappeared while its driver stayed, because they are in the network namespace of a
+        pod. Empty after a restart, since they are not stored.
     ``representors``
-        Interfaces of its embedded switch that stand for other functions.
+        Interfaces of its embedded switch that represent other functions.
     ``rdma_devices``
         Names of its RDMA devices, also of those in another network namespace.
     ``inode``
-        Another value when the function went and came back under its id.
+        Changes when the function is removed and appears again under its id.
     """
 
     id: str
@@ -145,7 +144,7 @@ class Function:
 
     @property
     def is_passed_on(self) -> bool:
-        """Whether its driver hands it to programs as it is: vfio with its variants, uio."""
+        """Whether its driver passes it on to programs: vfio with its variants, uio."""
         return is_passed_on(self.driver)
 
     @property
@@ -155,22 +154,22 @@ class Function:
 
     @property
     def last_interfaces(self) -> tuple[Interface, ...]:
-        """Its own interfaces, or those it had before they went into another network namespace."""
+        """Its interfaces, or those that are now in another network namespace."""
         return self.interfaces or self.away
 
 
 def is_passed_on(driver: str) -> bool:
-    """Whether a driver of this name hands devices to programs as they are: vfio with its variants, uio."""
+    """Whether a driver of this name passes devices on to programs: vfio with its variants, uio."""
     return _PASSED_ON.fullmatch(driver) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All functions at one moment, by id, in the order of addresses.
+    """The functions at one moment, by id, in the order of addresses.
 
-    ``representors`` are the interfaces that stand for virtual and scalable functions in an embedded switch,
-    by the id of the function; ``everything`` is whether each function was read again. The physical function
-    of every virtual and scalable one is among ``functions``, unless it is just going.
+    ``representors`` are the interfaces that represent virtual and scalable functions in an embedded switch,
+    by the id of the function; ``everything`` is whether every function was read again. ``functions`` contains
+    the physical function of every other one, unless it is being removed.
     """
 
     functions: Mapping[str, Function] = field(default_factory=dict)
@@ -178,23 +177,23 @@ class Snapshot:
     everything: bool = False
 
     def physical_of(self, function: Function) -> Function | None:
-        """The physical function that a virtual or scalable one is a part of; ``None`` if it is a whole."""
+        """The physical function of a virtual or scalable one; ``None`` for a physical one."""
         return self.functions.get(function.parent) if function.parent else None
 
 
 _Port = tuple[str, int]
-"""A word of :class:`Kind` and a number: what the name of a port says."""
+"""A value of :class:`Kind` and a number, from the name of a port."""
 
 
 def representors(functions: Mapping[str, Function], strays: Iterable[Interface]) -> dict[str, Interface]:
-    """Which interface stands for which function, by the id of the function.
+    """The representor of each function, by the id of the function.
 
-    Told by ``phys_port_name`` among the interfaces of the physical function, else among those that hang on
-    nothing and have the switch of its uplink.
+    Found by ``phys_port_name`` among the interfaces of the physical function, else among interfaces without a
+    parent device on the switch of its uplink.
 
     Args:
-        functions: all of them, by id.
-        strays: representors that hang on no function (bnxt, ice).
+        functions: all functions by id.
+        strays: representors without a parent device (bnxt, ice).
     """
     by_switch: dict[str, list[Interface]] = {}
     for stray in strays:
@@ -217,11 +216,11 @@ def representors(functions: Mapping[str, Function], strays: Iterable[Interface])
 
 
 def _ports(interfaces: Iterable[Interface], whole: Function) -> dict[_Port, Interface]:
-    """The interfaces by what they stand for, as far as that can be a part of ``whole``.
+    """The representors by the function they represent, as far as it may belong to ``whole``.
 
-    One switch may have the parts of several physical functions: the number in ``pf<N>`` is mostly that in the
-    function's PCI address, and where no port has it, which adapters with their own numbers do, it says
-    nothing. ``c<N>`` is a function of another controller, which is another machine's.
+    One switch may have functions of several physical functions. The number in ``pf<N>`` is usually that of
+    the PCI function; some adapters number differently, so it is ignored if no port matches. ``c<N>`` is a
+    function of another controller, on another machine.
     """
     own: dict[_Port, Interface] = {}
     foreign: dict[_Port, list[Interface]] = {}
@@ -244,13 +243,13 @@ def _ports(interfaces: Iterable[Interface], whole: Function) -> dict[_Port, Inte
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """About one function. Texts are empty where nothing was told.
+    """Facts about one function from netlink. Unknown texts are empty.
 
-    ``eswitch_mode`` is ``legacy`` or ``switchdev`` (devlink, ``DEVLINK_ATTR_ESWITCH_MODE``), of the function
-    itself if physical, else of the one it is of. ``mac`` is the address that the physical function has set
-    for a virtual one (rtnetlink, ``IFLA_VF_MAC``), for when it has no interface here. ``representor`` is
-    the interface that stands for it in the embedded switch, where devlink names it. ``in_use`` says, as
-    a clause, what the node uses it for: ``"it carries the IPv4 default route, through bond0"``.
+    ``eswitch_mode`` is ``legacy`` or ``switchdev`` (devlink, ``DEVLINK_ATTR_ESWITCH_MODE``) of the physical
+    function. ``mac`` is the address that the physical function has set for a virtual one (rtnetlink,
+    ``IFLA_VF_MAC``), for functions without an interface. ``representor`` is its representor according to
+    devlink. ``in_use`` is a clause about its use by the node: ``"it carries the IPv4 default route, through
+    bond0"``.
     """
 
     eswitch_mode: str = ""
@@ -258,7 +257,3 @@ class Facts:
     ddp_profile: str = ""
     representor: str = ""
     in_use: str = ""
-
-
-NOTHING = Facts()
-"""Nothing was told."""

@@ -1,10 +1,10 @@
-"""Asks the kernel through netlink, in a process of its own (:mod:`.netlink_child`).
+"""Queries the kernel through netlink, in a separate process (:mod:`.netlink_child`).
 
-Numbers are those of include/uapi/linux/devlink.h of the Linux kernel.
+Numbers: include/uapi/linux/devlink.h of the Linux kernel.
 
-pyroute2 would add 12 MB to devhost's own process for good. The other process starts with the first question,
-answers the following ones as well, and ends when it is idle: one process serves a whole burst of events. A
-process that does not answer is killed. One that is slow to start is not: questions fail until it is ready.
+pyroute2 would permanently add 12 MB to devhost's own process. The separate process starts with the first
+request, answers further ones, and ends when it is idle, so one process serves a burst of events. A process
+that does not answer is killed, but not while it starts: requests fail until it is ready.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from devhost.backend.backoff import Backoff
 from .in_use import DefaultRoute, Traffic
 
 CHANGES = frozenset({3, 4, 7, 8})
-"""Commands of notifications after which switches may be others: a device or a port is new, changed or gone
-(``DEVLINK_CMD_NEW``, ``_DEL``, ``_PORT_NEW``, ``_PORT_DEL``)."""
+"""Commands of notifications about new, changed and removed devices and ports (``DEVLINK_CMD_NEW``, ``_DEL``,
+``_PORT_NEW``, ``_PORT_DEL``)."""
 
 MODES: Mapping[int | None, str] = {0: "legacy", 1: "switchdev"}
-"""Words for the modes of an embedded switch (``enum devlink_eswitch_mode``)."""
+"""Names of the modes of an embedded switch (``enum devlink_eswitch_mode``)."""
 
 BUS_NAME, DEV_NAME = 1, 2
-"""Numbers of the attributes that name the device: ``pci`` and its address."""
+"""Numbers of the attributes with the bus and the name of a device: ``pci`` and its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """One devlink device. Interfaces by the number of the virtual or scalable function they stand for."""
+    """One devlink device, with its representors by the number of the virtual or scalable function."""
 
     mode: str = ""
     profile: str = ""
@@ -43,7 +43,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Devlink:
-    """All devices by the name of what they are on: a PCI address, a name on the auxiliary bus.
+    """All devices by PCI address or name on the auxiliary bus.
 
     ``group`` is the number of the multicast group of notifications, ``None`` without devlink.
     """
@@ -57,23 +57,23 @@ _PROGRAM = Path(__file__).with_name("netlink_child.py")
 SILENT = "the kernel does not answer"
 
 VfMacs = Mapping[str, Mapping[int, str]]
-"""The address set for a virtual function, by its number, by the physical function's interface."""
+"""Addresses of virtual functions, by interface of the physical function, then by number."""
 
 
 class Kernel:
-    """Questions about this process's network namespace. Each blocks until it is answered.
+    """Sends requests about this process's network namespace. Each blocks until it is answered.
 
     Args:
-        program: what answers.
-        deadline: seconds that all answers to one question may take.
-        start_deadline: seconds from the start of a process for which questions wait until it is ready:
-            starting Python and importing pyroute2 takes 0.4 s on an idle machine, and much longer on a node
-            that boots.
-        longest_start: seconds after which a process that is still not ready is killed.
-        idle: seconds without a question after which the process ends.
-        idle_per_start: it stays at least so many times as long as its start took: on a slow machine a start
-            costs more.
-        backoff: how long no other process is started after one has failed: a scan asks up to three questions,
+        program: the program that answers.
+        deadline: seconds that the answer to one request may take.
+        start_deadline: seconds from the start of a process for which requests wait until it is ready:
+            starting Python and importing pyroute2 takes 0.4 s on an idle machine, and much longer on a
+            booting node.
+        longest_start: seconds after which a process that is not ready is killed.
+        idle: seconds without a request after which the process ends.
+        idle_per_start: the process stays idle at least for this multiple of its start time, because a start
+            is more expensive on a slow machine.
+        backoff: pause before another process is started after a failure: a scan sends up to three requests,
             and must not wait for three processes.
     """
 
@@ -90,7 +90,7 @@ class Kernel:
     ) -> None:
         self._worker = process.Worker(
             process.python(program),
-            name="the process that asks netlink",
+            name="the netlink process",
             deadline=deadline,
             start_deadline=start_deadline,
             longest_start=longest_start,
@@ -125,7 +125,7 @@ class Kernel:
         return Traffic(frozenset(routes), frozenset(addresses))
 
     def vf_macs(self) -> VfMacs:
-        """What the physical functions have set for their virtual ones.
+        """The addresses that physical functions have set for their virtual ones.
 
         Raises:
             TimeoutError: there is no answer in time.
@@ -137,10 +137,10 @@ class Kernel:
         return found
 
     def devlink(self, *, profiles: bool) -> Devlink:
-        """All devices of devlink; empty where the kernel has no devlink, or no device of it.
+        """All devlink devices; empty if the kernel has no devlink or no such device.
 
         Args:
-            profiles: whether to ask for the firmware's profile, which may take the driver to the firmware.
+            profiles: whether to query the firmware profile, for which the driver may query the firmware.
 
         Raises:
             TimeoutError: there is no answer in time.
@@ -156,7 +156,7 @@ class Kernel:
         return Devlink(switches, found["group"])
 
     def close(self) -> None:
-        """Ends the process, if there is one. A later question starts another."""
+        """Ends the process, if there is one. A later request starts another."""
         self._worker.close()
 
     def _ask(self, do: str, **details: object) -> Any:

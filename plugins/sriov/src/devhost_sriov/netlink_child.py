@@ -1,11 +1,10 @@
-"""The program that asks netlink through pyroute2, in a process of its own (see :mod:`.netlink`).
+"""The program that queries netlink through pyroute2 in a separate process (see :mod:`.netlink`).
 
-It imports nothing of devhost. It writes ``{}`` when it is ready, then reads questions from standard input and
-writes answers to standard output, one JSON object a line. It ends with its input.
+It imports nothing from devhost. It writes ``{}`` when it is ready, then reads requests from standard input
+and writes answers to standard output, one JSON object per line. It ends with its input.
 
-pyroute2 has devlink's commands, but its table of attributes ends with kernel 5.9, before scalable functions
-came. So the few attributes needed are named here, by their numbers in include/uapi/linux/devlink.h, for its
-generic netlink socket.
+pyroute2 supports devlink, but its table of attributes ends with kernel 5.9, which has no scalable functions.
+So the required attributes are defined here, with their numbers in include/uapi/linux/devlink.h.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from importlib import import_module
 from typing import Any
 
 LONGEST = 30
-"""Seconds after which a question ends this process, where devhost has gone and cannot kill it."""
+"""Seconds after which a request ends this process, in case devhost is gone and cannot kill it."""
 
 TRIES = 10
-"""How often a list is asked for that changes while the kernel sends it."""
+"""Number of attempts to read a list that changes while the kernel sends it."""
 
 INTERRUPTED = 0x10
-"""``NLM_F_DUMP_INTR``: something may be missing, or there twice. pyroute2 ignores it."""
+"""``NLM_F_DUMP_INTR``: the list may be incomplete or have duplicates. pyroute2 ignores it."""
 
 WIDEST = 1
 """Longest prefix of a default route, as in :mod:`devhost_sriov.in_use`."""
 
 _UNICAST = 1
-"""``RTN_UNICAST``: what leaves, unlike a route that says "unreachable" (linux/rtnetlink.h)."""
+"""``RTN_UNICAST``, unlike routes that reject packets (linux/rtnetlink.h)."""
 
 _VF_INFO = 1 | 8
 """``RTEXT_FILTER_VF | RTEXT_FILTER_SKIP_STATS`` (linux/rtnetlink.h)."""
@@ -43,28 +42,28 @@ _IPV4, _IPV6 = 2, 10
 _VERSIONS = {_IPV4: 4, _IPV6: 6}
 
 _FAMILY, _CONFIG = "devlink", "config"
-"""The family, and its multicast group of all notifications (``DEVLINK_GENL_MCGRP_CONFIG_NAME``)."""
+"""The family, and its multicast group (``DEVLINK_GENL_MCGRP_CONFIG_NAME``)."""
 
 _ENOENT = 2
 _GET, _PORT_GET, _ESWITCH_GET, _INFO_GET = 1, 5, 29, 51
 _PCI_VF, _PCI_SF = 4, 7
 _PROFILE = "fw.app.name"
-"""Name of the running firmware application: on Intel's adapters the DDP package."""
+"""Name of the running firmware application: on Intel adapters the DDP package."""
 
 Answer = dict[str, Any]
-"""What is written in JSON."""
+"""A JSON object."""
 
 
 class Unresolved(Exception):
-    """What the kernel answers does not tell what was asked: the reason in words."""
+    """The kernel's answer does not contain the requested fact; the message has the reason."""
 
 
 def main() -> int:
-    """Answers questions until there are no more; 0."""
+    """Answers requests until the end of the input; returns 0."""
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not get between the answers
-    with suppress(ImportError):  # which is the answer to each question then
-        import_module("pyroute2")  # now: to import it is most of the start
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
+    with suppress(ImportError):  # reported in each answer
+        import_module("pyroute2")  # most of the start is this import
     output.write(b"{}\n")
     output.flush()
     rest = b""
@@ -75,20 +74,20 @@ def main() -> int:
             rest += data
         line, _, rest = rest.partition(b"\n")
         signal.alarm(LONGEST)
-        output.write(json.dumps(answered(json.loads(line))).encode() + b"\n")
+        output.write(json.dumps(answer_to(json.loads(line))).encode() + b"\n")
         output.flush()
         signal.alarm(0)
 
 
-def answered(question: Mapping[str, Any]) -> Answer:
-    """What is asked for, as ``ok``; else ``error`` in words and its ``errno``, ``None`` if it has none."""
+def answer_to(question: Mapping[str, Any]) -> Answer:
+    """The result as ``ok``; else a message as ``error`` and its ``errno``, which may be ``None``."""
     try:
         if question["do"] == "traffic":
             return {"ok": asyncio.run(traffic())}
         if question["do"] == "vf_macs":
             return {"ok": asyncio.run(vf_macs())}
         return {"ok": asyncio.run(devlink(profiles=question["profiles"]))}
-    except Exception as error:  # noqa: BLE001 - pyroute2 raises whatever it likes
+    except Exception as error:  # noqa: BLE001 - pyroute2 raises many kinds of errors
         code = getattr(error, "code", None) or getattr(error, "errno", None)
         return {"error": str(error) or type(error).__name__, "errno": code if isinstance(code, int) else None}
 
@@ -97,8 +96,8 @@ async def traffic() -> Answer:
     """The default routes of all tables, and all addresses, each with the index of its interface.
 
     Raises:
-        Exception: pyroute2 raises whatever it likes.
-        Unresolved: a default route cannot be told from this, or a list changes all the time.
+        Exception: any error of pyroute2.
+        Unresolved: a default route has no interface, or a list keeps changing.
     """
     from pyroute2 import AsyncIPRoute
 
@@ -113,10 +112,10 @@ async def traffic() -> Answer:
 
 
 async def vf_macs() -> list[tuple[str, int, str]]:
-    """What physical functions have set for virtual ones: interface, number and address, in one dump.
+    """The addresses that physical functions have set for virtual ones: interface, number and address.
 
     Raises:
-        Exception: pyroute2 raises whatever it likes.
+        Exception: any error of pyroute2.
     """
     from pyroute2 import AsyncIPRoute
 
@@ -129,46 +128,46 @@ async def vf_macs() -> list[tuple[str, int, str]]:
 
 
 async def whole(dump: Callable[[], Awaitable[AsyncIterable[Any]]]) -> list[Any]:
-    """The messages of a list; asked for again where the list changed while the kernel sent it.
+    """The messages of a list, requested again if it changed while the kernel sent it.
 
     Raises:
-        Exception: pyroute2 raises whatever it likes.
+        Exception: any error of pyroute2.
         Unresolved: it changed each time.
     """
     for _ in range(TRIES):
         found = [message async for message in await dump()]
         if not any(message["header"]["flags"] & INTERRUPTED for message in found):
             return found
-    raise Unresolved("the kernel's list changes all the time")
+    raise Unresolved("the list of the kernel keeps changing")
 
 
 def default_routes(message: Any) -> Iterator[tuple[int, int, int]]:
-    """The default routes that one ``RTM_NEWROUTE`` message stands for: one for each next hop.
+    """The default routes in one ``RTM_NEWROUTE`` message, one for each next hop.
 
-    Each as 4 or 6, the index of its interface, and its table.
+    Each has the IP version (4 or 6), the index of its interface, and its table.
 
     Raises:
-        Unresolved: it names its next hop by number alone (``net.ipv4.nexthop_compat_mode`` is 0).
+        Unresolved: it has only the id of its next hop (``net.ipv4.nexthop_compat_mode`` is 0).
     """
     if message["dst_len"] > WIDEST or message["type"] != _UNICAST:
         return
     hops: Sequence[Any] = message.get_attr("RTA_MULTIPATH") or ()
     indices = [message.get_attr("RTA_OIF"), *(hop["oif"] for hop in hops)]
     if not any(indices):
-        raise Unresolved("a default route names its next hop by number alone")
-    # the header's table has one byte; RTA_TABLE has all
+        raise Unresolved("a default route has only the id of its next hop")
+    # the header has only 8 bits of the table
     table = message.get_attr("RTA_TABLE") or message["table"]
     for index in filter(None, indices):
         yield _VERSIONS[message["family"]], index, table
 
 
 def _address(message: Any) -> str:
-    # of a point-to-point link IFA_ADDRESS is the other end's
+    # on a point-to-point link, IFA_ADDRESS is the address of the other end
     return message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS") or ""
 
 
 def vf_macs_in(message: Any) -> dict[int, str]:
-    """The addresses that one ``RTM_NEWLINK`` message has for virtual functions, as far as they are set."""
+    """The addresses of virtual functions in one ``RTM_NEWLINK`` message, without unset ones."""
     found: dict[int, str] = {}
     virtual = message.get_attr("IFLA_VFINFO_LIST")
     for one in virtual.get_attrs("IFLA_VF_INFO") if virtual is not None else ():
@@ -183,10 +182,10 @@ async def devlink(*, profiles: bool) -> Answer:
     """All devices by name, and the multicast group of notifications: ``None`` without devlink.
 
     Args:
-        profiles: whether to ask for the firmware's profile, which may take the driver to the firmware.
+        profiles: whether to query the firmware profile, for which the driver may query the firmware.
 
     Raises:
-        Exception: pyroute2 raises whatever it likes.
+        Exception: any error of pyroute2.
     """
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -203,10 +202,10 @@ async def devlink(*, profiles: bool) -> Answer:
         modes: dict[str, int | None] = {}
         found: dict[str, str] = {}
         for device in devices:
-            for answer in await _maybe(link, _ESWITCH_GET, device):
+            for answer in await _query(link, _ESWITCH_GET, device):
                 modes[device[1]] = answer.get_attr("ESWITCH_MODE")
             if profiles:
-                for answer in await _maybe(link, _INFO_GET, device):
+                for answer in await _query(link, _INFO_GET, device):
                     found[device[1]] = profile_in(answer)
         group = link.mcast_groups.get(_CONFIG)
     return {"group": group, "switches": switches([name for _, name in devices], modes, found, ports)}
@@ -217,7 +216,7 @@ def switches(
 ) -> dict[str, Answer]:
     """The devices with their ports, from ``DEVLINK_CMD_PORT_NEW`` messages.
 
-    Ports of functions on another host (an adapter with processors of its own shows them) are left out.
+    Ports of functions on another host, which an adapter with its own processors shows, are omitted.
     """
     made: dict[str, Answer] = {
         name: {"mode": modes.get(name), "profile": profiles.get(name, ""), "virtual": [], "scalable": []}
@@ -236,7 +235,7 @@ def switches(
 
 
 def profile_in(message: Any) -> str:
-    """The profile that a ``DEVLINK_CMD_INFO_GET`` answer names; empty if it names none."""
+    """The profile in a ``DEVLINK_CMD_INFO_GET`` answer; empty if there is none."""
     for version in message.get_attrs("INFO_VERSION_RUNNING"):
         if version.get_attr("INFO_VERSION_NAME") == _PROFILE:
             return str(version.get_attr("INFO_VERSION_VALUE") or "")
@@ -248,10 +247,10 @@ def _name(message: Any) -> tuple[str, str]:
 
 
 def _is_own(port: Any, device: str) -> bool:
-    """Whether a port is of this very physical function: one device may have the ports of several.
+    """Whether a port belongs to this physical function, since one device may have ports of several.
 
-    The number of a physical function is then that of the PCI function (kernel, drivers call
-    ``devlink_port_attrs_pci_vf_set`` with it); netdevsim, which is not on PCI, has 0 in all.
+    The number of a physical function is then that of the PCI function (drivers pass it to
+    ``devlink_port_attrs_pci_vf_set``); netdevsim, which is not on PCI, always uses 0.
     """
     function = device.rpartition(".")[2]
     number = port.get_attr("PORT_PCI_PF_NUMBER")
@@ -266,15 +265,15 @@ def _is_own(port: Any, device: str) -> bool:
 async def _ask(link: Any, command: int) -> list[Any]:
     from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
 
-    return await _request(link, _question(command), NLM_F_REQUEST | NLM_F_DUMP)
+    return await _request(link, _request_message(command), NLM_F_REQUEST | NLM_F_DUMP)
 
 
-async def _maybe(link: Any, command: int, device: tuple[str, str]) -> list[Any]:
-    """The answer of one device; nothing from a driver that does not know the question."""
+async def _query(link: Any, command: int, device: tuple[str, str]) -> list[Any]:
+    """The answer of one device; empty if its driver does not support the request."""
     from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST
     from pyroute2.netlink.exceptions import NetlinkError
 
-    question = _question(command)
+    question = _request_message(command)
     question["attrs"] = [("BUS_NAME", device[0]), ("DEV_NAME", device[1])]
     try:
         return await _request(link, question, NLM_F_REQUEST | NLM_F_ACK)
@@ -286,7 +285,7 @@ async def _request(link: Any, question: Any, flags: int) -> list[Any]:
     return [answer async for answer in await link.nlm_request(question, msg_type=link.prid, msg_flags=flags)]
 
 
-def _question(command: int) -> Any:
+def _request_message(command: int) -> Any:
     question = devlink_classes()[1]()
     question["cmd"], question["version"] = command, 1
     return question
@@ -294,12 +293,12 @@ def _question(command: int) -> Any:
 
 @cache
 def devlink_classes() -> tuple[Any, Any]:
-    """The socket and the message, made from pyroute2's at the first use."""
+    """The socket and message classes, derived from those of pyroute2 at the first use."""
     from pyroute2.netlink import genlmsg, nla
     from pyroute2.netlink.generic import AsyncGenericNetlinkSocket
 
     class Socket(AsyncGenericNetlinkSocket):  # type: ignore[misc]
-        module_err_level = "debug"  # a kernel without devlink is nothing to complain of
+        module_err_level = "debug"  # a kernel without devlink is no error
 
     class Version(nla):  # type: ignore[misc]
         nla_map = ((103, "INFO_VERSION_NAME", "asciiz"), (104, "INFO_VERSION_VALUE", "asciiz"))

@@ -1,11 +1,12 @@
-"""What the node's network makes of each function: asked again only where something happened.
+"""Facts from the node's network about each function, queried again only after relevant events.
 
-Two sources tell of routes and addresses. rtnetlink knows all of it, in this process's network namespace.
-Where sysfs shows another namespace, plain files tell the most (:class:`~.in_use.NetFiles`). Where
-neither does, or sysfs does not show the node's interfaces at all, **unknown is not free**: a function
-whose driver makes interfaces that cannot be seen counts as in use.
+Routes and addresses have two sources. rtnetlink has all of them for the network namespace of this process. If
+sysfs shows another namespace, files have the most important ones (:class:`~.in_use.NetFiles`). If neither is
+available, or sysfs does not show the interfaces of the node, **unknown is not free**: a function whose driver
+creates interfaces that are not visible counts as in use.
 
-Nothing here fails: what cannot be asked is absent, with one line in the log when that begins and one after.
+Failures raise nothing: the facts are absent, and the log has one line when a failure begins and one when it
+ends.
 """
 
 from __future__ import annotations
@@ -28,22 +29,26 @@ from .netlink import Devlink, Kernel, Switch, VfMacs
 T = TypeVar("T")
 
 UNSEEN = (
-    "it is not known whether it carries the node's traffic, for devhost does not see the node's network "
-    "(hostNetwork: true shows it)"
+    "it is unknown whether it carries traffic of the node, because devhost does not see the node's network "
+    "(set hostNetwork: true)"
 )
 
-NODE_IP = "NODE_IP"
-"""Variable with the addresses that the kubelet uses, joined with commas: ``status.hostIPs`` of the pod."""
+ROUTES = "routes of the node"
+"""The subject of log messages about routes."""
 
-_NOBODY = Switch()
+NODE_IP = "NODE_IP"
+"""Variable with the addresses of the kubelet, separated by commas: ``status.hostIPs`` of the pod."""
+
+_NO_SWITCH = Switch()
 
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """What the watch has to know: which messages can change a fact.
+    """The netlink messages that can change a fact, for the watch.
 
-    ``interfaces`` are the indices of those of functions and of those that carry traffic, ``addresses`` the
-    kubelet's, ``places`` the directories of functions by id, ``group`` devlink's multicast group.
+    ``interfaces`` are the indices of interfaces of functions and of those that carry traffic, ``addresses``
+    those of the kubelet, ``places`` the directories of functions by id, ``group`` the multicast group of
+    devlink.
     """
 
     interfaces: frozenset[int] = frozenset()
@@ -53,12 +58,12 @@ class Interest:
 
 
 class Namespace:
-    """The network namespace of this process, and whether it is that of the node below a root.
+    """The network namespace of this process, and its relation to the node below a root.
 
     Args:
-        sysfs: shows the node.
+        sysfs: the tree of the node.
         root: the directory used as ``/``.
-        initial: a file that only a process in the first network namespace sees (kernel,
+        initial: a file that is visible only in the first network namespace (kernel,
             net/core/sysctl_net_core.c).
     """
 
@@ -75,7 +80,7 @@ class Namespace:
         return self.is_live and shares_network_namespace(self._sysfs)
 
     def is_initial(self) -> bool:
-        """Whether it is the node's own. Another one hides the node's interfaces."""
+        """Whether it is the first one, that of the node. Another one hides the interfaces of the node."""
         return os.path.exists(self._initial)  # noqa: PTH110 - a plain string path
 
     def names(self) -> dict[int, str]:
@@ -90,10 +95,10 @@ class Network:
     """The facts of one backend's functions. Used by one thread; ``interest`` may be read by any.
 
     Args:
-        sysfs: where the functions were found.
-        context: of the backend.
-        node_addresses: those that the kubelet uses, as the options give them.
-        kernel: answers what only netlink knows.
+        sysfs: the tree with the functions.
+        context: the context of the backend.
+        node_addresses: the addresses of the kubelet, from the options.
+        kernel: queries netlink.
         namespace: the network namespace of this process.
     """
 
@@ -126,16 +131,16 @@ class Network:
         self._stale_network = self._stale_devlink = True
 
     def notice(self, event: Event) -> None:
-        """Notes what the next call has to ask again: everything where the event names no device."""
+        """Notes what the next call must query again: everything if the event names no device."""
         self._quiet = False
         anything = not event.sys_path
         self._stale_network |= anything or event.subsystem == "net"
         self._stale_devlink |= anything or event.subsystem in ("pci", "auxiliary", "devlink")
 
     def facts(self, look: Snapshot) -> dict[str, Facts]:
-        """What is known beyond sysfs of each function, by id. Without an event all is asked again.
+        """The facts of each function by id. Without an event, everything is queried again.
 
-        Without functions nothing is asked: on a node that has none, the network of pods changes all the time.
+        Without functions nothing is queried, since the network of pods changes all the time.
         """
         if not look.functions:
             self.interest = Interest(addresses=self._addresses)
@@ -152,7 +157,7 @@ class Network:
         return {name: self._facts(function, look, busy) for name, function in look.functions.items()}
 
     def close(self) -> None:
-        """Ends the process that asks netlink, if there is one."""
+        """Ends the netlink process, if there is one."""
         self._kernel.close()
 
     def _ask_network(self, names: Mapping[int, str]) -> None:
@@ -160,16 +165,16 @@ class Network:
         self._traffic = self._ask("routes", lambda: self._kernel.traffic(names)) if hears else None
         if self._traffic is None:
             self._traffic = self._files.traffic(self._addresses)
-        # another namespace than the first has interfaces of its own, and hides those of the node
+        # a namespace other than the first hides the interfaces of the node
         self._sees_all = not hears or self._namespace.is_initial()
         if hears and self._wants("mac"):
             self._macs = self._ask("virtual functions", self._kernel.vf_macs) or {}
         if self._traffic is None and self._live:
-            self._report_problem("the node's routes", "neither rtnetlink nor /proc/1/net shows them")
+            self._report_problem(ROUTES, "neither rtnetlink nor /proc/1/net has them")
         elif self._live and not self._sees_all:
-            self._report_problem("the node's routes", "this process is in a network namespace of its own")
+            self._report_problem(ROUTES, "this process is not in the network namespace of the node")
         else:
-            self._report_end("the node's routes")
+            self._report_end(ROUTES)
 
     def _ask_devlink(self) -> None:
         if self._live:
@@ -181,23 +186,23 @@ class Network:
         return attribute in self._context.wanted or "*" in self._context.wanted
 
     def _ask(self, what: str, call: Callable[[], T]) -> T | None:
-        """The answer, ``None`` if there is none in time."""
+        """The answer; ``None`` if the request fails or takes too long."""
         try:
             answer = call()
         except OSError as error:
-            self._report_problem(f"netlink's {what}", error.strerror or str(error) or type(error).__name__)
+            self._report_problem(f"{what} (netlink)", error.strerror or str(error) or type(error).__name__)
             return None
-        self._report_end(f"netlink's {what}")
+        self._report_end(f"{what} (netlink)")
         return answer
 
     def _report_problem(self, what: str, reason: str) -> None:
         if self._problems.get(what) != reason:
-            self._context.log.warning("%s cannot be read: %s", what, reason)
+            self._context.log.warning("cannot read %s: %s", what, reason)
         self._problems[what] = reason
 
     def _report_end(self, what: str) -> None:
         if self._problems.pop(what, ""):
-            self._context.log.info("%s can be read again", what)
+            self._context.log.info("can read %s again", what)
 
     def _busy(self) -> dict[str, str]:
         if self._traffic is None:
@@ -215,7 +220,7 @@ class Network:
 
     def _facts(self, function: Function, look: Snapshot, busy: Mapping[str, str]) -> Facts:
         whole = look.physical_of(function) or function
-        switch = self._devlink.switches.get(whole.id, _NOBODY)
+        switch = self._devlink.switches.get(whole.id, _NO_SWITCH)
         mac = representor = ""
         if function.kind is Kind.VIRTUAL and function.vf_index is not None:
             representor = switch.virtual.get(function.vf_index, "")

@@ -10,7 +10,7 @@ from devhost.backend import OptionError, option
 from .in_use import is_address
 
 MOST = 65535
-"""Virtual functions of one physical function: TotalVFs of the PCIe SR-IOV capability has 16 bits."""
+"""Limit of virtual functions: TotalVFs of the PCIe SR-IOV capability has 16 bits."""
 
 _DRIVER = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 
@@ -20,12 +20,10 @@ class VirtualFunctions:
     """One entry of ``backends.sriov.virtualFunctions``."""
 
     pf: str = option(
-        meaning="The physical function: a network interface of it, or its PCI address.", example="ens1f0"
+        meaning="The physical function: its network interface, or its PCI address.", example="ens1f0"
     )
-    count: int = option(meaning="How many virtual functions it shall have; 0 removes them.", example=8)
-    driver: str = option(
-        "", "What each is bound to; without it, what the kernel chooses.", example="vfio-pci"
-    )
+    count: int = option(meaning="Number of virtual functions; 0 removes them.", example=8)
+    driver: str = option("", "Driver of each; by default the kernel chooses.", example="vfio-pci")
 
     def __post_init__(self) -> None:
         if not self.pf or "/" in self.pf or self.pf in (".", ".."):
@@ -34,7 +32,7 @@ class VirtualFunctions:
             raise OptionError(f"must be from 0 to {MOST}, not {self.count}", key="count")
         if not _DRIVER.fullmatch(self.driver) or self.driver in (".", ".."):
             hint = "for example vfio-pci"
-            raise OptionError(f'"{self.driver}" is no driver\'s name', key="driver", hint=hint)
+            raise OptionError(f'"{self.driver}" is not the name of a driver', key="driver", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,65 +41,63 @@ class SriovOptions:
 
     allow_in_use: bool = option(
         False,
-        "Whether a function that the node itself lives from (it carries a default route, the address the "
-        "kubelet uses, or a mounted file system) is offered all the same.",
+        "Offer functions that the node itself uses: for a default route, the address of the kubelet, or a "
+        "mounted file system.",
     )
     node_addresses: tuple[str, ...] = option(
         (),
-        "Addresses that the kubelet uses (its `--node-ip`), if not those in the variable `NODE_IP`: the "
-        "functions that have them are in use too.",
+        "Addresses of the kubelet (its `--node-ip`), whose functions are in use; by default those in the "
+        "variable `NODE_IP`.",
         example=["192.0.2.7", "2001:db8::7"],
     )
-    ignore_port_state: bool = option(
-        False, "Whether network functions are healthy although their port has no carrier."
-    )
+    ignore_port_state: bool = option(False, "Network functions whose port has no carrier count as healthy.")
     virtual_functions: tuple[VirtualFunctions, ...] = option(
-        (), "Virtual functions to make, and what to bind them to. Without it devhost changes no hardware."
+        (), "Virtual functions to create, and their drivers. By default devhost changes no hardware."
     )
 
     def __post_init__(self) -> None:
         for n, address in enumerate(self.node_addresses):
             if not is_address(address):
-                raise OptionError(f'"{address}" is no IP address', key=f"nodeAddresses[{n}]")
+                raise OptionError(f'"{address}" is not an IP address', key=f"nodeAddresses[{n}]")
         seen: set[str] = set()
         for n, entry in enumerate(self.virtual_functions):
             if entry.pf in seen:
-                hint = "all virtual functions of one physical function are made at once"
-                raise OptionError(f'"{entry.pf}" stands twice', key=f"virtualFunctions[{n}].pf", hint=hint)
+                hint = "all virtual functions of one physical function are created together"
+                raise OptionError(f'"{entry.pf}" appears twice', key=f"virtualFunctions[{n}].pf", hint=hint)
             seen.add(entry.pf)
 
 
 RDMA, VHOST_NET = "rdma", "vhostNet"
-"""What a resource can hand out beside the function itself, in the words of the keys that ask for it."""
+"""Additions of a resource to the function itself, by option name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SriovUse:
-    """The keys of an entry under ``resources`` that are this backend's."""
+    """The keys of an entry under ``resources`` that belong to this backend."""
 
     rdma: bool = option(
         False,
-        "Whether a container also gets the nodes of the RDMA devices that its functions have. It is `true` "
-        "without the key where `where` says `isRdma: true`.",
+        "Also give the container the nodes of the RDMA devices of its functions. Default `true` if `where` "
+        "has `isRdma: true`.",
         implied_by="isRdma",
     )
     vhost_net: bool = option(
-        False, "Whether a container with network functions also gets `/dev/vhost-net` and `/dev/net/tun`."
+        False, "Also give containers with network functions `/dev/vhost-net` and `/dev/net/tun`."
     )
     kubevirt: bool = option(
         False,
-        "Whether a container with functions bound to vfio gets what KubeVirt's own plugin gives: "
-        "`PCI_RESOURCE_…`, and the right to make the nodes (`mrw`).",
+        "Give containers with functions bound to vfio what KubeVirt's own plugin gives: `PCI_RESOURCE_…`, "
+        "and the permissions `mrw`.",
     )
     info: dict[str, dict[str, str]] = option(
         {},
-        "What `PCIDEVICE_…_INFO` says in addition, by the id of a function; `*` is each of them.",
+        "Additional content of `PCIDEVICE_…_INFO` by id of a function; `*` is for all.",
         example={"*": {"token": "abc"}, "0000:3b:02.0": {"token": "def"}},
     )
 
     @property
     def uses(self) -> frozenset[str]:
-        """What is handed out beside the function itself."""
+        """The additions to the function itself."""
         return frozenset(use for use, wanted in ((RDMA, self.rdma), (VHOST_NET, self.vhost_net)) if wanted)
 
 

@@ -1,8 +1,8 @@
-"""One physical function and its virtual functions, as the kernel lets them be changed through sysfs.
+"""Changes to a physical function and its virtual functions through sysfs.
 
-The files are those of Documentation/ABI/testing/sysfs-bus-pci: ``sriov_numvfs``, ``sriov_totalvfs``,
+Files: Documentation/ABI/testing/sysfs-bus-pci: ``sriov_numvfs``, ``sriov_totalvfs``,
 ``sriov_drivers_autoprobe`` and ``virtfn<N>`` of a physical function, ``driver_override`` of any, and
-``drivers_probe`` of the bus. What the kernel refuses is told in one sentence.
+``drivers_probe`` of the bus.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _HINTS = {
     errno.EACCES: "devhost needs a writable /sys",
     errno.EPERM: "devhost needs a writable /sys",
     errno.EROFS: "devhost needs a writable /sys",
-    errno.EBUSY: "somebody uses one of them, or the adapter's mode does not allow it",
-    errno.ENOENT: "the physical function has no driver that can make any",
-    errno.ENOSYS: "its driver makes none",
-    errno.EOPNOTSUPP: "its driver makes none, or its firmware has them switched off",
+    errno.EBUSY: "one of them is in use, or the mode of the adapter does not allow it",
+    errno.ENOENT: "the driver of the physical function cannot create any",
+    errno.ENOSYS: "its driver does not support them",
+    errno.EOPNOTSUPP: "its driver does not support them, or its firmware disables them",
     errno.ENOMEM: "the firmware of the machine gave the adapter too little address space",
     errno.ENOSPC: "the firmware of the machine gave the adapter too few bus numbers",
 }
-"""What the kernel means by refusing a number of virtual functions (drivers/pci/iov.c and drivers')."""
+"""Likely causes of a refused number of virtual functions (drivers/pci/iov.c and drivers)."""
 
 Write = Callable[[Path, str], None]
-"""Writes a text to an existing file with one system call; raises OSError."""
+"""Writes a text to an existing file with one system call. Raises OSError."""
 
 
 def write(path: Path, text: str) -> None:
-    """Writes to a file of sysfs, which takes each ``write`` for a whole.
+    """Writes to a file in sysfs in one ``write``, which sysfs requires.
 
     Raises:
-        OSError: the kernel refuses, or there is no such file.
+        OSError: the kernel refuses, or the file does not exist.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -60,14 +60,14 @@ class Bus:
         self._interfaces = Path(f"{prefix_of(root)}{INTERFACES}")
 
     def address(self, name: str) -> str:
-        """The address of the function that has this interface or this address; empty if there is none."""
+        """The address of the function with this interface or address; empty if there is none."""
         if BDF.fullmatch(name):
             return name if self.path(name).is_dir() else ""
         found = (self._interfaces / name / "device").resolve().name
         return found if BDF.fullmatch(found) else ""
 
     def has_driver(self, name: str) -> bool:
-        """Whether the kernel has a driver of this name for the bus, loaded and ready."""
+        """Whether a driver of this name is loaded."""
         return (self._bus / "drivers" / name).is_dir()
 
     def path(self, address: str) -> Path:
@@ -82,32 +82,32 @@ class Bus:
             return ""
 
     def bind(self, address: str, driver: str) -> None:
-        """Gives a function to ``driver``, or to whichever the kernel prefers if it is empty.
+        """Binds a function to ``driver``, or if that is empty to the driver that the kernel chooses.
 
         Raises:
-            BackendError: the function did not go there.
+            BackendError: the function could not be bound.
         """
-        what = f"to bind {address} to {driver}" if driver else f"to give {address} back to its own driver"
+        what = f"to bind {address} to {driver}" if driver else f"to bind {address} to its default driver"
         self._write(self.path(address) / "driver_override", driver or "\n", what)
         if self.driver(address):
             self._write(self.path(address) / "driver/unbind", address, what)
         self._write(self._bus / "drivers_probe", address, what)
         if driver and self.driver(address) != driver:
-            raise BackendError(f"{address} does not bind to {driver}: the kernel's log says why")
+            raise BackendError(f"{address} did not bind to {driver} (see the kernel log)")
 
     def _write(self, path: Path, text: str, what: str) -> None:
         try:
             self.write(path, text)
         except OSError as error:
             hint = _HINTS[errno.EROFS] if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else ""
-            raise BackendError(f"the kernel refuses {what}: {_said(error, hint)}") from error
+            raise BackendError(f"the kernel refuses {what}: {_reason(error, hint)}") from error
 
 
 class PhysicalFunction:
     """A function that can have virtual ones.
 
     Args:
-        name: what a user calls it.
+        name: its name in the configuration.
     """
 
     def __init__(self, bus: Bus, address: str, name: str) -> None:
@@ -118,66 +118,68 @@ class PhysicalFunction:
 
     @property
     def exists(self) -> bool:
-        """Whether it is there."""
+        """Whether it exists."""
         return self._path.is_dir()
 
     @property
     def most(self) -> int | None:
-        """How many virtual functions it can have; ``None`` without the capability."""
+        """The largest number of virtual functions; ``None`` without the capability."""
         text = read_line(str(self._path / "sriov_totalvfs"))
         return int(text) if text.isdecimal() else None
 
     @property
     def count(self) -> int:
-        """How many virtual functions it has. Waits while somebody else changes that."""
+        """The current number of virtual functions. Blocks while another process changes it."""
         text = read_line(str(self._path / "sriov_numvfs"))
         return int(text) if text.isdecimal() else 0
 
     @property
     def virtual(self) -> tuple[str, ...]:
-        """The addresses of its virtual functions, by their number."""
+        """The addresses of its virtual functions in the order of their numbers."""
         try:
             links = list(self._path.glob("virtfn*"))
         except OSError:
             return ()
         found = {int(n[1]): link.resolve().name for link in links if (n := _VIRTUAL.fullmatch(link.name))}
-        return tuple(found[number] for number in sorted(found))
+        return tuple(found[number] for number in sorted(found) if BDF.fullmatch(found[number]))
 
     @property
     def mark(self) -> tuple[int, ...]:
-        """Differs as soon as its virtual functions are others, even of the same number.
+        """Identifies its current virtual functions, not only their number.
 
-        The inode of a directory in sysfs is never given to a second one (kernel, fs/kernfs/dir.c).
+        The inode of a directory in sysfs is never used again (kernel, fs/kernfs/dir.c).
         """
         return tuple(_inode(self._bus.path(address)) for address in (self.address, *self.virtual[:1]))
 
-    def make(self, count: int, *, bound: bool) -> None:
-        """Makes virtual functions where there are none; removes all of them with 0.
+    def create(self, count: int, *, bound: bool) -> None:
+        """Creates virtual functions if there are none; 0 removes all of them.
 
         Args:
-            bound: whether the kernel may give them to their own driver.
+            bound: whether the kernel binds them to their default driver.
 
         Raises:
             BackendError: the kernel refuses.
         """
         automatic = self._path / "sriov_drivers_autoprobe"
-        restored = "" if bound else read_line(str(automatic))  # there is none before Linux 4.12
+        restored = "" if bound else read_line(str(automatic))  # does not exist before Linux 4.12
         try:
             if restored:
                 self._bus.write(automatic, "0")
             self._bus.write(self._path / "sriov_numvfs", str(count))
         except OSError as error:
-            what = f"{count} virtual functions to" if count else "to remove those of"
+            what = (
+                f"to create {count} virtual functions of" if count else "to remove the virtual functions of"
+            )
             hint = _HINTS.get(error.errno or 0, "")
-            raise BackendError(f"the kernel refuses {what} {self.label}: {_said(error, hint)}") from error
+            raise BackendError(f"the kernel refuses {what} {self.label}: {_reason(error, hint)}") from error
         finally:
             if restored:
                 self._bus.write(automatic, restored)
 
 
-def _said(error: OSError, hint: str) -> str:
-    words = error.strerror or str(error)
-    return f"{words} ({hint})" if hint else words
+def _reason(error: OSError, hint: str) -> str:
+    reason = error.strerror or str(error)
+    return f"{reason} ({hint})" if hint else reason
 
 
 def _inode(path: Path) -> int:

@@ -1,11 +1,11 @@
-"""Creates, binds and removes virtual functions as ``backends.sriov.virtualFunctions`` says.
+"""Creates, binds and removes virtual functions according to ``backends.sriov.virtualFunctions``.
 
-devhost neither removes nor binds virtual functions that it did not create. What a container has stays as it
-is: functions that are to go or to change their driver are withheld first, so that no container gets them,
-and are changed only when no container has them then.
+devhost neither removes nor binds virtual functions that it did not create, and never changes the functions of
+a container. Functions to remove or rebind are first withheld, so that no further container gets them, and
+then changed only if no container has them.
 
-Which functions devhost has created is noted in a file in ``/run``, so that it knows them after a restart. A
-reboot removes the file as it removes the functions; the file of another boot is ignored.
+A file in ``/run`` records the functions that devhost created, for the time after a restart. A reboot removes
+the file and the functions; the file of another boot is ignored.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ BOOT = "/proc/sys/kernel/random/boot_id"
 class Made:
     """Virtual functions of one physical function.
 
-    ``name`` is what the configuration called that one, ``driver`` what they were bound to (empty: the
-    kernel's choice). ``mark`` tells them from others in their place, and is empty while they are being made.
+    ``name`` is the name of the physical function in the configuration, ``driver`` the driver they were bound
+    to (empty for the default). ``mark`` identifies them, and is empty while they are being created.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Made:
 
 
 class Ownership:
-    """What devhost has made, by the address of the physical function."""
+    """The record of virtual functions that devhost created, by address of the physical function."""
 
     def __init__(self, root: Path) -> None:
         self._prefix = prefix_of(root)
         self._path = Path(self._prefix + FILE)
 
     def read(self) -> dict[str, Made]:
-        """What is noted; nothing where the file is missing, broken, or of another boot."""
+        """The record; empty if the file is missing, broken, or of another boot."""
         try:
             document = json.loads(self._path.read_bytes())
             if document["boot"] != self._boot():
@@ -66,7 +66,7 @@ class Ownership:
             return {}
 
     def write(self, made: Mapping[str, Made]) -> None:
-        """Notes all of it again; of nothing there is no file.
+        """Replaces the record; removes the file if it is empty.
 
         Raises:
             BackendError: the file cannot be written.
@@ -82,32 +82,31 @@ class Ownership:
             os.replace(fresh, self._path)  # noqa: PTH105 - at once: a reader sees the old or the new one
         except OSError as error:
             raise BackendError(
-                f"cannot write {FILE}: {error.strerror}; devhost makes no virtual functions it would not "
-                "know again"
+                f"cannot write {FILE}: {error.strerror} (devhost changes no virtual functions without it)"
             ) from error
 
     def _boot(self) -> str:
         return read_line(f"{self._prefix}{BOOT}")
 
 
-UNKNOWN = "who holds which function is not known yet"
+UNKNOWN = "it is not yet known which containers hold functions"
 
 
 class Offered(Protocol):
-    """What pods see of a function."""
+    """Returns whether a function is offered to pods."""
 
     def __call__(self, address: str) -> bool:
-        """Whether it is on the list now."""
+        """Whether the function was offered at the last scan."""
 
 
 class Provisioner:
-    """Makes, binds and removes virtual functions. Used by one thread, but for :attr:`leaving`.
+    """Creates, binds and removes virtual functions. Used by one thread, except :attr:`leaving`.
 
     Args:
         wanted: the entries of the configuration.
-        held: what containers use up; ``None`` while that is not known (:meth:`Context.held`).
-        offered: whether a function was on the list at the last scan.
-        log: gets every change of hardware.
+        held: the claims that containers hold; ``None`` while unknown (:meth:`Context.held`).
+        offered: whether a function was offered at the last scan.
+        log: logs every change of hardware.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Provisioner:
         log: Logger,
     ) -> None:
         self.leaving: frozenset[str] = frozenset()
-        """Functions that must not be given to anybody: they are about to change. Replaced whole."""
+        """Functions that must not be allocated because they are about to change. Replaced, never modified."""
         self._bus = bus
         self._ownership = ownership
         self._wanted = wanted
@@ -131,11 +130,11 @@ class Provisioner:
         self._going: set[str] = set()
 
     def run(self) -> None:
-        """Does what can be done now; a physical function in trouble keeps no other waiting.
+        """Makes all changes that are possible now; a failure of one physical function does not block others.
 
         Raises:
-            NotYet: the rest waits for pods, or for hardware.
-            BackendError: something is refused.
+            NotYet: a change waits for pods or hardware.
+            BackendError: a change failed.
         """
         self._made, self._going = self._ownership.read(), set()
         waits: list[str] = []
@@ -156,7 +155,7 @@ class Provisioner:
     def _targets(
         self, waits: list[str], faults: list[str]
     ) -> list[tuple[PhysicalFunction, VirtualFunctions | None]]:
-        """Each physical function with what is wanted of it; ``None`` if it left the configuration."""
+        """Each physical function with its entry; ``None`` if it is no longer in the configuration."""
         found: dict[str, tuple[PhysicalFunction, VirtualFunctions | None]] = {}
         named: dict[str, str] = {}
         absent: set[str] = set()
@@ -164,14 +163,14 @@ class Provisioner:
             address = self._bus.address(entry.pf)
             if not address:
                 absent.add(entry.pf)
-                waits.append(f"there is no {entry.pf}")
+                waits.append(f"{entry.pf} does not exist")
             elif address in found:
-                faults.append(f"{named[address]} and {entry.pf} are one physical function, {address}")
+                faults.append(f"{named[address]} and {entry.pf} are the same physical function {address}")
             else:
                 found[address] = PhysicalFunction(self._bus, address, entry.pf), entry
                 named[address] = entry.pf
         for address, made in self._made.items():
-            # an interface that cannot be found may be in a container
+            # a missing interface may be in a container
             if address not in found and made.name not in absent:
                 found[address] = PhysicalFunction(self._bus, address, made.name), None
         return list(found.values())
@@ -184,15 +183,15 @@ class Provisioner:
             self._record(physical, None)
         if entry is None:
             if made is None:
-                return  # others have taken the place of ours
+                return  # the functions that devhost created are gone
             entry = VirtualFunctions(pf=made.name, count=0)
         most = physical.most
         if entry.count and not most:
-            off = "" if most is None else ": its driver or its firmware has them switched off"
+            off = "" if most is None else " (disabled by its driver or firmware)"
             raise BackendError(f"{physical.label} cannot have virtual functions{off}")
         if entry.count > (most or 0):
             raise BackendError(
-                f"{physical.label} can have {most} virtual functions at most, not {entry.count}"
+                f"{physical.label} can have at most {most} virtual functions, not {entry.count}"
             )
         if count == entry.count:
             self._bind(physical, entry, made)
@@ -200,8 +199,8 @@ class Provisioner:
         if count:
             if made is None:
                 raise BackendError(
-                    f"{physical.label} has {_functions(count)} that devhost did not make, and so does not "
-                    f"change to {entry.count}"
+                    f"{physical.label} has {_functions(count)} that devhost did not create; devhost does not "
+                    f"change them to {entry.count}"
                 )
             self._remove(physical, entry, count)
         if entry.count:
@@ -211,8 +210,8 @@ class Provisioner:
         virtual = physical.virtual
         self._refuse_held(physical, entry, virtual)
         self._withdraw(virtual, physical.label)
-        self._refuse_held(physical, entry, virtual)  # a container may have got one until just now
-        physical.make(0, bound=True)
+        self._refuse_held(physical, entry, virtual)  # a container may have just got one
+        physical.create(0, bound=True)
         self._log.info("removed %s of %s", _functions(count), physical.label)
         self.leaving -= frozenset(virtual)
         self._record(physical, None)
@@ -225,39 +224,39 @@ class Provisioner:
             more = f" and {len(used) - 3} more" if len(used) > 3 else ""
             raise NotYet(
                 f"{physical.label} keeps its {_functions(len(virtual))} instead of {entry.count} while pods "
-                f"have {', '.join(used[:3])}{more}"
+                f"hold {', '.join(used[:3])}{more}"
             )
 
     def _make(self, physical: PhysicalFunction, entry: VirtualFunctions) -> None:
         if claim.device("sriov", physical.address) in (self._held() or ()):
-            raise NotYet(f"{physical.label} gets no virtual functions while a pod has it")
+            raise NotYet(f"{physical.label} gets no virtual functions while a pod holds it")
         self._check(entry.driver)
         self._record(physical, Made(entry.pf, entry.count, entry.driver))
         try:
-            physical.make(entry.count, bound=not entry.driver)
+            physical.create(entry.count, bound=not entry.driver)
         except BackendError:
             if not physical.count:
                 self._record(physical, None)
             raise
-        self._log.info("made %s of %s", _functions(entry.count), physical.label)
+        self._log.info("created %s of %s", _functions(entry.count), physical.label)
         made = Made(entry.pf, entry.count, entry.driver, physical.mark)
         self._record(physical, made)
         self._bind(physical, entry, made)
 
     def _bind(self, physical: PhysicalFunction, entry: VirtualFunctions, made: Made | None) -> None:
-        """Binds those of ours that are bound to something else; says so of others."""
+        """Rebinds functions that devhost created; reports wrongly bound others."""
         wanted = entry.driver
         odd = self._wrongly_bound(physical.virtual, wanted, made.driver if made else "")
         if made is None:
             if odd:
                 raise BackendError(
-                    f"devhost did not make the virtual functions of {physical.label}, and so does not bind "
+                    f"devhost did not create the virtual functions of {physical.label}, so it does not bind "
                     f"{', '.join(odd[:3])}{' …' if len(odd) > 3 else ''} to {wanted}"
                 )
             return
         if odd:
             self._check(wanted)
-        # without a driver, so nobody uses them
+        # functions without a driver are not in use
         self._bind_all([address for address in odd if not self._bus.driver(address)], wanted, physical.label)
         self._rebind(self._wrongly_bound(odd, wanted, made.driver), wanted, physical.label)
         now = Made(entry.pf, made.count, wanted, made.mark or physical.mark)
@@ -265,27 +264,27 @@ class Provisioner:
             self._record(physical, now)
 
     def _wrongly_bound(self, virtual: Sequence[str], wanted: str, before: str) -> list[str]:
-        """Functions not bound as wanted; where that is the kernel's choice, those still bound as before."""
+        """Functions without the wanted driver; if that is the default, those with the driver before."""
         if wanted:
             return [address for address in virtual if self._bus.driver(address) != wanted]
         return [address for address in virtual if before and self._bus.driver(address) == before]
 
     def _rebind(self, bound: Sequence[str], wanted: str, label: str) -> None:
-        """Takes functions from the driver they have, as far as no container has them."""
+        """Rebinds the functions that no container holds."""
         if not bound:
             return
         held = self._held_now()
         free = [address for address in bound if claim.pci(address) not in held]
         self._withdraw(free, label)
-        held = self._held_now()  # a container may have got one until just now
+        held = self._held_now()  # a container may have just got one
         self._bind_all([address for address in free if claim.pci(address) not in held], wanted, label)
         self.leaving -= frozenset(free)
         if kept := [address for address in bound if claim.pci(address) in held]:
             more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
             driver = self._bus.driver(kept[0])
             raise NotYet(
-                f"{kept[0]}{more} of {label} cannot leave {driver} for {wanted or 'another driver'}: "
-                "a pod has it"
+                f"{kept[0]}{more} of {label} stays bound to {driver} while a pod holds it, instead of "
+                f"{wanted or 'its default driver'}"
             )
 
     def _bind_all(self, addresses: Sequence[str], driver: str, label: str) -> None:
@@ -296,18 +295,20 @@ class Provisioner:
                 done += 1
         finally:
             if done:
-                self._log.info("bound %s of %s to %s", _functions(done), label, driver or "their own driver")
+                self._log.info(
+                    "bound %s of %s to %s", _functions(done), label, driver or "their default driver"
+                )
 
     def _withdraw(self, addresses: Sequence[str], label: str) -> None:
-        """Returns once no container can be given these functions any longer.
+        """Returns if no container can get these functions any longer.
 
         Raises:
-            NotYet: they are on the list still, until the next scan.
+            NotYet: they are offered until the next scan.
         """
         shown = [a for a in addresses if a not in self.leaving or self._offered(a)]
         if shown:
             self._going.update(addresses)
-            raise NotYet(f"{_functions(len(shown))} of {label} must leave the list first")
+            raise NotYet(f"{_functions(len(shown))} of {label} must be withdrawn first")
 
     def _held_now(self) -> frozenset[str]:
         held = self._held()
@@ -317,7 +318,7 @@ class Provisioner:
 
     def _check(self, driver: str) -> None:
         if driver and not self._bus.has_driver(driver):
-            raise BackendError(f"there is no driver {driver}: load its module, modprobe {driver}")
+            raise BackendError(f"there is no driver {driver} (run modprobe {driver})")
 
     def _record(self, physical: PhysicalFunction, made: Made | None) -> None:
         if made is None:
@@ -328,7 +329,7 @@ class Provisioner:
 
 
 def _is(physical: PhysicalFunction, made: Made, count: int) -> bool:
-    """Whether these are what devhost made; while it was making them it could not say more than how many."""
+    """Whether devhost created these functions; while the mark is unknown, their number decides."""
     return made.count == count and (not made.mark or made.mark == physical.mark)
 
 

@@ -1,10 +1,10 @@
-"""The functions that exist now, read from sysfs; read again only where something happened.
+"""Scans the functions in sysfs, reading them again only after relevant events.
 
-Only files are read that the kernel answers at once. Those that wait for the lock of the device are not:
-whoever creates virtual functions holds it until the last of them has its driver, which takes minutes where
-there are many. They are ``sriov_numvfs`` and ``driver_override``, on some kernels also ``uevent``
-(drivers/pci/iov.c, ``sriov_numvfs_show``; drivers/base/core.c of 6.10). ``carrier``, ``speed`` and
-``duplex`` of an interface wait for the lock of all interfaces and are left to netlink.
+Files that block are not read. A process that creates virtual functions holds the device lock until the last
+of them has its driver, which can take minutes. ``sriov_numvfs``, ``driver_override`` and on some kernels
+``uevent`` wait for this lock (drivers/pci/iov.c, ``sriov_numvfs_show``; drivers/base/core.c of 6.10).
+``carrier``, ``speed`` and ``duplex`` of an interface wait for the lock of all interfaces, so netlink is used
+instead.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from .model import REPRESENTOR, Function, Interface, Kind, Snapshot, Vdpa, is_pa
 VDPA_BUS = "/sys/bus/vdpa/devices"
 
 OFFERED_CLASSES = ("02", "12", "0b40")
-"""PCI classes whose functions are devices even without SR-IOV: network adapters, processing accelerators,
-co-processors (kernel, include/linux/pci_ids.h). Of others only what a driver hands to programs."""
+"""PCI classes whose functions are listed even without SR-IOV: network adapters, processing accelerators,
+co-processors (kernel, include/linux/pci_ids.h). Others are listed only if their
+driver passes them to programs."""
 
 VIRTIO = "virtio-pci"
-"""The driver under whose functions a device of the virtio bus is what has the interface."""
+"""The driver whose functions have their interface below a device of the virtio bus."""
 
 IFF_UP = 0x1
-"""Of ``flags`` (kernel, include/uapi/linux/if.h)."""
+"""Bit of ``flags`` (kernel, include/uapi/linux/if.h)."""
 
 _PKEY = re.compile(r"0x[0-9a-f]{4}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5,31}")
@@ -38,7 +39,7 @@ _BRIDGE = "06"
 
 
 class FunctionReader:
-    """Reads functions; remembers what several have in common, so it is created again for each scan."""
+    """Reads functions. Caches what they have in common, so create a new one for each scan."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -47,14 +48,16 @@ class FunctionReader:
         self._vdpa: dict[str, Vdpa] | None = None
 
     def pci(self, path: str, inode: int) -> Function | None:
-        """The PCI function at ``path``; ``None`` for what is no device of this backend.
+        """The PCI function at ``path``; ``None`` if it is not a device of this backend.
 
-        Those are bridges and the chips of the machine itself, and a virtual function that is just being made
-        or taken away: the kernel tells whose it is after its directory is there (``pci_iov_add_virtfn``),
-        and will say so by an event.
+        Such as bridges, chipset functions, and virtual functions that are being created or removed: the
+        kernel adds the link to the physical function after the directory (``pci_iov_add_virtfn``), with an
+        event.
         """
         sysfs = self._sysfs
         address = path.rpartition("/")[2]
+        if not BDF.fullmatch(address):  # a damaged link on the bus
+            return None
         parent = sysfs.target(f"{path}/physfn")
         pci_class = self._sysfs.hexadecimal(f"{path}/class")
         driver = sysfs.target(f"{path}/driver")
@@ -66,7 +69,9 @@ class FunctionReader:
             total = _positive(sysfs.integer(f"{path}/sriov_totalvfs"))
             if not total and not _is_offered(pci_class, driver):
                 return None
-            if sysfs.exists(f"{path}/sriov_vf_msix_count"):  # only virtual functions have it, since 5.13
+            if sysfs.exists(
+                f"{path}/sriov_vf_msix_count"
+            ):  # only virtual functions have this file, since 5.13
                 return None
         vendor = self._sysfs.hexadecimal(f"{path}/vendor")
         if not vendor and not sysfs.exists(path):
@@ -100,11 +105,11 @@ class FunctionReader:
         )
 
     def scalable(self, path: str, inode: int) -> Function | None:
-        """The scalable function at ``path``; ``None`` when it is just going, or lies on no PCI function."""
+        """The scalable function at ``path``; ``None`` if it is being removed, or not on a PCI function."""
         sysfs = self._sysfs
         below, _, name = path.rpartition("/")
         address = below.rpartition("/")[2]
-        if not BDF.fullmatch(address) or not sysfs.exists(path):
+        if not BDF.fullmatch(address) or not SCALABLE.fullmatch(name) or not sysfs.exists(path):
             return None
         vdpa = self._vdpa_of(path)
         interfaces, _ = self._interfaces(path, vdpa)
@@ -131,7 +136,7 @@ class FunctionReader:
         )
 
     def representor(self, path: str, name: str) -> Interface | None:
-        """The interface at ``path`` if it stands for a function; one without a port name does not."""
+        """The interface at ``path`` if it is a representor, which has a port name; else ``None``."""
         port_name = self._sysfs.text(f"{path}/phys_port_name")
         if not port_name or not REPRESENTOR.fullmatch(port_name):
             return None
@@ -141,11 +146,11 @@ class FunctionReader:
     def _interfaces(
         self, path: str, vdpa: Vdpa | None, *, through_virtio: bool = False
     ) -> tuple[tuple[Interface, ...], tuple[Interface, ...]]:
-        """The interfaces of a function: its own, and those that stand for others.
+        """The interfaces of a function, and its representors of other functions.
 
-        Those of a virtio device hang on that device, which hangs on the function or on its vDPA device.
-        Something that stands for others has an interface of its own; where there would be none, the port
-        names are plain numbers of its own ports, as adapters without an embedded switch may have them.
+        A virtio device has its own interfaces, and is below the function or its vDPA device. A function with
+        representors also has an interface itself. If none is left, port names that are plain numbers are its
+        own ports, as on adapters without an embedded switch.
         """
         own: list[tuple[int, Interface]] = []
         numbered: list[tuple[int, Interface]] = []
@@ -168,7 +173,7 @@ class FunctionReader:
                     (own if representor is None else numbered).append((port, found))
         if not own:
             own, others = numbered, [one for one in others if not one.port_name.isdecimal()]
-        own.sort(key=lambda entry: entry[0])  # stable: interfaces of one port stay in the order of names
+        own.sort(key=lambda entry: entry[0])  # stable: interfaces of one port stay ordered by name
         return tuple(interface for _, interface in own), tuple(others)
 
     def _virtio(self, path: str) -> list[str]:
@@ -195,7 +200,7 @@ class FunctionReader:
         )
 
     def _rdma_devices(self, path: str) -> tuple[str, ...]:
-        """Also those in another network namespace: their uverbs are seen everywhere, with its name."""
+        """RDMA devices, also those in another network namespace, whose uverbs are visible everywhere."""
         names = set(self._sysfs.names(f"{path}/infiniband"))
         for node in self._sysfs.names(f"{path}/infiniband_verbs"):
             names.add(_word(self._sysfs.text(f"{path}/infiniband_verbs/{node}/ibdev")))
@@ -210,7 +215,7 @@ class FunctionReader:
         return ""
 
     def _vf_index(self, path: str, address: str) -> int | None:
-        """The number of a virtual function, told by the links of its physical one."""
+        """The number of a virtual function, from the links of its physical one."""
         indexes = self._indexes.get(physical := self._sysfs.link(f"{path}/physfn"))
         if indexes is None:
             indexes = {}
@@ -238,7 +243,7 @@ def _is_offered(pci_class: str, driver: str) -> bool:
 
 
 def _positive(number: int | None) -> int | None:
-    """A number that can be one: files of broken firmware hold anything."""
+    """The number if it is valid: broken firmware may give any number."""
     return number if number is not None and 0 <= number < 1 << 32 else None
 
 
@@ -251,11 +256,11 @@ AUXILIARY_BUS = "/sys/bus/auxiliary/devices"
 VIRTUAL_INTERFACES = f"{DEVICES}virtual/net"
 
 NETWORK = "/sys/class/net"
-"""As the ``sys_path`` of an event: any interface may have changed its state, and nothing else has. With
-``/<name>`` behind it: that one has."""
+"""The ``sys_path`` of an event after which only the state of interfaces may have changed; with ``/<name>``
+only that of one."""
 
 MOST_PLACES = 1024
-"""Places remembered between two scans; with more, everything is read again."""
+"""Limit of places to remember between two scans; beyond it, everything is read again."""
 
 SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,9}")
 """Name of a scalable function on the auxiliary bus: ``<module>.sf.<id>`` (drivers/base/auxiliary.c)."""
@@ -263,9 +268,9 @@ SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Something on a bus. ``function`` is ``None`` for what is no device of this backend, or just now none.
+    """A device on a bus. ``function`` is ``None`` if it is not a device of this backend, or not now.
 
-    ``is_virtual`` is whether it was ever seen to be a virtual function.
+    ``is_virtual`` is whether it was a virtual function at any time.
     """
 
     path: str
@@ -275,7 +280,7 @@ class _Known:
 
 
 class Scan:
-    """Looks at the tree below the root of ``sysfs``. Used by one thread."""
+    """Scans the tree below the root of ``sysfs``. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -286,10 +291,10 @@ class Scan:
         self._forget()
 
     def notice(self, event: Event) -> None:
-        """Notes what the next scan has to read again: all of it where the event names no device.
+        """Notes what the next scan must read again: everything if the event names no device.
 
-        A place is a function: what happens to anything below it concerns only that one, what happens to
-        itself (a bridge, a physical function) also everything below.
+        An event below a function concerns only this function; an event of a bridge or a function itself also
+        concerns everything below it.
         """
         path = event.sys_path.rstrip("/")
         if path.startswith(NETWORK):
@@ -307,7 +312,7 @@ class Scan:
                 self._strays_stale = True
 
     def scan(self) -> Snapshot:
-        """Everything there is now. Without an event since the last scan, anything may have changed.
+        """Everything that exists now. Without an event since the last scan, everything is read again.
 
         Raises:
             OSError: a bus cannot be listed.
@@ -373,12 +378,12 @@ class Scan:
         if function is None or old is None:
             return _Known(path, inode, function, _is_virtual(function) or bool(old and old.is_virtual))
         if old.is_virtual and not _is_virtual(function):
-            # it is being taken away, and has lost the link to its physical function already
+            # it is being removed, and has already lost the link to its physical function
             return _Known(path, inode, None, is_virtual=True)
         return _Known(path, inode, _with_away(function, old.function), _is_virtual(function))
 
     def _read_strays(self, reader: FunctionReader, known: Mapping[str, _Known]) -> None:
-        """Reads representors that hang on nothing, if need be: only where a function has a switch at all."""
+        """Reads representors without a parent device, if a function has a switch."""
         functions = (entry.function for entry in known.values() if entry.function)
         if not any(one.switch for function in functions for one in function.last_interfaces):
             self._strays, self._strays_read = (), False
@@ -389,7 +394,7 @@ class Scan:
 
 
 def place_of(path: str) -> str:
-    """The innermost function that ``path`` is or lies in; empty if in none."""
+    """The innermost function that contains ``path``; empty if there is none."""
     parts = path.split("/")
     for count in range(len(parts), 0, -1):
         if BDF.fullmatch(parts[count - 1]) or SCALABLE.fullmatch(parts[count - 1]):
@@ -406,14 +411,14 @@ def _are_same(before: Mapping[str, _Known], now: Mapping[str, _Known]) -> bool:
 
 
 def _with_away(function: Function, before: Function | None) -> Function:
-    """The function with the interfaces that left it while its driver stayed."""
+    """The function with the interfaces that disappeared while its driver stayed."""
     if before is None or function.interfaces or not function.driver or function.driver != before.driver:
         return function
     return replace(function, away=before.last_interfaces)
 
 
 def _put_together(known: Mapping[str, _Known]) -> dict[str, Function]:
-    """The functions in the order of addresses, the physical ones with the number of their parts."""
+    """The functions in the order of addresses, the physical ones with the numbers of their functions."""
     functions = [entry.function for entry in known.values() if entry.function is not None]
     virtual: dict[str, int] = {}
     scalable: dict[str, int] = {}

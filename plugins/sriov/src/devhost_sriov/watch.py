@@ -1,11 +1,11 @@
-"""Changes of links, routes and embedded switches, which make no uevent.
+"""Changes of links, routes and embedded switches, which cause no uevent.
 
-On a busy node most messages are of pods: their interfaces, addresses and routes come and go all the time.
-Only those of :class:`~.network.Interest` count, and of these only what changed. Numbers: rtnetlink.h,
-if_link.h, if_addr.h and genetlink.h in include/uapi/linux of the Linux kernel.
+On a busy node, most messages are about interfaces, addresses and routes of pods. Only those in
+:class:`~.network.Interest` count, and only if they contain a change. Numbers: rtnetlink.h, if_link.h,
+if_addr.h and genetlink.h in include/uapi/linux of the Linux kernel.
 
-Messages are read as bytes in the event loop; what they mean is asked again when the backend looks. Both
-sources stay within one network namespace: in a pod without the host's they tell nothing of the node.
+Messages only trigger a scan, which queries the state. Both sources report only their network namespace: in a
+pod without ``hostNetwork`` they report nothing about the node.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUPS = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10
 """Bit mask of the groups of links, and of addresses and routes of IPv4 and IPv6."""
 
 ROUTES = Event(subsystem="net", action="change", sys_path=f"{NETWORK}/lo")
-"""Routes or addresses are others: no function needs to be read again, for none has this interface."""
+"""Routes or addresses changed: no function is read again, since none has this interface."""
 
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR, _NEWROUTE, _DELROUTE = 16, 17, 20, 21, 24, 25
 _UNICAST = 1
@@ -50,20 +50,20 @@ _FLAGS = 0x1 | 0x40 | 0x10000 | 0x20000
 """IFF_UP, IFF_RUNNING, IFF_LOWER_UP, IFF_DORMANT."""
 
 _ADDRESS, _IFNAME, _MTU, _MASTER, _OPERSTATE, _CARRIER = 1, 3, 4, 10, 16, 33
-_TOLD = frozenset({_ADDRESS, _IFNAME, _MTU, _MASTER, _OPERSTATE, _CARRIER})
+_COMPARED = frozenset({_ADDRESS, _IFNAME, _MTU, _MASTER, _OPERSTATE, _CARRIER})
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 
 class Watched(Protocol):
-    """Says which messages count now: :class:`~.network.Network`."""
+    """Provides the relevant messages: :class:`~.network.Network`."""
 
     @property
     def interest(self) -> Interest:
-        """What counts."""
+        """The relevant messages."""
 
 
 class RouteSource:
-    """The subscription to links, addresses and routes. Remembers links, so that only changes count."""
+    """The subscription to links, addresses and routes. Remembers links to detect changes."""
 
     name = "links and routes"
     protocol = ROUTE
@@ -81,7 +81,7 @@ class RouteSource:
         self._links.clear()
 
     def events(self, datagram: bytes) -> Iterator[Event]:
-        """The events that a datagram means."""
+        """The events for a datagram."""
         for message in messages(datagram):
             data = message.payload
             if message.kind in (_NEWLINK, _DELLINK) and len(data) >= _IFINFO.size:
@@ -96,11 +96,11 @@ class RouteSource:
     def _link(self, is_there: bool, data: bytes) -> Iterator[Event]:
         family, _, index, flags, _ = _IFINFO.unpack_from(data)
         if family != 0 or index not in self._watched.interest.interfaces:
-            return  # a bridge speaks of its ports in its own family; the link is told of besides
-        now = {kind: value for kind, value in attributes(data[_IFINFO.size :]) if kind in _TOLD}
+            return  # a bridge reports its ports in its own family; links have separate messages
+        now = {kind: value for kind, value in attributes(data[_IFINFO.size :]) if kind in _COMPARED}
         before = self._links.pop(index, None)
         if is_there:
-            # a message may leave attributes out, which then have not changed; but no master is none
+            # attributes that a message omits are unchanged, except the master
             kept = {kind: value for kind, value in (before or {}).items() if kind != _MASTER}
             self._links[index] = now = kept | now | {0: (flags & _FLAGS).to_bytes(4, "little")}
         if not is_there or now != before:
@@ -126,12 +126,12 @@ class DevlinkSource:
         self._watched = watched
 
     def groups(self) -> Groups | None:
-        """The multicast group of notifications, whose number the kernel gives out."""
+        """The multicast group of notifications, whose number the kernel assigns."""
         group = self._watched.interest.group
         return None if group is None else Groups(members=(group,))
 
     def events(self, datagram: bytes) -> Iterator[Event]:
-        """The events that a notification means: functions whose switch may have changed."""
+        """The events for a notification: functions whose switch may have changed."""
         for message in messages(datagram):
             data = message.payload
             if len(data) < _GENERIC.size or _GENERIC.unpack_from(data)[0] not in CHANGES:
@@ -142,18 +142,18 @@ class DevlinkSource:
                 yield Event("devlink", "change", place)
 
     def lost(self) -> None:
-        """A source that remembers nothing loses nothing."""
+        """Does nothing: this source has no memory."""
 
 
 async def network_events(context: Context, watched: Watched) -> AsyncGenerator[Event, None]:
     """Yields an event whenever functions, or the facts about them, should be read again.
 
-    Never ends and never raises. In a recorded tree nothing is listened to.
+    Never ends and never raises. In a recorded tree nothing is watched.
     """
     if not is_live(context.root):
-        context.log.info("%s is a recorded tree: its network cannot be listened to", context.root)
+        context.log.info("%s is a recorded tree: its network is not watched", context.root)
         await asyncio.Event().wait()
     watcher = NetlinkWatcher((RouteSource(watched), DevlinkSource(watched)), context.log)
-    async with aclosing(watcher.events()) as events:  # so that its sockets are closed at once
+    async with aclosing(watcher.events()) as events:  # closes its sockets at once
         async for event in events:
             yield event

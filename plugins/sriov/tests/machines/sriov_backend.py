@@ -1,4 +1,4 @@
-"""The backend on modelled machines: nothing is waited for, and a test answers for the kernel."""
+"""The backend on modelled machines, without waiting, and with answers of the kernel from tests."""
 
 from __future__ import annotations
 
@@ -26,6 +26,48 @@ class Modelled(Sriov):
 def without_waiting(options: SriovOptions, context: Context) -> BurstWait:
     """Waits for the end of bursts, but not for long."""
     return BurstWait(Sysfs(context.root), ignore_ports=options.ignore_port_state, quiet=0.0)
+
+
+class Recording(Sysfs):
+    """Records which functions and files are read; can refuse to list a bus."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.files: list[str] = []
+        """Names of the text files."""
+        self.refuses = False
+        self._functions: list[str] = []
+
+    def functions(self) -> list[str]:
+        """The ids of the functions that were read since the last call."""
+        found, self._functions = sorted(self._functions), []
+        return found
+
+    def target(self, path: str) -> str:
+        if path.endswith("/physfn"):  # of each PCI function
+            self._functions.append(path.split("/")[-2])
+        return super().target(path)
+
+    def text(self, path: str) -> str:
+        self.files.append(path.rpartition("/")[2])
+        if path.endswith("/sfnum"):  # of each scalable function
+            self._functions.append(path.split("/")[-2])
+        return super().text(path)
+
+    def identities(self, path: str) -> dict[str, int]:
+        if self.refuses:
+            raise PermissionError(13, "Permission denied", path)
+        return super().identities(path)
+
+
+def reading(sysfs: Sysfs) -> type[Sriov]:
+    """A backend class that reads its machine through ``sysfs``."""
+
+    class Modelled(Sriov):
+        def __init__(self, options: SriovOptions, context: Context) -> None:
+            super().__init__(options, context, sysfs=sysfs, bursts=without_waiting(options, context))
+
+    return Modelled
 
 
 class FakeKernel(Kernel):

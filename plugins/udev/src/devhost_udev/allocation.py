@@ -52,5 +52,5 @@ def to_kubevirt(prefix: str, nodes: Sequence[str], request: AllocateRequest) -> 
             raise AllocationError(reason) from error
         bus, device = node.split("/")[-2:]
         found.append(f"{int(bus)}:{int(device)}")
-    names = (request.variable(USB_VARIABLE, keep="-"), request.variable(USB_VARIABLE))
+    names = (request.variable(USB_VARIABLE, keep_hyphens=True), request.variable(USB_VARIABLE))
     return dict.fromkeys(names, ",".join(found))

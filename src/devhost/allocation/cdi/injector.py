@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import Granted, ResourceBackend, Terms
+from devhost.allocation.timing import NODE
 from devhost.backend import NoOptions
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
 log = get(__name__)
-
-RENDER_DEADLINE = 5.0
-"""Seconds a backend has to answer what one device needs."""
 
 CHECK = 60.0
 """Seconds between looks whether the file is still there as written."""
@@ -86,8 +84,9 @@ class CdiInjection:
         inventory: the devices of the resource.
         files: where the specification goes.
         settled: called in the loop when what :meth:`listable` says may have changed.
-        deadline: seconds the backend has to say what one device needs.
+        deadline: seconds the backend has to answer what one device needs.
         check: seconds between checks whether the file is still there as written.
+        most_sets: sets of devices that the specification keeps, see :data:`MAX_SETS`.
         backoff: delays after a failure.
         clock: monotonic time.
     """
@@ -99,8 +98,9 @@ class CdiInjection:
         files: SpecFiles,
         settled: Callable[[], None],
         *,
-        deadline: float | None = None,
-        check: float | None = None,
+        deadline: float = NODE.render,
+        check: float = CHECK,
+        most_sets: int = MAX_SETS,
         backoff: Backoff | None = None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
@@ -112,8 +112,9 @@ class CdiInjection:
         self._inventory = inventory
         self._files = files
         self._settled = settled
-        self._deadline = RENDER_DEADLINE if deadline is None else deadline
-        self._check = CHECK if check is None else check
+        self._deadline = deadline
+        self._check = check
+        self._most_sets = most_sets
         self._wanted: Mapping[str, Device] = {}
         self._unhealthy: Collection[str] = ()
         self._share_of: Mapping[str, Fraction] = {}
@@ -422,7 +423,7 @@ class CdiInjection:
         needed = {*self._set_of.values(), *(self._adopted or ())}
         for name, unit in list(self._sets.items()):
             gone = any(device.id not in kept for device in unit.devices)
-            if gone or (len(self._sets) > MAX_SETS and name not in needed):
+            if gone or (len(self._sets) > self._most_sets and name not in needed):
                 del self._sets[name]
         content = dict(self._earlier)
         content |= {spec.device_name(device): unit.edits for device, unit in self._units.items()}

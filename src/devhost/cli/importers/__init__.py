@@ -1,1 +1,1 @@
-"""Configurations of other device plugins → devhost.yaml. One module for each plugin."""
+"""Converts configurations of other device plugins to devhost.yaml. One module for each plugin."""

@@ -1,7 +1,7 @@
-"""Akri's Configurations for its udev handler → devhost.yaml.
+"""Converts Akri's Configurations for its udev handler to devhost.yaml.
 
-Read are objects of ``akri.sh``, several in one file. The handler reads rules of udev as its
-``discovery_impl.rs`` does: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and ``ENV`` with globs, all
+The input is one or more objects of ``akri.sh`` in one file. Rules of udev are read as in Akri's
+``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and ``ENV`` with globs; everything
 else is a regular expression for the whole value.
 """
 
@@ -35,7 +35,7 @@ _FIELDS = frozenset(
     | {"SUBSYSTEMS", "TAG", "TAGS"}
 )
 _WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
-_HINT = "give it a Configuration of akri.sh whose discoveryHandler is udev"
+_HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -47,7 +47,7 @@ _OF_USB = {
     "product": "model",
     "bInterfaceNumber": "usbInterface",
 }
-"""Files in sysfs of a USB device, and the attributes of what hangs on it."""
+"""Files of a USB device in sysfs, and the attributes with the same content."""
 
 _PROPERTIES = {"DEVTYPE": "devType", "DEVNAME": "devNode", "SUBSYSTEM": "subsystem", "DRIVER": "driver"}
 _BUSES = {"usb": "usbPort", "pci": "pciBusID"}
@@ -69,7 +69,7 @@ class _Result:
 
 @dataclass(slots=True)
 class _Blocks:
-    """The blocks that one rule becomes, while it is read."""
+    """The blocks of one rule, while it is read."""
 
     choices: list[list[tuple[str, Globs]]] = field(default_factory=list)
     never: list[Block] = field(default_factory=list)
@@ -78,7 +78,7 @@ class _Blocks:
     def add(self, attribute: str, alternatives: Sequence[Globs], *, holds: bool) -> None:
         if not holds:
             if any(one.is_bounded for one in alternatives):
-                raise Inexpressible("of != it has no equal")
+                raise Inexpressible("!= cannot be expressed for it")
             for one in alternatives:
                 block: dict[str, Value] = {attribute: several(one.some)}
                 if one.never:
@@ -113,7 +113,7 @@ def convert(data: bytes, file_name: str) -> str:
         file_name: appears in the diagnostics.
 
     Raises:
-        ConfigError: it has none for udev, or the handler would refuse a rule; with everything wrong in it.
+        ConfigError: it has none for udev, or the handler would refuse a rule; with every error in it.
     """
     diagnostics = Diagnostics(file_name)
     found = of_kinds(objects(data, diagnostics), ("Configuration",), diagnostics, hint=_HINT)
@@ -121,7 +121,7 @@ def convert(data: bytes, file_name: str) -> str:
     others = [one for one in found if not _is_udev(one)]
     for one in others:
         name, handler = one.text("metadata", "name"), one.text("spec", "discoveryHandler", "name")
-        result.notes.append(f"{name}: the handler {handler} finds no devices of a node: left out.")
+        result.notes.append(f"{name}: the handler {handler} does not find devices of a node: omitted.")
     if len(others) == len(found):
         diagnostics.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
     for one in found:
@@ -150,7 +150,7 @@ def _add(one: Object, result: _Result) -> None:
     details, place, notes = read
     remarks = [str(remark) for remark in notes]
     if not set(details.permissions) <= set("rwm") or details.permissions == "m":
-        message = f"{shown(details.permissions)} is not made of r, w and m"
+        message = f"{shown(details.permissions)} must consist of r, w and m"
         place.diagnostics.add(one.node.mark, place.key("permissions").path, message)
     blocks: list[Block] = []
     for n, rule in enumerate(details.udev_rules):
@@ -158,18 +158,23 @@ def _add(one: Object, result: _Result) -> None:
         try:
             blocks += _rule(rule, remarks)
         except Inexpressible as error:
-            remarks.append(f"Rule {rule} is left out: {error}.")
+            remarks.append(f"Rule {rule} is omitted: {error}.")
         except Invalid as error:
-            here.diagnostics.add(one.node.mark, here.path, f"{shown(rule)}: {error}", "Akri refuses it too")
+            here.diagnostics.add(
+                one.node.mark, here.path, f"{shown(rule)}: {error}", "Akri refuses it as well"
+            )
     if place.diagnostics.found:
         raise place.diagnostics.error()
     if details.group_recursive:
         remarks.append(
-            "groupRecursive: nodes below one device are given together there; here each for itself. A group "
+            "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. "
+            "A group "
             "with a member for each kind of node joins them by their hardware."
         )
     if not blocks:
-        result.entries.append(Entry(remarks=[*remarks, f"{full} has no rule that is left: left out."]))
+        result.entries.append(
+            Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
+        )
         return
     member: dict[str, Value] = {"where": blocks[0] if len(blocks) == 1 else blocks}
     member["permissions"] = details.permissions
@@ -181,7 +186,7 @@ def _add(one: Object, result: _Result) -> None:
 
 
 def _details(one: Object) -> tuple[_Details, Place, list[Remark]] | None:
-    """What the handler is told, the place of that, and remarks; ``None`` where it is wrong."""
+    """The configuration of the handler, its place, and remarks; ``None`` if it is wrong."""
     handler, old = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
     found = one.at("spec", "discoveryHandler", "discoveryDetails") if handler else old
     if found is None:
@@ -214,7 +219,7 @@ def _properties(one: Object, remarks: list[str]) -> Iterator[tuple[str, str]]:
     for name, entry in found[0].entries.items() if found and isinstance(found[0], Fields) else ():
         value = entry.value.text if isinstance(entry.value, Scalar) else ""
         if "{" in value or not _VARIABLE.fullmatch(name):
-            remarks.append(f"brokerProperties {name} cannot be a variable here: left out.")
+            remarks.append(f"brokerProperties {name} is not a valid variable name: omitted.")
         else:
             yield name, value
 
@@ -224,19 +229,19 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
 
     Raises:
         Invalid: Akri refuses it.
-        Inexpressible: it has no equal here.
+        Inexpressible: devhost has no equivalent.
     """
     blocks = _Blocks()
     at, properties = 0, 0
     while at < len(rule.rstrip()):
         term = _TERM.match(rule, at)
         if term is None:
-            raise Invalid(f"{shown(rule[at:].strip())} is no term")
+            raise Invalid(f"{shown(rule[at:].strip())} is not a term")
         name, key, operator, value, _ = term.groups()
         if operator not in ("==", "!="):
-            raise Invalid(f"{operator} sets something, and only == and != select")
+            raise Invalid(f"{operator} assigns a value; only == and != select devices")
         if name not in _FIELDS:
-            raise Invalid(f"{name} selects no device")
+            raise Invalid(f"{name} does not select devices")
         if (name in _WITH_KEY) != (key is not None):
             raise Invalid(f"{name} {'needs' if name in _WITH_KEY else 'has no'} key in braces")
         properties += name == "ENV" and operator == "=="
@@ -248,7 +253,7 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
     if not blocks.choices and not blocks.never:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
-        remarks.append(f"Rule {rule}: there any of its ENV terms is enough for libudev; here all must hold.")
+        remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
     remarks += blocks.remarks
     return blocks.all()
 
@@ -264,7 +269,7 @@ def _expression(attribute: str, value: str, blocks: _Blocks, *, holds: bool) -> 
 def _kernel(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
     (_glob if holds else _expression)("sysName", value, blocks, holds=holds)
     if holds and "|" in value:
-        blocks.remarks.append(f"KERNEL {value}: libudev takes | for itself, and so does this.")
+        blocks.remarks.append(f"KERNEL {value}: libudev takes | literally, and so does this entry.")
 
 
 def _subsystem(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
@@ -278,15 +283,15 @@ def _attr(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
 def _env(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
     if key in ("MAJOR", "MINOR"):
         if not value and not holds:
-            return  # every device with a node has them
+            return  # every device with a node has these attributes
         if not value.isdecimal():
-            raise Inexpressible(f"{key} is a number here")
+            raise Inexpressible(f"{key} is a number in devhost")
         attribute = key.lower()
         blocks.add(attribute, [Globs((value,))], holds=holds)
         return
     attribute = key if key.startswith("ID_") else _PROPERTIES.get(key, "")
     if not attribute:
-        raise Inexpressible(f"the property {key} is no attribute here")
+        raise Inexpressible(f"the property {key} is not an attribute of devhost")
     (_glob if holds else _expression)(attribute, value, blocks, holds=holds)
 
 
@@ -305,7 +310,7 @@ def _devpath(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
 
 def _subsystems(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
     if value not in _BUSES:
-        raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} have an equal")
+        raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} can be expressed")
     blocks.add(_BUSES[value], [Globs(("*",))], holds=holds)
 
 
@@ -316,17 +321,17 @@ def _attrs(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
         _expression(_OF_USB[key], value, blocks, holds=holds)
     else:
         _expression(f"sysattr.{key}", value, blocks, holds=holds)
-        blocks.remarks.append(f"ATTRS{{{key}}}: here it counts at the device itself only.")
+        blocks.remarks.append(f"ATTRS{{{key}}}: devhost compares it only for the device itself.")
 
 
 def _kernels(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
     if not _PCI_ADDRESS.fullmatch(value):
-        raise Inexpressible("of KERNELS only a PCI address has an equal")
+        raise Inexpressible("of KERNELS only a PCI address can be expressed")
     blocks.add("pciBusID", [Globs((value,))], holds=holds)
 
 
 def _tag(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    raise Inexpressible(f"tags of udev, such as {value}, are no attributes here")
+    raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
 
 
 _READERS: Mapping[str, Callable[[str, str, bool, _Blocks], None]] = {
@@ -347,18 +352,23 @@ _READERS: Mapping[str, Callable[[str, str, bool, _Blocks], None]] = {
 
 def _written(result: _Result) -> str:
     differs = [
-        "a device counts in two resources, that of the Configuration and one of its own with a hash; here "
-        "only in the first. For one given device add an entry with its serial or usbPort",
-        "brokers and services are made for each device; here a Deployment or DaemonSet of yours asks for the "
-        "resource",
-        "it looks every ten seconds; here at each event",
-        "a device without a node in /dev counts; here it does not",
-        "a device of two Configurations serves both; here the first. A USB device and the nodes of its "
-        "interfaces both count; here one of the two",
-        "DRIVERS, ATTRS, KERNELS and SUBSYSTEMS look at every device above; here at the USB device, the PCI "
-        "function and the nearest driver",
-        "a container that asks for several gets UDEV_DEVNODE_<hash> for each; here UDEV_DEVNODE has all, "
-        "with commas",
+        "Akri offers a device in two resources, that of the Configuration and one for this device with a "
+        "hash in "
+        "its name; devhost only in the first. For a particular device add an entry with its serial "
+        "or usbPort",
+        "Akri makes brokers and services for each device; with devhost, write a Deployment or DaemonSet that "
+        "requests the resource",
+        "Akri scans every ten seconds, devhost at each event",
+        "Akri offers devices without a node in /dev, devhost does not",
+        "Akri offers a device of two Configurations twice; devhost in the first. Akri offers a USB device "
+        "and the "
+        "nodes of its interfaces; devhost one of them",
+        "for Akri, DRIVERS, ATTRS, KERNELS and SUBSYSTEMS match any parent device; for devhost the USB "
+        "device, "
+        "the PCI function and the nearest driver",
+        "for several devices Akri sets UDEV_DEVNODE_<hash> for each; devhost sets UDEV_DEVNODE with all "
+        "of them, "
+        "separated by commas",
     ]
     groups: dict[str, Value] = {"groups": result.groups} if result.groups else {}
     return document(

@@ -1,6 +1,6 @@
-"""The flags of AMD's device plugin → devhost.yaml.
+"""Converts the flags of the AMD GPU device plugin to devhost.yaml.
 
-Read are its DaemonSet, as its manifests and its chart make it, and a DeviceConfig of AMD's GPU operator. The
+The input is its DaemonSet, as in its manifests and its chart, or a DeviceConfig of the AMD GPU operator. The
 flags are those of ``cmd/k8s-device-plugin/main.go`` in ROCm/k8s-device-plugin.
 """
 
@@ -24,14 +24,14 @@ _MODES = ("container", "vf-passthrough", "pf-passthrough")
 _OF_THE_PROCESS = frozenset(
     {"alsologtostderr", "kubelet-url", "log_dir", "logtostderr", "pulse", "stderrthreshold", "v", "vmodule"}
 )
-"""Flags that say how its process runs and logs, or that need nothing here."""
+"""Flags that control its process and log, or that need no equivalent."""
 
-_HINT = "give it the plugin's DaemonSet, or a DeviceConfig of AMD's GPU operator"
+_HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
 @dataclass(slots=True)
 class _Flags:
-    """What the plugin starts with."""
+    """The plugin's flags."""
 
     strategy: str = ""
     mode: str = ""
@@ -46,7 +46,7 @@ def convert(data: bytes, file_name: str) -> str:
         file_name: appears in the diagnostics.
 
     Raises:
-        ConfigError: none of them is in it, or the plugin would refuse a flag.
+        ConfigError: it contains neither of them, or the plugin would refuse a flag.
     """
     diagnostics = Diagnostics(file_name)
     every = objects(data, diagnostics)
@@ -64,7 +64,9 @@ def convert(data: bytes, file_name: str) -> str:
                 _of_flags(found.arguments(_SWITCHES), one, flags, notes)
     if not is_found:
         mark = every[0].node.mark
-        diagnostics.fail(mark, "no container of it runs AMD's device plugin (k8s-device-plugin)", _HINT)
+        diagnostics.fail(
+            mark, "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)", _HINT
+        )
     if diagnostics.found:
         raise diagnostics.error()
     return _written(flags, notes)
@@ -94,7 +96,7 @@ def _of_operator(one: Object, flags: _Flags, notes: list[str]) -> None:
     if driver and isinstance(driver[0], Scalar):
         argument = Argument(driver[0].text, driver[0].mark, driver[1].path)
         flags.mode = flags.mode or _one_of(argument, _MODES, one)
-    if flags.mode.endswith("passthrough"):  # the operator's own default then
+    if flags.mode.endswith("passthrough"):  # otherwise the operator's default
         flags.strategy = flags.strategy or "mixed"
 
 
@@ -117,23 +119,25 @@ def _entries(flags: _Flags) -> Iterator[Entry]:
         return
     if is_mixed:
         yield Entry(f"{DOMAIN}/{{profile}}", "gpu", [{"vendor": "amd", "profile": "*"}])
-        remark = "Cards that cannot be partitioned."
+        remark = "GPUs that cannot be partitioned."
         yield Entry(f"{DOMAIN}/gpu", "gpu", [{"vendor": "amd"}], remarks=[remark])
         return
     yield Entry(f"{DOMAIN}/gpu", "gpu", [{"vendor": "amd"}])
 
 
 def _written(flags: _Flags, notes: list[str]) -> str:
-    differs = ["health is asked for with -pulse; here it always is"]
+    differs = ["the plugin checks health only with -pulse; devhost always does"]
     if flags.mode.endswith("passthrough"):
-        differs.append("an id is an IOMMU group; here it is the PCI address")
+        differs.append("device ids of the plugin are IOMMU groups, those of devhost PCI addresses")
     elif flags.strategy != "mixed":
-        differs.append("GPUs in different partition modes are an error; here they share the name")
+        differs.append(
+            "the plugin refuses GPUs in different partition modes; devhost offers them under one name"
+        )
     if not flags.mode:
         differs.append(
-            "without driver_type it looks for GPUs bound to vfio-pci where no other are; here say "
+            "without driver_type the plugin falls back to GPUs bound to vfio-pci; for devhost add "
             "driver_type, and import again"
         )
     if flags.has_labeller:
-        notes.append("The node labeller: say labels: {write: true} here, and remove it.")
-    return document("AMD's device plugin", differs, list(_entries(flags)), notes=notes)
+        notes.append("The node labeller: set labels: {write: true} in this file, and remove the labeller.")
+    return document("the AMD GPU device plugin", differs, list(_entries(flags)), notes=notes)

@@ -1,8 +1,8 @@
-"""generic-device-plugin's YAML → devhost.yaml.
+"""Converts the YAML of generic-device-plugin to devhost.yaml.
 
-Read are its configuration file, what its ``--device`` flag takes (one device, or a list of them), a ConfigMap
-that holds the file, the DaemonSet that runs it with either, and the section of it in MicroShift's file. What
-has no exact equal is said in a comment of the result.
+The input is its configuration file, the argument of its ``--device`` flag (one device, or a list), a
+ConfigMap that contains the file, the DaemonSet that runs it with either, or its section in the file of
+MicroShift. A comment in the result names each difference.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from .notation import embedded
 from .workload import Container, containers
 
 FORMER_DOMAIN = "squat.ai"
-"""The domain of its resources before version 0.2.0, unless it is given another."""
+"""The default domain of its resources before version 0.2.0."""
 
 DEFAULT_DOMAIN = "devic.es"
-"""The same since version 0.2.0."""
+"""The default domain of its resources since version 0.2.0."""
 
 _CHANGED = (0, 2, 0)
-"""The version that changed it."""
+"""The version that changed the default domain."""
 
 MICROSHIFT = "genericDevicePlugin"
-"""The section of MicroShift's own file that has its configuration."""
+"""The section with its configuration in the file of MicroShift."""
 
 MICROSHIFT_DOMAIN = "device.microshift.io"
 
 CONFIG_KEYS = ("config.yaml", "config.yml")
-"""Keys of a ConfigMap that are taken where it has several: what the plugin looks for."""
+"""Keys that are preferred in a ConfigMap with several: those that the plugin looks for."""
 
 CHOOSE = "choose one with --key"
 
 _OF_THE_PROCESS = frozenset(
     {"config", "config-file", "listen", "log-level", "plugin-directory", "version"},
 )
-"""Flags and top-level keys that say how its process runs, not which devices there are."""
+"""Flags and top-level keys that control its process, not its devices."""
 
 _FLAGS = sorted({"device", "domain", *_OF_THE_PROCESS} - {"config-file"})
 
@@ -73,15 +73,15 @@ class _Path:
                 raise OptionError(f"{shown(value)} is not absolute", key=key, hint="start it with /")
             if ".." in value.split("/") or "\\" in value:
                 raise OptionError(
-                    f"{shown(value)} holds .. or a backslash", key=key, hint="write the path itself"
+                    f"{shown(value)} holds .. or a backslash", key=key, hint="write the path without them"
                 )
             if "{" in value:
-                hint = "braces are placeholders here: write ? for one in a path"
+                hint = "braces are placeholders in devhost: write ? for a brace in a path"
                 raise OptionError(f"{shown(value)} holds a brace", key=key, hint=hint)
         if self.host == "/":
-            raise OptionError("/ is no device", key="path")
+            raise OptionError("/ is not a device", key="path")
         if not _PERMISSIONS.fullmatch(self.permissions or "mrw"):
-            raise OptionError(f"{shown(self.permissions)} is not made of m, r and w", key="permissions")
+            raise OptionError(f"{shown(self.permissions)} must consist of m, r and w", key="permissions")
         if self.type == "Mount" and self.varies and self.mount_path and not self.mount_path.endswith("/"):
             hint = "end it with / to mean a directory"
             raise OptionError("several files cannot all be mounted at one path", key="mountPath", hint=hint)
@@ -92,13 +92,13 @@ class _Path:
 
     @property
     def inside(self) -> str:
-        """Where the container has it, for a path without wildcard."""
+        """The path in the container, for a path without wildcards."""
         at = self.mount_path or self.host
         return at + self.host.rpartition("/")[2] if at.endswith("/") else at
 
     @property
     def host(self) -> str:
-        """The path in devhost's spelling: no slash at the end, ``[!…]`` where Go's globs have ``[^…]``."""
+        """The path as a glob of devhost: no final slash, and ``[!…]`` for Go's ``[^…]``."""
         return (self.path.rstrip("/") or "/").replace("[^", "[!")
 
 
@@ -114,7 +114,7 @@ class _Usb:
                 raise OptionError("must be up to four hex digits", key=key, hint='for example "1a86"')
 
     def may_be(self, other: _Usb) -> bool:
-        """Whether a device may be both."""
+        """Whether a device can match both."""
         same = all(
             self.hex(a) == self.hex(b)
             for a, b in ((self.vendor, other.vendor), (self.product, other.product))
@@ -123,7 +123,7 @@ class _Usb:
 
     @staticmethod
     def hex(node: Node) -> str:
-        """A USB id as four hex digits, whatever YAML took its text for."""
+        """A USB id as four hex digits, also if YAML read it as a number."""
         found = _USB_ID.fullmatch(node.text) if isinstance(node, Scalar) else None
         return found[2].lower().rjust(4, "0") if found else ""
 
@@ -155,7 +155,9 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    former_keys: ClassVar[Mapping[str, str]] = {"count": "the plugin ignores it here: put it into each group"}
+    former_keys: ClassVar[Mapping[str, str]] = {
+        "count": "the plugin ignores it at this level: put it into each group"
+    }
 
     name: str = option(example="serial")
     groups: Annotated[tuple[_Group, ...], Bounds(1, 1000)] = option()
@@ -163,9 +165,9 @@ class _Device:
 
 @dataclass(slots=True)
 class _Source:
-    """Where the devices are written, and what was read beside them.
+    """The devices of a source, and what was read with them.
 
-    ``domain`` is empty where nothing says it; ``remarks`` are for the head of the result.
+    ``domain`` is empty if the source does not contain it; ``remarks`` are for the head of the result.
     """
 
     devices: list[tuple[Node, Place]] = field(default_factory=list)
@@ -177,22 +179,22 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
     """The text of an equivalent devhost.yaml.
 
     Args:
-        text: the other plugin's configuration, or Kubernetes objects that hold it.
-        file_name: stands in the diagnostics.
-        domain: of the resources; what the source says if empty.
+        text: the other plugin's configuration, or Kubernetes objects that contain it.
+        file_name: appears in the diagnostics.
+        domain: of the resources; if empty, the one in the source.
         key: which entry of a ConfigMap to read; one of :data:`CONFIG_KEYS`, or the only one, if empty.
 
     Raises:
-        ConfigError: it is not a configuration of generic-device-plugin, with everything wrong in it; or
-            nothing says the domain, whose default depends on the plugin's version.
+        ConfigError: it is not a configuration of generic-device-plugin, with every error in it; or it does
+            not contain the domain, whose default depends on the plugin's version.
     """
     diagnostics = Diagnostics(file_name)
     source = _read(objects(text, diagnostics), key)
     known = domain or source.domain
     devices = list(_devices(source.devices, known or DEFAULT_DOMAIN))
-    for heard in (diagnostics, *(place.diagnostics for _, place in source.devices)):
-        if heard.found:
-            raise heard.error()
+    for collected in (diagnostics, *(place.diagnostics for _, place in source.devices)):
+        if collected.found:
+            raise collected.error()
     if devices and not known:
         file = "-" if file_name == "<stdin>" else file_name
         message = (
@@ -200,7 +202,7 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
             f"{DEFAULT_DOMAIN} since"
         )
         hint = (
-            f"say which one your pods ask for: devhost import generic-device-plugin --domain "
+            f"give the one that your pods request: devhost import generic-device-plugin --domain "
             f"{DEFAULT_DOMAIN} {file}, or with --domain {FORMER_DOMAIN}"
         )
         diagnostics.fail(WHOLE_FILE, message, hint)
@@ -208,7 +210,7 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
 
 
 def _read(found: Sequence[Object], key: str) -> _Source:
-    """The devices of a file, whatever they are in.
+    """The devices of a file of any supported kind.
 
     Raises:
         ConfigError: they cannot be found in it.
@@ -218,15 +220,15 @@ def _read(found: Sequence[Object], key: str) -> _Source:
     running = [one for thing in found for one in containers(thing) if _runs_it(one)]
     if len(running) > 1:
         mark = running[1].node.mark
-        message = "several containers run generic-device-plugin: here is the second"
-        running[1].place.diagnostics.fail(mark, message, "give it one of them")
+        message = "several containers run generic-device-plugin; this is the second"
+        running[1].place.diagnostics.fail(mark, message, "give only one of them")
     if running:
         return _of_container(running[0], found, key)
     return _of_config_map(found, key) if key else _of_config_map(found)
 
 
 def _bare(node: Node, place: Place) -> _Source:
-    """The devices of a file, or of what the flag takes."""
+    """The devices of a configuration file, or of the flag's argument."""
     if isinstance(node, Fields) and MICROSHIFT in node.entries:
         inner = node.entries[MICROSHIFT].value
         source = _file(_of_microshift(inner), place.key(MICROSHIFT))
@@ -242,7 +244,7 @@ def _listed(nodes: Sequence[Node], place: Place) -> list[tuple[Node, Place]]:
 
 
 def _device(node: Node, place: Place) -> tuple[Node, Place]:
-    """One device and its place, also where it is written as text, as the flag takes it."""
+    """One device and its place; it may be a string, as in the flag's argument."""
     if not isinstance(node, Scalar):
         return node, place
     if node.text.lstrip().startswith(("{", "name:", "groups:", "---", "#")):
@@ -250,7 +252,7 @@ def _device(node: Node, place: Place) -> tuple[Node, Place]:
     name, *paths = (Scalar(node.mark, text.strip(), "str") for text in node.text.split(","))
     if not paths:
         return node, place
-    # as before the plugin had groups: a name, and paths of which each makes devices
+    # the old format without groups: a name, and paths that each make devices
     groups = [_mapping(node, paths=Items(node.mark, (_mapping(node, path=path),))) for path in paths]
     return _mapping(node, name=name, groups=Items(node.mark, tuple(groups))), place
 
@@ -260,7 +262,7 @@ def _mapping(source: Node, **values: Node) -> Fields:
 
 
 def _of_microshift(node: Node) -> Node:
-    """The same as the plugin itself calls it."""
+    """The same place in the plugin's terms."""
     if isinstance(node, Items):
         return Items(node.mark, tuple(map(_of_microshift, node.items)))
     if not isinstance(node, Fields):
@@ -281,7 +283,7 @@ def _runs_it(container: Container) -> bool:
 
 
 def _of_container(container: Container, found: Sequence[Object], key: str) -> _Source:
-    """The devices that a container's flags say, or the file that it is given with them."""
+    """The devices in a container's flags, or in the file that they name."""
     source = _Source()
     domain, path = "", ""
     for flag in container.flags(switches=("version",)):
@@ -301,12 +303,12 @@ def _of_container(container: Container, found: Sequence[Object], key: str) -> _S
         maps = [one for one in found if one.kind == "ConfigMap"]
         if not maps:
             message = f"its devices are in the file {path or '/etc/generic-device-plugin/config.yaml'}"
-            hint = "give that file, or the ConfigMap that holds it, too"
+            hint = "give that file, or the ConfigMap that contains it, as well"
             container.place.diagnostics.fail(container.node.mark, message, hint)
         inner = _of_config_map(maps, key or path.rpartition("/")[2])
         source.devices, source.domain = inner.devices, inner.domain
         source.remarks += inner.remarks
-    # the plugin's own order: the flag, then the variable, then the file
+    # the plugin's order of precedence: the flag, the variable, the file
     source.domain = domain or container.variable("DOMAIN") or source.domain
     if not source.domain and container.version:
         source.domain = DEFAULT_DOMAIN if container.version >= _CHANGED else FORMER_DOMAIN
@@ -316,26 +318,30 @@ def _of_container(container: Container, found: Sequence[Object], key: str) -> _S
 
 
 def _of_config_map(found: Sequence[Object], key: str = "") -> _Source:
-    """The devices of the one ConfigMap that has some.
+    """The devices of the only ConfigMap that has any.
 
     Raises:
-        ConfigError: none has, or several.
+        ConfigError: none has devices, or several have.
     """
     maps = [one for one in found if one.kind == "ConfigMap"]
     if not maps:
         first = found[0]
         kind = at(first.node, "kind") or first.node
-        message = f"a {shown(first.kind)} holds no configuration" if first.kind else "it is no configuration"
+        message = (
+            (f"a {shown(first.kind)} contains no configuration")
+            if first.kind
+            else "it is not a configuration"
+        )
         hint = (
-            "give it the DaemonSet of generic-device-plugin, a ConfigMap, or the configuration itself; "
-            f"for what else there is see {GUIDE}"
+            "give the DaemonSet of generic-device-plugin, a ConfigMap, or the configuration itself; "
+            f"for other plugins see {GUIDE}"
         )
         first.place.diagnostics.fail(kind.mark, message, hint)
     likely = [one for one in maps if _keys(one, key)] or maps
     if len(likely) > 1:
         names = some([one.name for one in likely])
-        message = f"several ConfigMaps may hold the configuration: {names}"
-        likely[1].place.diagnostics.fail(likely[1].node.mark, message, "give it one of them")
+        message = f"several ConfigMaps may contain the configuration: {names}"
+        likely[1].place.diagnostics.fail(likely[1].node.mark, message, "give only one of them")
     (chosen,) = likely
     keys = _keys(chosen, key)
     name = (
@@ -347,7 +353,7 @@ def _of_config_map(found: Sequence[Object], key: str = "") -> _Source:
 
 
 def _keys(config_map: Object, key: str) -> list[str]:
-    """Which entries may be the configuration: the one asked for, one by its name, or those with devices."""
+    """Entries that may be the configuration: the requested one, one with a known name, those with devices."""
     data = at(config_map.node, "data")
     names = [*data.entries] if isinstance(data, Fields) else []
     for wanted in (key,) if key else CONFIG_KEYS:
@@ -370,7 +376,7 @@ def _has_devices(config_map: Object, name: str) -> bool:
 
 
 def _of_the_process(key: str) -> str:
-    return f"{one_line(key)}: has no place in this file; see the options of `devhost run`."
+    return f"{one_line(key)}: not part of this file; see the options of `devhost run`."
 
 
 def _file(root: Node, place: Place) -> _Source:
@@ -413,16 +419,16 @@ def _devices(nodes: Sequence[tuple[Node, Place]], domain: str) -> Iterator[_Devi
             here.key("name").report(node, f"{shown(f'{domain}/{device.name}')} {problem}")
         elif device.name in seen:
             here.key("name").report(
-                node, f"{shown(device.name)} stands twice", "give each device its own name"
+                node, f"{shown(device.name)} occurs twice", "give each device a unique name"
             )
         seen.add(device.name)
         yield device
 
 
 def _shared(groups: Sequence[_Group]) -> set[int]:
-    """The ids of paths and USB devices that something else in the file may mean as well.
+    """The ids of paths and USB devices that overlap with others in the file.
 
-    The plugin serves each of them all the same; devhost, where each says ``shared``.
+    The plugin serves each of them nevertheless; devhost only if each has ``shared``.
     """
     found: set[int] = set()
     paths = [path for group in groups for path in group.nodes]
@@ -434,7 +440,7 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
     for one, other in combinations(usb, 2):
         if one.may_be(other):
             found.update((id(one), id(other)))
-    # a serial port or a camera may be of any USB device, and that cannot be seen in a path
+    # a path does not show which USB device a serial port or a camera belongs to
     whole = [path for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb")]
     if paths and len(paths) + len(usb) > 1:
         found.update(map(id, (*usb, *whole)))
@@ -442,22 +448,22 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
 
 
 def _written(devices: Sequence[_Device], domain: str, remarks: Sequence[str]) -> Iterator[str]:
-    yield "# Made from a configuration of generic-device-plugin. What differs there:"
-    yield "# - a path without wildcard that does not exist is offered as unhealthy, not left out;"
-    yield "# - ids are stable over replugging and reboots."
+    yield "# Converted from a configuration of generic-device-plugin. Differences:"
+    yield "# - devhost offers a path without wildcards that does not exist as unhealthy, the plugin omits it;"
+    yield "# - device ids stay the same after replugging and reboots."
     groups = [group for device in devices for group in device.groups]
     if any(_globs(group) > 1 for group in groups):
-        yield "# - nodes of several wildcards in a group are paired in order there, whatever they belong to;"
-        yield "#   here by the hardware they hang on. `pair: order` in a group does what is done there."
+        yield "# - the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware;"
+        yield "#   `pair: order` in a group makes devhost do the same."
     if any(group.usb for group in groups):
-        yield "# - two equal USB devices are two devices here, there they are one."
+        yield "# - for devhost two equal USB devices are two devices, for the plugin one."
     shared = _shared(groups)
     if shared:
-        yield "# A node that several of these devices may name serves each of them, as there: `shared: true`."
-        yield "# Remove that where only one pod at a time may have the node."
+        yield "# As with the plugin, a node in several of these devices serves each of them: `shared: true`."
+        yield "# Remove `shared: true` if only one pod at a time may have the node."
     if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
-        yield "# A node that two paths reach under different names, by a link, serves the first of them only,"
-        yield "# unless both members say `shared: true`; there it serves both."
+        yield "# If two paths lead to one node under different names, by a link, devhost offers it for the"
+        yield "# first path, or for both if both have `shared: true`. The plugin always offers it for both."
     for remark in remarks:
         yield f"# {one_line(remark)}"
     yield "version: 1"
@@ -476,7 +482,7 @@ def _written(devices: Sequence[_Device], domain: str, remarks: Sequence[str]) ->
 
 
 def _globs(group: _Group) -> int:
-    """How many members of a group stand for any number of nodes."""
+    """How many members of a group can match several nodes."""
     return sum(path.varies and path.type == "Device" for path in group.paths)
 
 
@@ -500,7 +506,7 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Iterator[str]:
     mounts = [path for path in group.paths if path.type == "Mount"]
     several = any(path.varies for path in group.paths)
     if _globs(group) > 1:
-        yield "        # paired in order there, by hardware here"
+        yield "        # the plugin pairs these in order, devhost by hardware"
     if group.nodes:
         yield "        members:"
     for path in group.nodes:
@@ -509,12 +515,13 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Iterator[str]:
         yield "        mounts:"
     for path in mounts:
         if path.varies:
-            yield "          # there each of the group's devices gets one of the matches, here all of them"
+            yield "          # the plugin gives each device of the group one match, devhost all of them"
         elif several:
-            yield f"          # there only {path.limit or 1} of the group's devices get it, here all do"
+            limit = path.limit or 1
+            yield f"          # from the plugin only {limit} of the group's devices get it, from devhost all"
         yield from _entry(_mount(path))
     if len(group.usb) > 1:
-        yield "        # they are different hardware, so the first of each come together"
+        yield "        # these are different hardware: the first of each are combined"
         yield "        pair: order"
     if group.usb:
         yield "        usb:"

@@ -1,7 +1,7 @@
-"""The configuration of Google's GPU device plugin → devhost.yaml.
+"""Converts the configuration of the GKE GPU device plugin to devhost.yaml.
 
-Read are ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of
-container-engine-accelerators), a ConfigMap that holds it, and the plugin's DaemonSet with its flags and its
+The input is ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of
+container-engine-accelerators), a ConfigMap that contains it, or the plugin's DaemonSet with its flags and its
 variable ``XID_CONFIG``.
 """
 
@@ -23,13 +23,13 @@ from .workload import WORKLOADS, Argument, program
 from .writing import Entry, Value, document
 
 CONFIG_KEY = "gpu_config.json"
-"""The file's name below ``/etc/nvidia``, and so the key of a ConfigMap."""
+"""The file's name below ``/etc/nvidia``, which is also the key of a ConfigMap."""
 
 DRIVER = "/home/kubernetes/bin/nvidia"
 """The driver's directory on the node, unless the flag ``-host-path`` names another."""
 
 _ALWAYS = 48
-"""The Xid that counts whatever is configured: a double-bit error of the memory."""
+"""The Xid that is always considered: a double-bit memory error."""
 
 _SWITCHES = (
     "logtostderr",
@@ -42,7 +42,7 @@ _OF_THE_PROCESS = frozenset(
     {"alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port", "logtostderr"}
     | {"plugin-directory", "v", "stderrthreshold", "host-path"}
 )
-_HINT = "give it gpu_config.json, a ConfigMap that holds it, or the plugin's DaemonSet"
+_HINT = "give gpu_config.json, a ConfigMap that contains it, or the plugin's DaemonSet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's configuration, or Kubernetes objects of which some hold it or start the plugin.
+        data: the plugin's configuration, or Kubernetes objects that contain it or start the plugin.
         file_name: appears in the diagnostics.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
-        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
     diagnostics = Diagnostics(file_name)
     result = _Result()
@@ -106,7 +106,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
             raise place.diagnostics.error()
         result.config = config
     if not is_found:
-        what = "no container of it runs Google's device plugin (nvidia-gpu-device-plugin)"
+        what = "none of its containers runs the GKE GPU device plugin (nvidia-gpu-device-plugin)"
         diagnostics.fail(every[0].node.mark, what, _HINT)
     if diagnostics.found:
         raise diagnostics.error()
@@ -121,11 +121,11 @@ def _of_flags(given: Mapping[str, Argument], result: _Result) -> None:
         if name == "host-path":
             result.driver = argument.value
         elif name == "container-path" and argument.value != "/usr/local/nvidia":
-            result.notes.append(f"-container-path {argument.value}: here it is /usr/local/nvidia.")
+            result.notes.append(f"-container-path {argument.value}: devhost always uses /usr/local/nvidia.")
         elif name in ("host-vulkan-icd-path", "container-vulkan-icd-path"):
-            result.notes.append(f"-{name}: here it is vulkan/icd.d in the driver's directory.")
+            result.notes.append(f"-{name}: devhost always uses vulkan/icd.d in the driver's directory.")
         elif name == "enable-container-gpu-metrics" and name in on:
-            result.notes.append("-enable-container-gpu-metrics: devhost has no metrics of what GPUs do.")
+            result.notes.append("-enable-container-gpu-metrics: devhost has no metrics of GPU usage.")
         elif name == "publish-driver-version" and name in on:
             result.notes.append("-publish-driver-version: devhost does not annotate the node.")
         elif name not in {*_OF_THE_PROCESS, *_SWITCHES, "container-path"}:
@@ -164,11 +164,13 @@ def _written(result: _Result) -> str:
     else:
         options["healthChecks"] = "none"
     differs = [
-        "ids are nvidia0 and nvidia0/vgpu0, here UUIDs: drain the node before the change",
-        "a node with partitions of other sizes is an error; here they are not offered",
-        "it sets the node condition XidCriticalError; devhost does not",
+        "device ids of the plugin are nvidia0 and nvidia0/vgpu0, those of devhost UUIDs: drain the "
+        "node before "
+        "the switch",
+        "partitions of other sizes are an error for the plugin; devhost does not offer them",
+        "the plugin sets the node condition XidCriticalError; devhost does not",
     ]
     entry = Entry("nvidia.com/gpu", "gpu", [where], keys)
     return document(
-        "Google's GPU device plugin", differs, [entry], notes=result.notes, backends={"gpu": options}
+        "the GKE GPU device plugin", differs, [entry], notes=result.notes, backends={"gpu": options}
     )

@@ -1,7 +1,7 @@
-"""What importers of plugins written in Go share: JSON as Go reads it, and remarks on what that leads to.
+"""Shared by importers of plugins written in Go: JSON as Go reads it, and remarks on the consequences.
 
-Go ignores keys that a program does not know and takes known ones in any case of letters. So does this, but
-says so: a selector that is misspelt selects more than was meant.
+Go ignores unknown keys, and matches known keys without regard to case. This module does the same, and adds a
+remark, because a misspelt selector selects more than intended.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
 from devhost.config.document import Fields, Node, Scalar
 
 PCI_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
-"""A vendor or device id in any spelling; its digits are the second group."""
+"""A vendor or device id in any notation; the second group has its digits."""
 
 _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something at a place of the source that the plugin reads otherwise than its author may think."""
+    """A place of the source that the plugin reads differently from what its author may expect."""
 
     mark: Mark
     path: str
@@ -40,12 +40,12 @@ def known(
     remark: Callable[[Remark], None],
     elsewhere: Mapping[str, str] | None = None,
 ) -> Node:
-    """A mapping with only those keys that the plugin reads; null is no value to it.
+    """A mapping with only those keys that the plugin reads. Keys with null are dropped.
 
     Args:
-        wanted: the keys, as the result has them.
-        remark: is told of each key that is ignored.
-        elsewhere: hints for keys that are known to stand in files although the plugin ignores them.
+        wanted: the keys, in the spelling of the result.
+        remark: called with each key that is ignored.
+        elsewhere: hints for keys that occur in files although the plugin ignores them.
     """
     if not isinstance(node, Fields):
         return node
@@ -57,7 +57,7 @@ def known(
             continue
         if name is None:
             hint = (elsewhere or {}).get(key) or suggest(key, names.values(), "keys")
-            message = "the plugin knows no such key and ignores it"
+            message = "the plugin ignores this unknown key"
             remark(Remark(entry.mark, place.key(key).path, message, hint))
         else:
             found.entries[name] = entry
@@ -65,24 +65,27 @@ def known(
 
 
 def pci_id(value: str) -> str:
-    """A vendor or device id as the kernel writes it: four lower-case hex digits."""
+    """A vendor or device id in the kernel's notation: four lower-case hex digits."""
     found = PCI_ID.fullmatch(value)
     return found[2].lower().rjust(4, "0") if found else value
 
 
 def odd_ids(values: Iterable[str], mark: Mark, path: str) -> list[Remark]:
-    """What never matched for a plugin that compares ids letter by letter, and does here."""
+    """Remarks on ids that never match for a plugin that compares exactly, but match in devhost."""
     odd = dict.fromkeys(value for value in values if value != pci_id(value))
     return [
-        Remark(mark, path, f'{shown(value)} matched nothing there, "{pci_id(value)}" does') for value in odd
+        Remark(
+            mark, path, f'{shown(value)} never matches for the plugin; devhost takes it as "{pci_id(value)}"'
+        )
+        for value in odd
     ]
 
 
 def check_ids(key: str, values: Sequence[str]) -> None:
-    """Refuses what is no PCI id.
+    """Refuses values that are not PCI ids.
 
     Raises:
-        OptionError: one of the values, which stand under ``key``, is none.
+        OptionError: a value under ``key`` is not a PCI id.
     """
     for n, value in enumerate(values):
         if not PCI_ID.fullmatch(value):
@@ -94,7 +97,7 @@ def check_texts(key: str, values: Sequence[str]) -> None:
     """Refuses empty text.
 
     Raises:
-        OptionError: one of the values, which stand under ``key``, is empty.
+        OptionError: a value under ``key`` is empty.
     """
     for n, value in enumerate(values):
         if not value:
@@ -102,5 +105,5 @@ def check_texts(key: str, values: Sequence[str]) -> None:
 
 
 def literal(value: str) -> str:
-    """A name in which ``*``, ``?`` and ``[`` stand for themselves, as they do for the plugin."""
+    """A name as a glob in which ``*``, ``?`` and ``[`` are literal, as they are for the plugin."""
     return _GLOB.sub(lambda sign: f"[{sign[0]}]", value)

@@ -1,7 +1,7 @@
-"""The custom resources of Intel's device plugin operator → devhost.yaml.
+"""Converts the custom resources of the Intel device plugins operator to devhost.yaml.
 
-Read are objects of ``deviceplugin.intel.com/v1``: GPU, FPGA, QAT, DSA, IAA, DLB, SGX and NPU, several in one
-file. ``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes says what may be in them.
+The input is one or more objects of ``deviceplugin.intel.com/v1`` in one file: GPU, FPGA, QAT, DSA, IAA, DLB,
+SGX and NPU. ``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes defines their fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .kubernetes import Object, objects, of_kinds
 from .writing import Block, Entry, Value, document, several
 
 DEFAULT_SERVICES = "sym;asym"
-"""What a QAT device of generation 4 is taken to do unless the file or the user says otherwise."""
+"""The services of a QAT device of generation 4 unless the file or the user names others."""
 
 _SERVICES = ("sym", "asym", "dc", "dcc", "decomp")
 _CONFIGURED = re.compile(r"^\s*ServicesEnabled\s*=\s*(\S+)", re.MULTILINE)
@@ -43,12 +43,12 @@ _BY_SERVICE = frozenset({"4xxxvf", "420xxvf", "6xxxvf"})
 """Drivers of devices whose resources are named after their services."""
 
 _DEFAULT_VF_DRIVERS = ("c6xxvf", "4xxxvf", "420xxvf")
-"""The plugin's flag ``-kernel-vf-drivers`` by default."""
+"""The default of the plugin's flag ``-kernel-vf-drivers``."""
 
 _OF_THE_POD = ("image", "initImage", "nodeSelector", "tolerations", "logLevel")
-"""Keys of every object that say how and where the plugin runs."""
+"""Keys of every object that control how and where the plugin runs."""
 
-_ELSEWHERE = {"resourceManager": "the plugin gave it up, with fractions of GPUs"}
+_ELSEWHERE = {"resourceManager": "the plugin dropped it together with fractions of GPUs"}
 
 Shared = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
@@ -76,7 +76,7 @@ class _Gpu:
             raise OptionError("cannot be used with allowIDs", key="denyIDs", hint="remove one of the two")
         if self.preferred_allocation_policy and self.shared_dev_num < 2:
             hint = "set sharedDevNum to 2 or more, or remove it"
-            raise OptionError("needs sharedDevNum above 1", key="preferredAllocationPolicy", hint=hint)
+            raise OptionError("requires sharedDevNum above 1", key="preferredAllocationPolicy", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Qat:
         for n, driver in enumerate(self.kernel_vf_drivers):
             if driver not in _VF_DRIVERS:
                 hint = f"known: {', '.join(_VF_DRIVERS)}"
-                message = f"{shown(driver)} is no driver of virtual functions"
+                message = f"{shown(driver)} is not a driver of virtual functions"
                 raise OptionError(message, key=f"kernelVfDrivers[{n}]", hint=hint)
 
 
@@ -139,12 +139,14 @@ class _Result:
         self.entries.append(Entry(name, backend, [where], share | more, remarks))
 
     def tell(self, *differs: str) -> None:
-        """Says in the header what is different there."""
+        """Adds a difference to the header."""
         self.differs |= dict.fromkeys(differs)
 
 
 def _gpu(one: _Gpu, result: _Result) -> None:
-    result.tell("ids of GPUs are card0-0, here PCI addresses: drain the node before the change")
+    result.tell(
+        "ids of GPUs are card0-0 for the plugin, PCI addresses for devhost: drain the node before the switch"
+    )
     where: dict[str, Value] = {"vendor": "intel"}
     if one.allow_IDs:
         where["deviceID"] = several(_ids(one.allow_IDs))
@@ -163,8 +165,8 @@ def _gpu(one: _Gpu, result: _Result) -> None:
         names = {f"{driver}_monitoring": {"driver": driver} for driver in ("i915", "xe")}
     elif not one.monitoring_mode:
         result.notes.append(
-            "enableMonitoring: releases without monitoringMode name it i915_monitoring and xe_monitoring. "
-            "For these names add monitoringMode: split, and import again."
+            "enableMonitoring: releases without monitoringMode offer i915_monitoring and xe_monitoring. "
+            "To get these names, add monitoringMode: split, and import again."
         )
     for name, driver in names.items():
         use: dict[str, Value] = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
@@ -177,8 +179,12 @@ def _ids(text: str) -> list[str]:
 
 def _fpga(one: _Fpga, result: _Result) -> None:
     result.tell(
-        "ids of FPGAs are dfl-port.0, here made of PCI addresses: drain the node before the change",
-        "in mode region a webhook and a hook program a region for a pod; here the entry's program does",
+        "ids of FPGAs are dfl-port.0 for the plugin, PCI addresses for devhost: drain the node before "
+        "the switch",
+        (
+            "in mode region a webhook and a hook program a region for a pod; with devhost the entry's "
+            "program does"
+        ),
     )
     kind = "af" if one.mode == "af" else "region"
     more: dict[str, Value] = {"development": True} if one.mode == "regiondevel" else {}
@@ -187,10 +193,14 @@ def _fpga(one: _Fpga, result: _Result) -> None:
 
 def _qat(one: _Qat, result: _Result) -> None:
     result.tell(
-        f"it binds virtual functions of QAT to {one.dpdk_driver}; here those count that are bound to it: "
+        f"the plugin binds QAT virtual functions to {one.dpdk_driver}; devhost offers those that are "
+        f"bound to it: "
         "backends.sriov.virtualFunctions makes and binds them",
-        "the variables for QAT are QAT0, QAT1, …; here PCIDEVICE_<RESOURCE> has all addresses",
-        "at most maxNumDevices of QAT are offered; here all are, unless vfIndex says less",
+        "the plugin sets QAT0, QAT1, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses",
+        (
+            "the plugin offers at most maxNumDevices QAT devices; devhost offers all, unless vfIndex "
+            "selects fewer"
+        ),
     )
     drivers = one.kernel_vf_drivers or _DEFAULT_VF_DRIVERS
     policy = {"balanced": "spread", "packed": "pack"}.get(one.preferred_allocation_policy, "")
@@ -207,26 +217,26 @@ def _qat(one: _Qat, result: _Result) -> None:
 
 
 def _service_name(one: _Qat, result: _Result) -> str:
-    """What the plugin calls the resource of a device with these services (``cfg_services`` in sysfs)."""
+    """The plugin's name for the resource of a device with these services (``cfg_services`` in sysfs)."""
     services = result.configured.get(one.provisioning_config) or result.services
     if not services:
         services = DEFAULT_SERVICES
         result.notes.append(
-            "qat.intel.com/cy: which services a device of generation 4 offers is not in the object but in "
-            "its cfg_services: sym;asym is assumed. Give others by --services."
+            "qat.intel.com/cy: the object does not name the services of a device of generation 4; "
+            "its cfg_services does. sym;asym is assumed; use --services for others."
         )
     return service_name(services)
 
 
 def service_name(services: str) -> str:
-    """The name that the plugin makes of the services of a QAT device: ``sym;asym`` → ``cy``.
+    """The plugin's name for the services of a QAT device: ``cy`` for ``sym;asym``.
 
     Raises:
-        ValueError: it is no list of services.
+        ValueError: it is not a list of services.
     """
     names = services.split(";")
     if not set(names) <= {*_SERVICES, "cy"} or len(set(names)) < len(names):
-        raise ValueError(f"{shown(services)} are no services of QAT: as in sym;asym or dc")
+        raise ValueError(f"{shown(services)} are not services of QAT: write for example sym;asym or dc")
     if set(names) == {"sym", "asym"}:
         return "cy"
     return "-".join(sorted(names, key=("sym", "asym", "cy", "dc", "dcc", "decomp").index))
@@ -234,15 +244,18 @@ def service_name(services: str) -> str:
 
 def _queues(domain: str, node: str, one: _Queues, result: _Result) -> None:
     if one.driver == "vfio-pci":
-        result.tell("the variables are VFIO_BDF0, …; here PCIDEVICE_<RESOURCE> has all addresses")
+        result.tell("the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses")
         where = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
         result.add(f"{domain}/vfio", "sriov", where)
         return
-    result.tell("ids of queues have a number, here the PCI address: drain the node before the change")
+    result.tell(
+        "ids of queues have a number for the plugin, the PCI address for devhost: drain the node before "
+        "the switch"
+    )
     if one.provisioning_config:
         result.notes.append(
             f"provisioningConfig {one.provisioning_config}: devhost configures no queues. Keep the init "
-            "container with accel-config, or a unit of systemd that does it."
+            "container with accel-config, or use a systemd unit."
         )
     for mode, replicas in (("dedicated", 1), ("shared", one.shared_dev_num)):
         where = {
@@ -264,7 +277,7 @@ def _iaa(one: _Queues, result: _Result) -> None:
 
 
 def _dlb(_: _Dlb, result: _Result) -> None:
-    result.tell("a DLB with virtual functions is not offered, there and here")
+    result.tell("neither the plugin nor devhost offers a DLB with virtual functions")
     has_none = {"sysattr.device/sriov_numvfs": "0"}
     result.add("dlb.intel.com/pf", "udev", {"subsystem": "dlb2", **has_none})
     is_part: Block = {"subsystem": "dlb2", "not": {"sysattr.device/sriov_numvfs": "*"}}
@@ -278,7 +291,9 @@ def _sgx(one: _Sgx, result: _Result) -> None:
 
 
 def _npu(one: _Npu, result: _Result) -> None:
-    result.tell("ids of NPUs are accel0-0, here made of PCI addresses: drain the node before the change")
+    result.tell(
+        "ids of NPUs are accel0-0 for the plugin, PCI addresses for devhost: drain the node before the switch"
+    )
     where = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"}
     result.add("npu.intel.com/accel", "udev", where, one.shared_dev_num)
 
@@ -305,20 +320,20 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: one or several objects, as YAML or JSON; ConfigMaps beside them say the services of QAT devices.
+        data: one or more objects, as YAML or JSON, with ConfigMaps that name the services of QAT devices.
         file_name: appears in the diagnostics.
-        services: of QAT devices of generation 4, as in their ``cfg_services``; those of the ConfigMap that
-            the object names where it is in the file, else :data:`DEFAULT_SERVICES`, if empty.
+        services: of QAT devices of generation 4, in the format of ``cfg_services``. If empty: those of the
+            ConfigMap that the object names, if that is in the file, else :data:`DEFAULT_SERVICES`.
 
     Raises:
-        ConfigError: it holds no such object, or the operator would refuse one.
-        ValueError: ``services`` are none.
+        ConfigError: it contains no such object, or the operator would refuse one.
+        ValueError: ``services`` is invalid.
     """
     if services:
         service_name(services)
     diagnostics = Diagnostics(file_name)
     every = objects(data, diagnostics)
-    hint = f"give it one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1"
+    hint = f"give one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1"
     result = _Result(services, dict(_configured(every)))
     remarks: list[Remark] = []
     for one in of_kinds(every, _KINDS, diagnostics, hint=hint):
@@ -340,12 +355,12 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
         raise diagnostics.error()
     notes = [*(str(remark) for remark in remarks), *result.notes]
     backends = {"gpu": result.options} if result.options else {}
-    differs = [*result.differs, "nodeSelector and tolerations belong to the pods of devhost"]
-    return document("Intel's device plugins", differs, result.entries, notes=notes, backends=backends)
+    differs = [*result.differs, "set nodeSelector and tolerations for the pods of devhost"]
+    return document("the Intel device plugins", differs, result.entries, notes=notes, backends=backends)
 
 
 def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
-    """Names of ConfigMaps, and the services that Intel's init container would set for QAT devices."""
+    """Names of ConfigMaps, and the services that the init container would set for QAT devices."""
     for one in every:
         text = one.text("data", "qat.conf") if one.kind == "ConfigMap" else ""
         if found := _CONFIGURED.search(text):

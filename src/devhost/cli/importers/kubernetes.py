@@ -1,4 +1,4 @@
-"""A device plugin's configuration in the Kubernetes objects that carry it."""
+"""Finds a device plugin's configuration in Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _IMPORTERS = {
     "KubeVirt": "kubevirt",
     "NicClusterPolicy": "sriov-network-device-plugin",
 }
-"""Which import reads a kind that others do not."""
+"""The importer for each kind of object that only one importer reads."""
 
 GUIDE = "docs/migration.md"
-"""Where users find what to write for a plugin or an object that cannot be imported."""
+"""The page for plugins and objects that cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A Kubernetes object, or a document that is none; ``kind`` and ``name`` are then empty."""
+    """A Kubernetes object, or another document; ``kind`` and ``name`` are then empty."""
 
     node: Node
     place: Place
@@ -39,7 +39,7 @@ class Object:
         return f"{self.kind} {self.name}".strip() or "a document without kind"
 
     def at(self, *path: str) -> tuple[Node, Place] | None:
-        """The node below these keys and its place; ``None`` where one of them is missing or null."""
+        """The node below these keys and its place; ``None`` if one of them is missing or null."""
         node, place = self.node, self.place
         for key in path:
             if not isinstance(node, Fields) or key not in node.entries:
@@ -48,7 +48,7 @@ class Object:
         return None if isinstance(node, Scalar) and node.kind == "null" else (node, place)
 
     def text(self, *path: str) -> str:
-        """The text below these keys; empty where there is none."""
+        """The text below these keys; empty if there is none."""
         found = self.at(*path)
         return found[0].text if found and isinstance(found[0], Scalar) else ""
 
@@ -57,7 +57,7 @@ def objects(data: bytes, diagnostics: Diagnostics) -> list[Object]:
     """The documents of a file, with a List replaced by its items; at least one.
 
     Raises:
-        ConfigError: the file is not YAML, or has nothing in it.
+        ConfigError: the file is not YAML, or is empty.
     """
     documents = parse_all(untabbed(data), diagnostics, if_empty=IF_EMPTY)
     found = [one for node in documents for one in _flat(node, Place(diagnostics))]
@@ -70,7 +70,7 @@ def objects(data: bytes, diagnostics: Diagnostics) -> list[Object]:
 
 
 def _flat(node: Node, place: Place) -> Iterator[Object]:
-    if isinstance(node, Scalar) and node.kind == "null":  # what follows a last "---"
+    if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
         return
     this = Object(node, place, text_at(node, "kind"), text_at(node, "metadata", "name"))
     items = held(this, "items")[0] if this.kind == "List" else at(node, "items")
@@ -86,7 +86,7 @@ def _flat(node: Node, place: Place) -> Iterator[Object]:
 def of_kinds(
     found: Sequence[Object], kinds: Collection[str], diagnostics: Diagnostics, *, hint: str
 ) -> list[Object]:
-    """Those of these kinds; an empty kind stands for a document that is no Kubernetes object.
+    """The objects of these kinds; an empty kind means a document that is not a Kubernetes object.
 
     Raises:
         ConfigError: there is none.
@@ -96,7 +96,11 @@ def of_kinds(
         first = next((one for one in found if one.kind), found[0])
         entry = first.at("kind")
         mark = entry[0].mark if entry else first.node.mark
-        what = f"a {shown(first.kind)} holds no configuration" if first.kind else "it is no Kubernetes object"
+        what = (
+            f"a {shown(first.kind)} contains no configuration"
+            if first.kind
+            else "it is not a Kubernetes object"
+        )
         if first.kind in _IMPORTERS:
             hint = f"`devhost import {_IMPORTERS[first.kind]}` reads it"
         diagnostics.fail(mark, what, hint)
@@ -104,11 +108,11 @@ def of_kinds(
 
 
 def configuration(one: Object, key: str) -> tuple[Node, Place]:
-    """The plugin's own document: what a ConfigMap has under a key, else the document itself.
+    """The plugin's document: the value of a key of a ConfigMap, else the document itself.
 
     Args:
-        one: a ConfigMap, or a document that is no Kubernetes object.
-        key: under ``data``; another one is taken where it is the only one.
+        one: a ConfigMap, or a document that is not a Kubernetes object.
+        key: the key under ``data``; if the ConfigMap has only one key, that one is read.
 
     Raises:
         ConfigError: the ConfigMap has several keys and not this one, or no text there.
@@ -136,17 +140,17 @@ def unwrapped(
     choose_key: str = "",
     belongs: Mapping[str, tuple[Sequence[str], str]] | None = None,
 ) -> tuple[Node, Place]:
-    """The plugin's own document, and a place for diagnostics about it; as it is where nothing is around it.
+    """The plugin's document, taken out of the object that contains it, and a place for diagnostics about it.
 
     Args:
-        found: the objects of the file. Those that cannot hold a configuration are passed over.
-        config_map_key: the key under ``data`` of a ConfigMap; another will do where it is the only one.
+        found: the objects of the file. Those that cannot contain a configuration are ignored.
+        config_map_key: the key under ``data`` of a ConfigMap; if it has only one key, that one is read.
         fields: by the kind of other objects, the keys that lead to the string or mapping.
-        choose_key: how a user gives another ``config_map_key``, as a hint; empty if he cannot.
+        choose_key: a hint how to give another ``config_map_key``; empty if that is not possible.
         belongs: by kind, keys that lead to the configuration of another plugin, and its importer.
 
     Raises:
-        ConfigError: no object holds such a document, or several do.
+        ConfigError: no object contains such a document, or several do.
     """
     holder = the_holder(found, config_map_key=config_map_key, fields=fields)
     if not holder.kind:
@@ -158,7 +162,7 @@ def unwrapped(
         path = fields[holder.kind]
         elsewhere, importer = (belongs or {}).get(holder.kind, ((), ""))
         if elsewhere and not at(holder.node, *path) and at(holder.node, *elsewhere):
-            message = f"this {holder} has {'.'.join(elsewhere)}, and no {'.'.join(path)}"
+            message = f"this {holder} has {'.'.join(elsewhere)}, but no {'.'.join(path)}"
             hint = f"devhost import {importer}"
             holder.place.diagnostics.fail(holder.node.mark, message, hint)
         node, place = held(holder, *path)
@@ -168,7 +172,7 @@ def unwrapped(
 def the_holder(
     found: Sequence[Object], *, config_map_key: str, fields: Mapping[str, Sequence[str]]
 ) -> Object:
-    """The one object that may hold a configuration; the arguments are those of :func:`unwrapped`.
+    """The only object that may contain a configuration; the arguments are those of :func:`unwrapped`.
 
     Raises:
         ConfigError: no object does, or several do.
@@ -177,18 +181,18 @@ def the_holder(
     if not holders:
         _refuse(found[0], fields)
     if len(holders) > 1:
-        # a namespace has ConfigMaps of others too, and not every object of an operator has this plugin
+        # a namespace has unrelated ConfigMaps, and not every object of an operator configures this plugin
         ways = {**fields, "ConfigMap": ("data", config_map_key)}
         holders = [one for one in holders if at(one.node, *ways.get(one.kind, ()))] or holders
     if len(holders) > 1:
         names = " and ".join(map(str, holders[:3])) + (" and others" if len(holders) > 3 else "")
-        message = f"several objects hold a configuration: {names}"
-        holders[1].place.diagnostics.fail(holders[1].node.mark, message, "give it one of them")
+        message = f"several objects contain a configuration: {names}"
+        holders[1].place.diagnostics.fail(holders[1].node.mark, message, "give only one of them")
     return holders[0]
 
 
 def opened(node: Node, place: Place) -> tuple[Node, Place]:
-    """The document in a value that is a string, or is the document itself.
+    """The document in a value, which is a string with the document or the document itself.
 
     Raises:
         ConfigError: it is neither.
@@ -201,10 +205,10 @@ def opened(node: Node, place: Place) -> tuple[Node, Place]:
 
 
 def config_map_entry(found: Object, wanted: str, choose_key: str = "", *, strict: bool = False) -> str:
-    """Which key of a ConfigMap to read: the one wanted, or the only one unless that is ``strict``.
+    """The key of a ConfigMap to read: the requested one, or the only one unless ``strict``.
 
     Raises:
-        ConfigError: it has others.
+        ConfigError: it has only other keys.
     """
     data, place = held(found, "data")
     names = [*data.entries] if isinstance(data, Fields) else []
@@ -217,12 +221,12 @@ def config_map_entry(found: Object, wanted: str, choose_key: str = "", *, strict
 
 
 def some(names: Sequence[str]) -> str:
-    """Names for a message: a few of them, and how many more there are."""
+    """Names for a message: the first few, and the number of others."""
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def at(node: Node, *path: str) -> Node | None:
-    """What stands under these keys, if anything does."""
+    """The node below these keys, if there is one."""
     for key in path:
         if not isinstance(node, Fields) or key not in node.entries:
             return None
@@ -231,16 +235,16 @@ def at(node: Node, *path: str) -> Node | None:
 
 
 def text_at(node: Node, *path: str) -> str:
-    """The text under these keys; empty where there is none."""
+    """The text below these keys; empty if there is none."""
     found = at(node, *path)
     return found.text if isinstance(found, Scalar) and found.kind != "null" else ""
 
 
 def held(found: Object, *path: str) -> tuple[Node, Place]:
-    """What stands under these keys of an object, and its place.
+    """The node below these keys of an object, and its place.
 
     Raises:
-        ConfigError: nothing does.
+        ConfigError: there is none.
     """
     node, place = found.node, found.place
     for key in path:
@@ -252,7 +256,7 @@ def held(found: Object, *path: str) -> tuple[Node, Place]:
 
 def _refuse(first: Object, fields: Mapping[str, Sequence[str]]) -> NoReturn:
     kind = at(first.node, "kind")
-    message = f"a {shown(first.kind)} holds no configuration"
-    wanted = f"give it one {', one '.join(['ConfigMap', *fields])}, or the configuration itself"
-    hint = f"{wanted}; for what else there is see {GUIDE}"
+    message = f"a {shown(first.kind)} contains no configuration"
+    wanted = f"give one {', one '.join(['ConfigMap', *fields])}, or the configuration itself"
+    hint = f"{wanted}; for other plugins see {GUIDE}"
     first.place.diagnostics.fail((kind or first.node).mark, message, hint)

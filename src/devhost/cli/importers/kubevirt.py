@@ -1,8 +1,8 @@
-"""KubeVirt's ``permittedHostDevices`` → devhost.yaml.
+"""Converts KubeVirt's ``permittedHostDevices`` to devhost.yaml.
 
-Read are a KubeVirt or HyperConverged object, alone or among others, and the part of one from
-``spec``, ``configuration`` or ``permittedHostDevices`` on. KubeVirt's ``PermittedHostDevices`` in
-``staging/src/kubevirt.io/api/core/v1/types.go`` says what may be in it.
+The input is a KubeVirt or HyperConverged object, alone or among others, or only the part of one below
+``spec``, ``configuration`` or ``permittedHostDevices``. ``PermittedHostDevices`` in
+``staging/src/kubevirt.io/api/core/v1/types.go`` of KubeVirt defines its fields.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PATHS = (
 )
 _LISTS = ("pciHostDevices", "mediatedDevices", "usb", "usbHostDevices")
 _SPELLINGS = {"pciDeviceSelector": "pciVendorSelector", "usbHostDevices": "usb"}
-"""Keys of a HyperConverged object, and what KubeVirt calls the same."""
+"""Keys of a HyperConverged object, and the names of the same keys in KubeVirt."""
 
-_HINT = "give it a KubeVirt or HyperConverged object with permittedHostDevices, as kubectl prints it"
+_HINT = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
 _USB_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
 
 
@@ -53,7 +53,7 @@ class _Pci:
         _check_name(self.resource_name)
         node = self.pci_vendor_selector
         if not (isinstance(node, Scalar) and all(map(PCI_ID.fullmatch, self.ids)) and len(self.ids) == 2):
-            message = f"must be ids of vendor and device, not {node}"
+            message = f"must be a vendor id and a device id, not {node}"
             raise OptionError(message, key="pciVendorSelector", hint='as in "10de:1eb8"')
 
     @property
@@ -165,7 +165,7 @@ def _devices(node: Node, place: Place, remarks: list[Remark]) -> Iterator[_Devic
 
 
 def _pruned(node: Node, kind: type, place: Place, remarks: list[Remark]) -> Node:
-    """Without keys that KubeVirt does not know, and with its own spelling of the others."""
+    """The mapping without keys that KubeVirt does not know, and with the others in its spelling."""
     fields = known(node, (*keys(kind), *_SPELLINGS), place, remarks.append)
     if isinstance(fields, Fields):
         named = {_SPELLINGS.get(key, key): entry for key, entry in fields.entries.items()}
@@ -188,7 +188,10 @@ def _add(device: _Device, result: _Result) -> None:
         result.pci.setdefault(device.resource_name, []).append(device.where())
     elif isinstance(device, _Mediated):
         selector = shown(device.mdev_name_selector)
-        result.left.append(f"{device.resource_name}, mediated devices {selector}: leave them to KubeVirt.")
+        result.left.append(
+            f"{device.resource_name}, mediated devices {selector}: KubeVirt must serve them, devhost "
+            f"does not."
+        )
     elif len(device.selectors) == 1:
         block = {"devType": "usb_device", **device.selectors[0].ids}
         result.usb.setdefault(device.resource_name, []).append(block)
@@ -207,14 +210,18 @@ def _entries(result: _Result) -> Iterator[Entry]:
         yield Entry(name, "sriov", blocks, {"kubevirt": True}, _own(name, result))
     for name, blocks in result.usb.items():
         if name in result.pci:
-            why = f"{name}: USB devices under a name that PCI functions have: left out."
+            why = f"{name}: USB devices under the name of PCI functions: omitted."
             yield Entry(remarks=[why])
         else:
             yield Entry(name, "udev", blocks, {"kubevirt": True, "permissions": "mrw"}, _own(name, result))
 
 
 def _own(name: str, result: _Result) -> list[str]:
-    return ["KubeVirt serves it as well until its selector says so."] if name in result.own else []
+    return (
+        ["KubeVirt serves this resource as well until its selector has externalResourceProvider."]
+        if name in result.own
+        else []
+    )
 
 
 def _written(result: _Result, remarks: list[Remark]) -> str:
@@ -222,17 +229,18 @@ def _written(result: _Result, remarks: list[Remark]) -> str:
     if result.own:
         names = ", ".join(result.own)
         notes.append(
-            "Say externalResourceProvider: true for the selectors of these in the KubeVirt object, before "
+            "Set externalResourceProvider: true for the selectors of these in the KubeVirt object, before "
             f"devhost starts: {names}. Otherwise KubeVirt's own plugin and devhost serve the same name."
         )
     differs = [
-        "an id is an IOMMU group there, here the PCI address: live-migrate machines before the change",
-        "two functions of one IOMMU group, and two resources with one function, never go to two machines",
-        "a function that is not bound to vfio-pci is not offered, there and here",
+        (
+            "ids are IOMMU groups for KubeVirt, PCI addresses for devhost: live-migrate machines before "
+            "the switch"
+        ),
+        "devhost never gives functions of one IOMMU group, or one function of two resources, to two machines",
+        "neither KubeVirt nor devhost offers a function that is not bound to vfio-pci",
     ]
     if result.groups:
-        differs.append(
-            "of several USB devices under one name the first of each go together there; so they do here"
-        )
+        differs.append("both combine the first of each of several USB devices under one name")
     options: dict[str, Mapping[str, Value]] = {"udev": {"groups": result.groups}} if result.groups else {}
     return document("KubeVirt", differs, list(_entries(result)), notes=notes, backends=options)

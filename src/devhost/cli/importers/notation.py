@@ -1,4 +1,4 @@
-"""What importers share of YAML: documents within strings, and text written so that YAML reads it back."""
+"""YAML for all importers: documents in strings, and quoting of text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y",
 def embedded(node: Scalar, place: Place) -> tuple[Node, Place]:
     """The document in a string, and a place for diagnostics about it.
 
-    They are collected by themselves (``place.diagnostics`` of the new place), and name the string by its line
-    and path before their own line and column, which count from the string's beginning.
+    These diagnostics are collected separately (``place.diagnostics`` of the new place). They name the line
+    and path of the string, then the line and column within it.
 
     Raises:
         ConfigError: the string is not YAML; JSON always is.
@@ -30,20 +30,20 @@ def embedded(node: Scalar, place: Place) -> tuple[Node, Place]:
 
 
 def untabbed(data: bytes) -> bytes:
-    """JSON that is YAML too: it may be indented with tabs, which YAML refuses.
+    """JSON as valid YAML: tabs, which YAML refuses for indentation, become spaces.
 
-    A string of JSON cannot hold one as it is (RFC 8259, section 7), so only space is exchanged for space.
+    Strings in JSON cannot contain a literal tab (RFC 8259, section 7), so only whitespace changes.
     """
     return data.replace(b"\t", b" ") if data.lstrip()[:1] in (b"{", b"[") else data
 
 
 def text(value: str) -> str:
-    """A string as YAML reads it back, without quotes where it needs none."""
+    """A string for YAML, with quotes only if it needs them."""
     if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
     return quoted(value)
 
 
 def quoted(value: str) -> str:
-    """A string in double quotes as YAML reads it back; what does not print is escaped."""
+    """A string for YAML in double quotes; characters that do not print are escaped."""
     return json.dumps(value, ensure_ascii=not value.isprintable()).replace("\x7f", "\\u007f")

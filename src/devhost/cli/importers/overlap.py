@@ -1,6 +1,6 @@
-"""Whether two paths of generic-device-plugin may lead to one device node. Pure: no file is looked at.
+"""Decides whether two paths of generic-device-plugin may lead to one device node. Pure: opens no file.
 
-The plugin lets any number of its devices have one node, and devhost only those that say ``shared``.
+The plugin lets any number of its devices have one node; devhost allows this only with ``shared``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _LINKS = {
     "dri": ("/dev/dri/*",),
     "disk": tuple(f"/dev/{name}*" for name in _DISKS),
 }
-"""What the links lead to that udev's own rules make in ``/dev/<key>/by-…/``."""
+"""The nodes to which the links lead that udev's standard rules create in ``/dev/<key>/by-…/``."""
 
 _DISK = re.compile(f"({'|'.join(_DISKS)})[^/]*")
-"""How nodes of disks are called. A disk is not offered beside its partitions."""
+"""The names of disk nodes. A disk is not offered together with its partitions."""
 
 _OWN = frozenset(
     {
@@ -39,7 +39,7 @@ _OWN = frozenset(
         "vsock",
     }
 )
-"""Nodes whose names have no number, and that no rule of udev's is likely to give to a link."""
+"""Nodes without a number in the name, to which no udev rule is likely to create a link."""
 
 _ANY = frozenset({"*", "?", "["})
 _SIGN = re.compile(r"\[[^\]]*\]|.", re.DOTALL)
@@ -47,14 +47,14 @@ _SIGN = re.compile(r"\[[^\]]*\]|.", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class _Glob:
-    """A path in steps, and what of it stands before the first sign that is not itself."""
+    """A path in parts, and its prefix before the first wildcard."""
 
     steps: tuple[str, ...]
     literal: str
 
     def meets(self, other: _Glob) -> bool:
-        """Whether a path matches both; the shorter may be a directory, which means all below it."""
-        # two of thousands of paths seldom begin alike, and that is soon seen
+        """Whether a path matches both. The shorter may be a directory, which means everything below it."""
+        # of thousands of paths few begin alike, and comparing prefixes is fast
         if not (self.literal.startswith(other.literal) or other.literal.startswith(self.literal)):
             return False
         return all(_step(a, b) for a, b in zip(self.steps, other.steps, strict=False))
@@ -62,11 +62,11 @@ class _Glob:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What is known of a path by its name.
+    """What the name of a path reveals.
 
-    ``link_directory`` is the directory of a link that udev made; empty for other paths. ``own_link`` is
-    whether it looks like a link by a rule of the node's owner, ``in_dev`` whether it is a glob of names in
-    ``/dev``. ``reach`` is the path itself, and what a link at it or a disk leads to.
+    ``link_directory`` is the directory of a link that udev created; empty for other paths. ``own_link`` is
+    whether it looks like a link from a custom udev rule, ``in_dev`` whether it is a glob of names in
+    ``/dev``. ``reach`` is the path itself, and the nodes to which a link at it or a disk leads.
     """
 
     itself: _Glob
@@ -100,7 +100,7 @@ def _glob(path: str) -> _Glob:
 
 
 def may_be_one(one: str, other: str) -> bool:
-    """Whether a node, or a disk and a part of it, may be among what both globs mean."""
+    """Whether both globs may match the same node, or a disk and one of its partitions."""
     a, b = _facts(one), _facts(other)
     if a.link_directory and a.link_directory == b.link_directory:
         return a.itself.meets(b.itself)
@@ -110,16 +110,17 @@ def may_be_one(one: str, other: str) -> bool:
 
 
 def has_parts(path: str) -> bool:
-    """Whether a glob may mean a disk as well as its partitions."""
+    """Whether a glob may match a disk as well as its partitions."""
     return bool(_ANY & set(path) and _DISK.fullmatch(path.rpartition("/")[2]))
 
 
 def _step(one: str, other: str) -> bool:
-    """Whether a name exists that both match; a set of signs counts as any sign."""
+    """Whether a name exists that both match; a character class counts as any character."""
     if not (_ANY & set(one) or _ANY & set(other)):
         return one == other
     signs, others = _SIGN.findall(one), _SIGN.findall(other)
-    # row[j]: whether what was read of `one` and the first j signs of `other` have a name in common
+    # row[j]: whether the part of `one` read so far and the first j characters of `other` can match the same
+    # name
     row = [True] + [False] * len(others)
     for j, sign in enumerate(others):
         row[j + 1] = row[j] and sign == "*"

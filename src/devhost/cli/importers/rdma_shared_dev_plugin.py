@@ -1,7 +1,7 @@
-"""k8s-rdma-shared-dev-plugin's JSON → devhost.yaml.
+"""Converts the JSON of k8s-rdma-shared-dev-plugin to devhost.yaml.
 
-Read are its configuration file, a ConfigMap that holds one, and a NicClusterPolicy or NicNodePolicy of the
-network operator of NVIDIA, which have it as a string. What the plugin refuses is refused here.
+The input is its configuration file, a ConfigMap that contains one, or a NicClusterPolicy or NicNodePolicy of
+the NVIDIA network operator, which contain it as a string. What the plugin refuses is refused as well.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ DEFAULT_PREFIX = "rdma"
 """The domain of a resource that has no ``resourcePrefix``."""
 
 CONFIG_KEY = "config.json"
-"""The key of a ConfigMap that the plugin's own manifests use."""
+"""The key of a ConfigMap that the plugin's manifests use."""
 
 FIELDS = dict.fromkeys(("NicClusterPolicy", "NicNodePolicy"), ("spec", "rdmaSharedDevicePlugin", "config"))
-"""Where the network operator's objects have it: one for the cluster, or one for a group of nodes."""
+"""The place in the network operator's objects: one for the cluster, or one for a group of nodes."""
 
 _BELONGS = dict.fromkeys(FIELDS, (("spec", "sriovDevicePlugin", "config"), "sriov-network-device-plugin"))
-"""What else they may have, and who imports that."""
+"""Configurations of other plugins in these objects, and their importers."""
 
-_OF_THE_PROCESS = {"kubeletRootDir": "`devhost run --kubelet-dir` says where the kubelet is"}
-"""Keys of its own examples that no version of it reads, and where they belong."""
+_OF_THE_PROCESS = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}
+"""Keys in the plugin's examples that no version of it reads, and where they belong."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_]+")
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
@@ -61,7 +61,7 @@ class _Selectors:
                 raise OptionError(f"{shown(value)} is not a link type", key=f"linkTypes[{n}]", hint=hint)
 
     def where(self) -> dict[str, tuple[str, ...]]:
-        """The same in the words of the rdma backend; a key that is not given is not there."""
+        """The same as attributes of the rdma backend, without keys that are not given."""
         found = {
             "vendor": tuple(map(pci_id, self.vendors)),
             "device": tuple(map(pci_id, self.device_IDs)),
@@ -87,7 +87,9 @@ class _Resource:
         if problem := naming.problem(self.name):
             raise OptionError(f"{shown(self.name)} {problem}", key="resourceName")
         if self.devices and self.selectors != _Selectors():
-            raise OptionError("it has selectors as well", key="devices", hint="put the names into ifNames")
+            raise OptionError(
+                "it cannot be combined with selectors", key="devices", hint="put the names into ifNames"
+            )
         if not self.devices and self.selectors == _Selectors():
             known = ", ".join(keys(_Selectors))
             raise OptionError("it selects nothing: neither selectors nor devices", hint=f"selectors: {known}")
@@ -113,7 +115,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """A resource, and what is to be said of its source."""
+    """A resource, and remarks on its source."""
 
     resource: _Resource
     remarks: Sequence[Remark]
@@ -123,11 +125,11 @@ def convert(data: bytes, file_name: str) -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's configuration, or a Kubernetes object that holds it, as JSON or YAML.
-        file_name: stands in the diagnostics.
+        data: the plugin's configuration, or a Kubernetes object that contains it, as JSON or YAML.
+        file_name: appears in the diagnostics.
 
     Raises:
-        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
     diagnostics = Diagnostics(file_name)
     found = objects(data, diagnostics)
@@ -135,9 +137,9 @@ def convert(data: bytes, file_name: str) -> str:
     remarks: list[Remark] = []
     values = read_fields(known(node, keys(_File), place, remarks.append, _OF_THE_PROCESS), _File, place)
     imports = _imports(values.get("config_list", ()), place.key("configList"))
-    for heard in (diagnostics, place.diagnostics):
-        if heard.found:
-            raise heard.error()
+    for collected in (diagnostics, place.diagnostics):
+        if collected.found:
+            raise collected.error()
     return "\n".join(_written(imports, values.get("periodic_update_interval"), remarks)) + "\n"
 
 
@@ -154,12 +156,12 @@ def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
             fields.entries["selectors"] = Entry(entry.mark, selectors)
         resource = read_dataclass(fields, _Resource, here)
         if resource is WRONG:
-            for remark in remarks:  # they may be what is wrong
+            for remark in remarks:  # they may explain the error
                 here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
             continue
         if resource.resource_name in names:
-            # the plugin names its sockets without the prefix, and refuses this too
-            here.key("resourceName").report(node, f"{shown(resource.resource_name)} stands twice")
+            # the names of the plugin's sockets have no prefix, so it refuses this as well
+            here.key("resourceName").report(node, f"{shown(resource.resource_name)} occurs twice")
         names.add(resource.resource_name)
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
         remarks += odd_ids(ids, node.mark, here.key("selectors").path)
@@ -167,40 +169,55 @@ def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
     return found
 
 
-def _overlap(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> bool:
-    """Whether one HCA may be in both: no selector that both have tells them apart."""
-    return not any(key in other and "*" not in one[key] and one[key].isdisjoint(other[key]) for key in one)
+class _Overlaps:
+    """Finds the resources that can have an HCA in common: no selector that both have excludes it."""
+
+    def __init__(self, served: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
+        self._served = served
+        self._order = {name: n for n, name in enumerate(served)}
+        self._selecting: dict[tuple[str, str], set[str]] = {}
+        self._limited: dict[str, set[str]] = {}
+        for name, where in served.items():
+            for key, values in where.items():
+                if "*" not in values:
+                    self._limited.setdefault(key, set()).add(name)
+                    for value in values:
+                        self._selecting.setdefault((key, value), set()).add(name)
+
+    def of(self, name: str) -> list[str]:
+        """The other resources that overlap with this one, in the order of the file."""
+        found = self._served.keys() - {name}
+        for key, values in self._served[name].items():
+            if "*" not in values:
+                excluded = self._limited[key].difference(*(self._selecting[key, value] for value in values))
+                found -= excluded
+        return sorted(found, key=self._order.__getitem__)
 
 
 def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence[Remark]) -> Iterator[str]:
-    yield "# Made from a configuration of k8s-rdma-shared-dev-plugin. What differs there:"
-    yield "# - an HCA without an active port is given all the same; here containers go without it. To have it"
-    yield "#   as there, say backends: {rdma: {ignorePortState: true}};"
-    yield "# - an HCA without umad (iWARP) or a scalable function is never given; here it is, if selected;"
-    yield "# - it sets interfaces up; here nothing of the host is changed;"
-    yield "# - it does not start where each network namespace has its own RDMA devices; devhost does."
+    yield "# Converted from a configuration of k8s-rdma-shared-dev-plugin. Differences:"
+    yield "# - devhost does not give an HCA without an active port to containers, the plugin does. To allow"
+    yield "#   it, set backends: {rdma: {ignorePortState: true}};"
+    yield "# - devhost also gives an HCA without umad (iWARP) or a scalable function, the plugin never does;"
+    yield "# - the plugin sets interfaces up, devhost does not change the host;"
+    yield "# - the plugin does not start if each network namespace has its own RDMA devices, devhost does."
     if interval is not None:
-        yield f"# periodicUpdateInterval: {interval} has no place here: the kernel tells devhost of changes."
+        yield f"# periodicUpdateInterval: {interval} is omitted: the kernel notifies devhost of changes."
     for remark in remarks:
         yield f"# {remark}"
     yield "version: 1"
     yield ""
-    served = {
-        one.resource.name: {key: frozenset(values) for key, values in one.resource.where().items()}
-        for one in imports
-        if one.resource.rdma_hca_max
-    }
+    served = {one.resource.name: one.resource.where() for one in imports if one.resource.rdma_hca_max}
+    overlaps = _Overlaps(served)
     yield "resources:" if served else "resources: []"
     for one in imports:
         resource = one.resource
         for remark in one.remarks:
             yield f"  # {remark}"
         if resource.rdma_hca_max:
-            own = served[resource.name]
-            beside = [name for name, other in served.items() if other is not own and _overlap(own, other)]
-            yield from _entry(resource, beside)
+            yield from _entry(resource, overlaps.of(resource.name))
         else:
-            yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: left out."
+            yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
 
 
 def _entry(resource: _Resource, beside: Sequence[str]) -> Iterator[str]:
@@ -208,16 +225,16 @@ def _entry(resource: _Resource, beside: Sequence[str]) -> Iterator[str]:
     yield "    backend: rdma"
     yield "    where:"
     for key, values in resource.where().items():
-        # most ids look like a number to YAML
+        # most ids look like numbers in YAML
         written = ", ".join(map(quoted if key in ("vendor", "device") else text, values))
-        why = "  # it knows PCI devices only, no rxe or siw" if key == "pciBusID" else ""
+        why = "  # the plugin offers only PCI devices, no rxe or siw" if key == "pciBusID" else ""
         yield f"      {key}: {f'[{written}]' if len(values) > 1 else written}{why}"
-    yield "    # Each container gets all of these HCAs. For one HCA each, near the container's CPUs, and this"
-    yield "    # number for every HCA: remove `of: all`."
+    yield "    # Each container gets all of these HCAs. To give each container one HCA, near its CPUs, with"
+    yield "    # this number of replicas for every HCA, remove `of: all`."
     yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"
     yield "    permissions: rwm"
     if beside:
         few = ", ".join(beside[:3]) + (f" and {len(beside) - 3} more" if len(beside) > 3 else "")
-        yield f"    # An HCA may also be selected by {few}: it then serves both, as there."
+        yield f"    # If an HCA is also selected by {few}, it serves both, as with the plugin."
         yield "    exclusive: false"
     yield "    whenEmpty: register"

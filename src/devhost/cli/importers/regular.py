@@ -1,7 +1,7 @@
-"""Regular expressions as Go's and Rust's ``regexp`` read them → the globs of ``where``.
+"""Converts regular expressions of Go and Rust to the globs of ``where``.
 
-A glob has ``*``, ``?`` and ``[…]`` and is the whole value. What has no equal is refused with its reason,
-never guessed.
+A glob has ``*``, ``?`` and ``[…]`` and matches the whole value. An expression without an exact equivalent is
+refused with the reason.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 MOST = 64
-"""Globs that one expression may become."""
+"""The maximum number of globs for one expression."""
 
 LONGEST_RUN = 4
-"""How often a class is repeated at most where ``*`` or ``+`` does not end the expression."""
+"""The maximum number of repetitions of a class if ``*`` or ``+`` is not at the end of the expression."""
 
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\t\n\f\r "}
 _SPECIAL = "*?["
 
 
 class Inexpressible(ValueError):
-    """The expression is valid and has no equal among globs."""
+    """The expression is valid, but no globs are equivalent."""
 
 
 class Invalid(ValueError):
-    """The expression is none."""
+    """It is not a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Globs:
-    """Any of ``some``, and none of ``never``. ``is_bounded``: longer repetitions do not match."""
+    """Any of ``some`` and none of ``never`` must match. ``is_bounded``: longer repetitions do not match."""
 
     some: tuple[str, ...]
     never: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Globs:
 
 @dataclass(frozen=True, slots=True)
 class _Set:
-    """One character: of ``body`` (as between brackets) or, with ``negated``, none of it; ``any`` of all."""
+    """One character: in ``body`` (as between brackets), with ``negated`` not in it, with ``any`` each one."""
 
     body: str
     negated: bool = False
@@ -56,7 +56,7 @@ class _Set:
 
     @property
     def others(self) -> str:
-        """A glob for one character that is not of the set."""
+        """A glob for one character outside the set."""
         return replace(self, negated=not self.negated).glob if len(self.body) > 1 else f"[!{self.body}]"
 
 
@@ -73,18 +73,18 @@ _Sequence = tuple[_Item, ...]
 
 
 def globs(expression: str, *, whole: bool = False) -> list[Globs]:
-    """What matches the expression, as alternatives.
+    """The globs that match the same values as the expression.
 
     Args:
-        expression: searched for anywhere in the value.
-        whole: whether it must be the whole value instead.
+        expression: matches anywhere in the value.
+        whole: the expression must match the whole value.
 
     Raises:
         Inexpressible: no globs match the same.
         Invalid: it is no regular expression.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of [[:alpha:]], which Go takes
+        warnings.simplefilter("ignore", FutureWarning)  # of [[:alpha:]], which Go supports
         try:
             re.compile(re.sub(r"\(\?P?<\w+>", "(", expression.replace(r"\z", "$").replace(r"\A", "^")))
         except re.error as error:
@@ -106,12 +106,12 @@ def globs(expression: str, *, whole: bool = False) -> list[Globs]:
     found += [Globs(tuple(bounded), is_bounded=True)] if bounded else []
     found += others
     if sum(len(one.some) for one in found) > MOST:
-        raise Inexpressible(f"it stands for more than {MOST} globs")
+        raise Inexpressible(f"it needs more than {MOST} globs")
     return found
 
 
 def _anchored(sequence: _Sequence, *, whole: bool) -> _Sequence | None:
-    """Without anchors, and with what may be around; ``None`` where it can never match."""
+    """The sequence without anchors, open at the ends without one; ``None`` if it can never match."""
     rest = _Run(_Set("", any=True))
     items = list(sequence)
     starts = whole
@@ -145,12 +145,12 @@ def _globs(items: _Sequence) -> list[Globs]:
     for count in range(LONGEST_RUN + 1):
         found += _globs((*items[:at], *(run.set,) * count, *items[at + 1 :]))
         if len(found) > MOST:
-            raise Inexpressible(f"it stands for more than {MOST} globs")
+            raise Inexpressible(f"it needs more than {MOST} globs")
     return [replace(one, is_bounded=True) for one in found]
 
 
 def _simple(items: _Sequence) -> _Sequence:
-    """Drops runs beside ``.*``, which takes them in."""
+    """Removes runs next to ``.*``, which includes them."""
     kept: list[_Item] = []
     for one in items:
         is_rest = isinstance(one, _Run) and one.set.any
@@ -167,7 +167,7 @@ def _glob(item: _Item) -> str:
 
 
 class _Parser:
-    """Recursive descent over the expression; each part gives its alternatives as sequences."""
+    """A recursive descent parser; each part returns its alternatives as sequences."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -246,7 +246,7 @@ class _Parser:
                 if sign.isalnum() and sign not in "dws":
                     raise Inexpressible(f"it has \\{sign}")
                 sign = _CLASSES.get(sign, sign)
-            # a bracket ends a glob's class unless it is the first
+            # a bracket ends the class of a glob unless it is the first character
             body = sign + body if sign == "]" else body + sign
         if not negated and body.startswith("!") and len(body) > 1:
             body = body[1:] + "!"
@@ -262,7 +262,7 @@ class _Parser:
             low, high = {"*": (0, -1), "+": (1, -1), "?": (0, 1)}[sign]
         else:
             return atom
-        if self._peek() == "?":  # lazy, which matches the same
+        if self._peek() == "?":  # a lazy quantifier matches the same
             self._take()
         if max(low, high) > 2 * LONGEST_RUN:
             raise Inexpressible("it repeats something too often")
@@ -285,5 +285,5 @@ class _Parser:
 
 def _joined(before: Sequence[_Sequence], after: Sequence[_Sequence]) -> list[_Sequence]:
     if len(before) * len(after) > MOST:
-        raise Inexpressible(f"it stands for more than {MOST} globs")
+        raise Inexpressible(f"it needs more than {MOST} globs")
     return [(*one, *other) for one in before for other in after]

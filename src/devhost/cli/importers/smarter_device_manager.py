@@ -1,8 +1,8 @@
-"""smarter-device-manager's ``conf.yaml`` → devhost.yaml.
+"""Converts ``conf.yaml`` of smarter-device-manager to devhost.yaml.
 
-Read are the file itself and a ConfigMap that holds one, alone or among other objects. The plugin makes a
-resource of each file below ``/dev`` that a regular expression is found in (``findDevicesPattern`` in its
-``main.go``).
+The input is the file itself or a ConfigMap that contains one, alone or among other objects. The plugin makes
+a resource of each file below ``/dev`` in whose path a regular expression matches (``findDevicesPattern`` in
+its ``main.go``).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .regular import Globs, Inexpressible, Invalid
 from .writing import Block, Entry, Value, document, several
 
 CONFIG_KEY = "conf.yaml"
-"""The key of a ConfigMap that the plugin's own manifests use."""
+"""The key of a ConfigMap that the plugin's manifests use."""
 
 DOMAIN = "smarter-devices"
 
 _JETSON = "nvidia-gpu"
-"""What the plugin takes for the GPU of a Jetson, and not for an expression."""
+"""The value that means the GPU of a Jetson to the plugin, instead of an expression."""
 
 _DIRECTORIES = frozenset(
     {"accel", "block", "bsg", "bus", "char", "cpu", "disk", "dma_heap", "dri", "dsa", "dvb", "iax"}
     | {"infiniband", "input", "mapper", "net", "serial", "snd", "usb", "v4l", "vfio", "vhost", "vg"}
 )
-"""Names below ``/dev`` that are directories wherever they exist."""
+"""Names below ``/dev`` that are always directories."""
 
-_HINT = "give it conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that holds it"
+_HINT = "give conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that contains it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _Rule:
             message = f"{shown(self.devicematch)} is not a regular expression: {error}"
             raise OptionError(message, key="devicematch", hint="the plugin does not start with it") from None
         except Inexpressible:
-            pass  # said at its place in the result
+            pass  # reported at its place in the result
 
 
 @dataclass(slots=True)
@@ -76,12 +76,12 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's configuration, or Kubernetes objects of which one holds it.
+        data: the plugin's configuration, or Kubernetes objects of which one contains it.
         file_name: appears in the diagnostics.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
-        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
     diagnostics = Diagnostics(file_name)
     found = of_kinds(objects(data, diagnostics), ("", "ConfigMap"), diagnostics, hint=_HINT)
@@ -106,7 +106,7 @@ def _rules(node: Node, place: Place, remarks: list[Remark]) -> Iterator[tuple[Ma
         mine: list[Remark] = []
         rule = read_dataclass(known(item, keys(_Rule), here, mine.append), _Rule, here)
         if rule is WRONG:
-            for remark in mine:  # they may be what is wrong
+            for remark in mine:  # they may explain the error
                 here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
         else:
             remarks += mine
@@ -116,21 +116,21 @@ def _rules(node: Node, place: Place, remarks: list[Remark]) -> Iterator[tuple[Ma
 def _add(rule: _Rule, result: _Result) -> None:
     quoted = shown(rule.devicematch)
     if rule.nummaxdevices == 0:
-        result.leave_out(f"devicematch {quoted} has nummaxdevices 0, so no pod ever gets it: left out.")
+        result.leave_out(f"devicematch {quoted} has nummaxdevices 0, so no pod ever gets it: omitted.")
     elif rule.devicematch == _JETSON:
         _add_jetson(rule, result)
     else:
         try:
             alternatives = regular.globs(rule.devicematch)
         except Inexpressible as error:
-            why = f"devicematch {quoted} has no equal here, for {error}: left out."
-            result.leave_out(why, "Write entries for the files that you need, with devNode.")
+            why = f"devicematch {quoted} cannot be converted, because {error}: omitted."
+            result.leave_out(why, "Add entries for the files that you need, with devNode.")
         else:
             _add_files(rule, alternatives, result)
 
 
 def _add_files(rule: _Rule, alternatives: Sequence[Globs], result: _Result) -> None:
-    """Entries for what a rule matches: one for each plain path, one for each directory of other paths."""
+    """Entries for the matches of a rule: one for each plain path, one for each directory of other paths."""
     remark = f"devicematch: {rule.devicematch}"
     varying: dict[str, list[Block]] = {}
     remarks: dict[str, list[str]] = {}
@@ -142,17 +142,19 @@ def _add_files(rule: _Rule, alternatives: Sequence[Globs], result: _Result) -> N
             before, _, base = pattern.rpartition("/")
             mine = remarks.setdefault(before, [remark])
             if any(sign in before for sign in "*?["):
-                mine.append(f"/dev/{pattern} has a wildcard in a directory's name: left out.")
+                mine.append(f"/dev/{pattern} has a wildcard in a directory's name: omitted.")
                 continue
             never = [f"/dev/{glob}" for glob in one.never]
             where: dict[str, Value] = {"devNode": f"/dev/{pattern}"}
             if "*" in base and not one.never:
                 never.append(f"/dev/{before}/*/*" if before else "/dev/*/*")
-                mine.append("Files in directories below have other names there: left out.")
+                mine.append("The plugin names files in subdirectories differently: omitted.")
             if never:
                 where["not"] = {"devNode": several(never)}
             if one.is_bounded:
-                mine.append(f"A repetition that is not at the end counts up to {regular.LONGEST_RUN} here.")
+                mine.append(
+                    f"devhost matches a repetition that is not at the end up to {regular.LONGEST_RUN} times."
+                )
             varying.setdefault(before, []).append(where)
     for before, mine in remarks.items():
         mine = list(dict.fromkeys(mine))
@@ -162,13 +164,13 @@ def _add_files(rule: _Rule, alternatives: Sequence[Globs], result: _Result) -> N
         else:
             result.leave_out(*mine)
     if not alternatives:
-        result.leave_out(f"{remark} never matches, there and here: left out.")
+        result.leave_out(f"{remark} never matches, neither for the plugin nor for devhost: omitted.")
 
 
 def _add_path(path: str, rule: _Rule, result: _Result, remarks: Sequence[str]) -> None:
     name = f"{DOMAIN}/{re.sub('[^A-Za-z0-9_.-]', '_', path)}"
     if problem := naming.problem(name):
-        result.leave_out(*remarks, f"{shown(name)} {problem}: left out.")
+        result.leave_out(*remarks, f"{shown(name)} {problem}: omitted.")
     elif path in _DIRECTORIES:
         group = path.replace("/", "_")
         result.groups[group] = {"name": group, "members": [{"path": f"/dev/{path}"}]}
@@ -183,22 +185,30 @@ def _add_jetson(rule: _Rule, result: _Result) -> None:
     env = {"NVIDIA_VISIBLE_DEVICES": "0"}
     result.groups["nvidia-gpu0"] = {"name": "nvidia-gpu0", "mounts": mounts, "env": env}
     remarks = [
-        "devicematch: nvidia-gpu, the GPU of a Jetson: there each of /sys/devices/gpu.N, here the first.",
-        "On other machines the resource is there, and Unhealthy: remove it.",
+        (
+            "devicematch: nvidia-gpu, the GPU of a Jetson: the plugin offers each /sys/devices/gpu.N, "
+            "devhost "
+            "the first."
+        ),
+        "On other machines the resource is Unhealthy: remove it.",
     ]
     result.add(f"{DOMAIN}/nvidia-gpu0", [{"group": "nvidia-gpu0"}], rule.nummaxdevices, remarks)
 
 
 def _written(result: _Result, remarks: Sequence[Remark]) -> str:
     differs = [
-        "it looks at /dev once, when it starts; here devices come and go",
-        "a name is made of the file's name, here of the kernel's name of the device: they differ where a "
-        "rule of udev names the file. Characters that a name cannot have become - here and _ there",
-        "links in /dev are resources there; here only the nodes are",
-        "ids are numbers, here they are the hardware's: drain the node before the change",
+        "the plugin scans /dev once, when it starts; devhost follows changes",
+        "the plugin makes names from the file's name, devhost from the kernel's name of the device: "
+        "they differ "
+        "if a udev rule names the file. For characters that a name cannot have, the plugin writes _, "
+        "devhost -",
+        "the plugin makes resources of links in /dev, devhost only of nodes",
+        "device ids of the plugin are numbers, those of devhost identify the hardware: drain the node "
+        "before the "
+        "switch",
     ]
     if any("members" in group for group in result.groups.values()):
-        differs.append("a directory that does not exist makes no resource there, here an Unhealthy one")
+        differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
     return document(
         "smarter-device-manager",
         differs,

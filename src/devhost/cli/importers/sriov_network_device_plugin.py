@@ -1,8 +1,8 @@
-"""sriov-network-device-plugin's JSON → devhost.yaml.
+"""Converts the JSON of sriov-network-device-plugin to devhost.yaml.
 
-Read are its configuration file, a ConfigMap that holds one (or one for each node, under the node's name), and
-a NicClusterPolicy or NicNodePolicy of NVIDIA's network operator, which have it as a string. What the plugin
-refuses is refused here.
+The input is its configuration file, a ConfigMap that contains one (or one for each node, under the node's
+name), or a NicClusterPolicy or NicNodePolicy of the NVIDIA network operator, which contain it as a string.
+What the plugin refuses is refused as well.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .sriov_selectors import READ, DeviceType, Selectors, condition
 from .workload import containers
 
 DEFAULT_PREFIX = "intel.com"
-"""The domain of a resource without ``resourcePrefix``, unless the plugin's flag of that name says another."""
+"""The domain of a resource without ``resourcePrefix``, unless the plugin's flag of that name sets another."""
 
 CONFIG_KEY = "config.json"
-"""The key of a ConfigMap that the plugin's own manifests use."""
+"""The key of a ConfigMap that the plugin's manifests use."""
 
 FIELDS = dict.fromkeys(("NicClusterPolicy", "NicNodePolicy"), ("spec", "sriovDevicePlugin", "config"))
-"""Where the network operator's objects have it: one for the cluster, or one for a group of nodes."""
+"""The place in the network operator's objects: one for the cluster, or one for a group of nodes."""
 
 _BELONGS = dict.fromkeys(FIELDS, (("spec", "rdmaSharedDevicePlugin", "config"), "rdma-shared-dev-plugin"))
-"""What else they may have, and who imports that."""
+"""Configurations of other plugins in these objects, and their importers."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _BARE = frozenset({"kind", "acpiIndex", "isRdma", "vdpaType"})
-"""Attributes whose values YAML takes for what they are without quotes."""
+"""Attributes whose values need no quotes in YAML."""
 
 _ELSEWHERE = {"isRdma": "put it into selectors", "needVhostNet": "put it into selectors"}
-"""Keys of a resource that only old versions read there."""
+"""Keys that only old versions read in a resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """A resource under its full name, what it selects, and what is to be said of its source."""
+    """A resource under its full name, what it selects, and remarks on its source."""
 
     name: str
     resource: _Resource
@@ -79,7 +79,7 @@ class _Import:
         return [block for one in self.selectors for block in one.where(self.resource.device_type)]
 
     def asks(self) -> Iterator[tuple[str, str, Sequence[Selectors]]]:
-        """Keys of the entry that some selectors ask for by one of their own, and which those are."""
+        """Keys of the entry that some selectors request, and the keys of these selectors."""
         for key, there, some in (
             ("rdma", "isRdma", [one for one in self.selectors if one.is_rdma]),
             ("vhostNet", "needVhostNet", [one for one in self.selectors if one.need_vhost_net]),
@@ -92,14 +92,14 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's configuration, or a Kubernetes object that holds it, as JSON or YAML.
-        file_name: stands in the diagnostics.
-        prefix: what the plugin's flag ``--resource-prefix`` was given. If empty, what a DaemonSet in the same
-            file gives it, else :data:`DEFAULT_PREFIX`.
+        data: the plugin's configuration, or a Kubernetes object that contains it, as JSON or YAML.
+        file_name: appears in the diagnostics.
+        prefix: the value of the plugin's flag ``--resource-prefix``. If empty, the value in a DaemonSet in
+            the same file, else :data:`DEFAULT_PREFIX`.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
-        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
     diagnostics = Diagnostics(file_name)
     found = objects(data, diagnostics)
@@ -115,14 +115,14 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     values = read_fields(known(node, keys(_File), place, remarks.append), _File, place)
     nodes = values.get("resource_list", ())
     imports = _imports(nodes, place.key("resourceList"), prefix)
-    for heard in (diagnostics, place.diagnostics):
-        if heard.found:
-            raise heard.error()
+    for collected in (diagnostics, place.diagnostics):
+        if collected.found:
+            raise collected.error()
     return "\n".join(_written(imports, remarks)) + "\n"
 
 
 def _prefix(found: Sequence[Object]) -> str:
-    """What the flag is given by the object that runs the plugin; empty where none does."""
+    """The value of the flag in the object that runs the plugin; empty if there is none."""
     flags = (flag for one in found for container in containers(one) for flag in container.flags())
     return next((flag.value.text for flag in flags if flag.name == "resource-prefix"), "")
 
@@ -143,11 +143,11 @@ def _imports(nodes: Sequence[Node], place: Place, prefix: str) -> list[_Import]:
             if problem := naming.problem(name):
                 here.key("resourceName").report(node, f"{shown(name)} {problem}")
             elif name in names:
-                here.key("resourceName").report(node, f"{shown(name)} stands twice")
+                here.key("resourceName").report(node, f"{shown(name)} occurs twice")
             names.add(name)
             found.append(_Import(name, resource, selectors, remarks))
         if not selectors:
-            for remark in remarks:  # they may be what is wrong
+            for remark in remarks:  # they may explain the error
                 here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
     return found
 
@@ -155,7 +155,7 @@ def _imports(nodes: Sequence[Node], place: Place, prefix: str) -> list[_Import]:
 def _selectors(
     node: Node, kind: DeviceType, place: Place, remark: Callable[[Remark], None]
 ) -> Iterator[Selectors]:
-    """The objects of which one must select a device; the plugin takes one object for a list of one."""
+    """The objects of which one must select a device; for the plugin one object is a list of one."""
     several = isinstance(node, Items)
     if isinstance(node, Items) and not node.items:
         place.report(node, "an empty list selects nothing", "write {} to select every function")
@@ -165,7 +165,7 @@ def _selectors(
         if selectors is WRONG:
             continue
         if kind is DeviceType.AUXILIARY and not selectors.aux_types:
-            here.report(item, "an auxNetDevice needs auxTypes", 'write "auxTypes": ["sf"]')
+            here.report(item, "an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
             continue
         for one in selectors.remarks(item.mark, here.path):
             remark(one)
@@ -173,13 +173,18 @@ def _selectors(
 
 
 def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[str]:
-    yield "# Made from a configuration of sriov-network-device-plugin. What differs there:"
-    yield "# - names of interfaces are the same in any case of letters;"
-    yield "# - only an interface with the IPv4 default route is left to the node. Here also one with the IPv6"
-    yield "#   route, or below a bond, bridge or VLAN that has them, and that with the kubelet's address;"
-    yield "# - two functions of one IOMMU group may serve two pods, and so may a function and a part of it;"
-    yield "# - a function is always healthy. Here it is not while the port of its physical function has no"
-    yield "#   carrier or a node is missing that its resource hands out. To have ports count for nothing, say"
+    yield "# Converted from a configuration of sriov-network-device-plugin. Differences:"
+    yield "# - the plugin ignores the case of interface names, devhost does not;"
+    yield "# - the plugin keeps only an interface with the IPv4 default route for the node. devhost also"
+    yield (
+        "#   keeps one with the IPv6 route, one below a bond, bridge or VLAN with a default route, "
+        "and the one"
+    )
+    yield "#   with the address of the kubelet;"
+    yield "# - the plugin gives two functions of one IOMMU group, or a function and a part of it, to two"
+    yield "#   pods, devhost never does;"
+    yield "# - for the plugin a function is always healthy. For devhost it is unhealthy while the port of its"
+    yield "#   physical function has no carrier, or a node that it needs is missing. To ignore ports, set"
     yield "#   backends: {sriov: {ignorePortState: true}}."
     for remark in remarks:
         yield f"# {remark}"
@@ -190,7 +195,7 @@ def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[
     for one, where, reason in kept:
         yield from _comments(one)
         if reason:
-            yield f"  # {one.name} {one_line(reason)}, there and here: left out."
+            yield f"  # {one.name} {one_line(reason)}, neither with the plugin nor with devhost: omitted."
         else:
             yield from _entry(one, where)
             if one.resource.exclude_topology:
@@ -200,7 +205,7 @@ def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[
 def _kept(
     imports: Sequence[_Import],
 ) -> Iterator[tuple[_Import, list[dict[str, tuple[str, ...]]], str]]:
-    """Each resource with its blocks, and why it can never offer anything; empty if it can."""
+    """Each resource with its blocks, and the reason if it can never offer anything."""
     before: list[tuple[str, Where]] = []
     for one in imports:
         where = one.where()
@@ -210,7 +215,7 @@ def _kept(
             yield one, where, "selects nothing"
         elif all(takers):
             names = " and ".join(dict.fromkeys(takers))
-            yield one, where, f"gets nothing that {names} does not take first"
+            yield one, where, f"gets no device: {names} takes all of them first"
         else:
             before.append((one.name, means))
             yield one, where, ""
@@ -232,7 +237,7 @@ def _entry(one: _Import, where: Sequence[Mapping[str, tuple[str, ...]]]) -> Iter
             yield f"{indent}{key}: {f'[{written}]' if len(values) > 1 else written}"
     for asked, there, some in one.asks():
         if len(some) < len(one.selectors):
-            yield f"    # {there} is in some of its selectors; here it is for the whole resource"
+            yield f"    # {there} is set in some of its selectors; devhost applies it to the whole resource"
         yield f"    {asked}: true"
     info = {device: words for device, words in one.resource.additional_info.items() if words}
     if info:
@@ -243,5 +248,5 @@ def _entry(one: _Import, where: Sequence[Mapping[str, tuple[str, ...]]]) -> Iter
 
 
 def _value(value: str) -> str:
-    """Most ids and ranges look like numbers to YAML."""
+    """Most ids and ranges look like numbers in YAML."""
     return text(value) if value[:1].isalpha() else quoted(value)

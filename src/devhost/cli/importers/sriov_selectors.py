@@ -1,7 +1,8 @@
-"""What the selectors of sriov-network-device-plugin select → ``where`` blocks of the sriov backend.
+"""Converts the selectors of sriov-network-device-plugin to ``where`` blocks of the sriov backend.
 
-The plugin joins the keys of one object by "and", the members of one key by "or". What it compares, and how,
-is in its ``pkg/resources/deviceSelectors.go``; which functions it considers at all, in its device providers.
+The plugin joins the keys of one object by "and", the members of one key by "or". Its
+``pkg/resources/deviceSelectors.go`` defines what it compares, its device providers which functions it
+considers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Interval = tuple[int, int]
 
 _HEX = frozenset({"vendor", "device", "pciClass", "pciBusID", "pfPciBusID", "pKey"})
 _NUMBERS = frozenset({"acpiIndex", "vfIndex", "sfNum"})
-"""Attributes of the backend that are compared without regard to case, and as numbers."""
+"""Attributes of the backend that are compared without regard to case, or as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +86,16 @@ class Selectors:
             _check_address(address, f"pciAddresses[{n}]")
         for n, text in enumerate(self.pf_names):
             if not _part(text, f"pfNames[{n}]").name:
-                raise OptionError(f"{shown(text)} names no interface", key=f"pfNames[{n}]")
+                raise OptionError(f"{shown(text)} does not name an interface", key=f"pfNames[{n}]")
         for n, text in enumerate(self.root_devices):
             _check_address(_part(text, f"rootDevices[{n}]").name, f"rootDevices[{n}]")
         if self.is_rdma and self.vdpa_type:
-            raise OptionError("isRdma excludes it, also for the plugin", key="vdpaType")
+            raise OptionError("isRdma excludes it, for the plugin as well", key="vdpaType")
 
     def where(self, kind: DeviceType) -> list[dict[str, tuple[str, ...]]]:
-        """The blocks that select the same; none if nothing ever can be selected.
+        """The blocks that select the same; empty if the object can never select anything.
 
-        The values of an attribute are as ``where`` has them, still to be quoted for YAML.
+        The values are as in ``where``, but not quoted for YAML.
         """
         common = {
             "pciClass": ("12*",) if kind is DeviceType.ACCELERATOR else ("02*",),
@@ -114,9 +115,9 @@ class Selectors:
         return [block for block in blocks if block]
 
     def _parts(self, joined: _Joined, kind: DeviceType) -> Iterator[dict[str, tuple[str, ...] | None]]:
-        """What is selected of the physical functions' parts, and of these themselves.
+        """The selection among parts of physical functions, and among physical functions themselves.
 
-        The plugin calls a function that is part of none its own physical function. It has no number.
+        The plugin treats a function that is part of none as its own physical function, without a number.
         """
         own = tuple(map(_address, self.pci_addresses))
         names = tuple(spelling for name in joined.names for spelling in _spellings(name))
@@ -141,7 +142,7 @@ class Selectors:
             }
 
     def _joined(self) -> Iterator[_Joined]:
-        """Names, addresses and numbers that go together."""
+        """Names, addresses and numbers that belong together."""
         everything = [_Group((), None)]
         for by_name in _grouped(self.pf_names) if self.pf_names else everything:
             for by_address in _grouped(self.root_devices) if self.root_devices else everything:
@@ -150,11 +151,11 @@ class Selectors:
                     yield _Joined(by_name.names, by_address.names, intervals)
 
     def remarks(self, mark: Mark, path: str) -> list[Remark]:
-        """What selects otherwise than it seems, there or here."""
+        """Remarks on selectors that do not select what they seem to select."""
         found = odd_ids((*self.vendors, *self.devices), mark, path)
         odd = [text for text in self.pci_addresses if text != _address(text)]
         for text in dict.fromkeys(odd):
-            message = f'{shown(text)} matched nothing there, "{_address(text)}" does'
+            message = f'{shown(text)} never matches for the plugin; devhost takes it as "{_address(text)}"'
             found.append(Remark(mark, path, message))
         for key, texts in (("pfNames", self.pf_names), ("rootDevices", self.root_devices)):
             seen: dict[str, str] = {}
@@ -162,7 +163,7 @@ class Selectors:
                 part = _part(text, key)
                 name = part.name.lower()
                 if name in seen:
-                    message = f"{shown(text)} has no effect, there and here: {shown(seen[name])} decides"
+                    message = f"{shown(text)} has no effect: {shown(seen[name])} takes precedence"
                     found.append(Remark(mark, path, message, "put both ranges into one, with a comma"))
                 elif part.intervals == ():
                     found.append(Remark(mark, path, f"{shown(text)} selects nothing: its range is empty"))
@@ -172,7 +173,7 @@ class Selectors:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``name#0-3,7``; without ``#`` there are no intervals, and everything of that name is meant."""
+    """``name#0-3,7``. Without ``#`` it has no intervals and means everything of that name."""
 
     name: str
     intervals: tuple[Interval, ...] | None
@@ -180,7 +181,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Names of which the same numbers are meant."""
+    """Names with the same numbers."""
 
     names: tuple[str, ...]
     intervals: tuple[Interval, ...] | None
@@ -188,7 +189,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """A condition on the physical function and on the number; no names or addresses: any."""
+    """A condition on the physical function and on the number. Without names and addresses: any function."""
 
     names: tuple[str, ...]
     addresses: tuple[str, ...]
@@ -211,7 +212,7 @@ def _part(text: str, key: str) -> _Part:
 
 
 def _grouped(texts: Iterable[str]) -> list[_Group]:
-    """The parts by their numbers. Of two with one name the plugin takes the first."""
+    """The parts by their numbers. Of two with one name the plugin uses the first."""
     parts: dict[str, _Part] = {}
     for text in texts:
         part = _part(text, "")
@@ -238,7 +239,7 @@ def _span(interval: Interval) -> str:
 
 
 def condition(blocks: Iterable[Mapping[str, tuple[str, ...]]]) -> Where:
-    """What the blocks of :meth:`Selectors.where` mean to the backend."""
+    """The meaning of the blocks of :meth:`Selectors.where` to the backend."""
     return tuple(Block(tuple(Term(key, _patterns(key, one[key])) for key in one)) for one in blocks)
 
 
@@ -252,14 +253,14 @@ def _patterns(key: str, values: tuple[str, ...]) -> tuple[Pattern, ...]:
 
 
 def _block(values: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
-    """Without what is not asked for; empty if something can never hold."""
+    """The terms without empty ones; empty if one of them can never match."""
     if None in values.values():
         return {}
     return {key: tuple(dict.fromkeys(several)) for key, several in values.items() if several}
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """The plugin compares names without regard to case, the kernel's are mostly lower-case."""
+    """The plugin compares names without regard to case; those of the kernel are mostly lower-case."""
     return tuple(map(literal, dict.fromkeys((name, name.lower()))))
 
 
@@ -269,6 +270,6 @@ def _check_address(text: str, key: str) -> None:
 
 
 def _address(text: str) -> str:
-    """A PCI address as the kernel writes it."""
+    """A PCI address in the kernel's notation."""
     text = text.lower()
     return text if text.count(":") == 2 else f"0000:{text}"

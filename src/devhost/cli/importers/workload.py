@@ -1,4 +1,4 @@
-"""How a plugin is started, in the Kubernetes object that runs it: its image, flags and variables."""
+"""Reads from a Kubernetes object how it starts a plugin: image, flags and variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POD_SPEC: Mapping[str, Sequence[str]] = {
     "ReplicaSet": _TEMPLATE,
     "Pod": ("spec",),
 }
-"""Where the objects that run containers have their pod's ``spec``."""
+"""The place of the pod's ``spec`` in objects that run containers."""
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
@@ -32,7 +32,7 @@ WORKLOADS = ("DaemonSet", "Deployment", "Pod")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag as it was given; ``value`` is empty text where it had none, and ``bare`` is true then."""
+    """One flag as given. Without a value, ``value`` is empty and ``bare`` is true."""
 
     name: str
     value: Scalar
@@ -42,7 +42,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """The value that a flag or a variable was given, and where."""
+    """The value of a flag or a variable, and its place."""
 
     value: str
     mark: Mark
@@ -62,24 +62,24 @@ class Container:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The version that the image's tag names; empty where it names none."""
+        """The version in the image's tag; empty if there is none."""
         tag = self.image.partition("@")[0].rpartition("/")[2].partition(":")[2]
         found = _VERSION.fullmatch(tag)
         return tuple(map(int, found.groups())) if found else ()
 
     @property
     def program(self) -> str:
-        """What is started, without its directory; empty where the image says it."""
+        """The name of the program without its directory; empty if the image defines it."""
         command = at(self.node, "command")
         words = command.items if isinstance(command, Items) else ()
         return words[0].text.rpartition("/")[2] if words and isinstance(words[0], Scalar) else ""
 
     def variable(self, name: str) -> str:
-        """The value of a variable that is written in the object; empty where none is."""
+        """The value of a variable in the object; empty if the object does not contain it."""
         return {key: value.text for key, value in self.variables()}.get(name, "")
 
     def variables(self) -> Iterator[tuple[str, Scalar]]:
-        """The variables whose values are written in the object, in its order."""
+        """The variables whose values are in the object, in its order."""
         for _, variable in self._variables():
             yield variable
 
@@ -94,8 +94,8 @@ class Container:
         """The flags with two hyphens or one, as ``--name=value`` or ``--name value``.
 
         Args:
-            switches: names of flags that never take the next argument for their value.
-            shell: whether an argument may be a line for a shell, with flags in it.
+            switches: names of flags that never use the next argument as their value.
+            shell: whether an argument may be a shell command line with flags in it.
         """
         words = list(self._words(shell))
         n = 0
@@ -112,14 +112,14 @@ class Container:
             yield Flag(name, given, place, bare)
 
     def arguments(self, switches: Collection[str] = ()) -> dict[str, Argument]:
-        """The last value of each flag; ``true`` for one without a value, as Go reads it."""
+        """The last value of each flag; ``true`` for one without a value, as in Go."""
         return {
             flag.name: Argument("true" if flag.bare else flag.value.text, flag.value.mark, flag.place.path)
             for flag in self.flags(switches, shell=True)
         }
 
     def environment(self) -> dict[str, Argument]:
-        """The variables whose values are written in the object, by name."""
+        """The variables whose values are in the object, by name."""
         listed = self.place.key("env")
         return {
             name: Argument(value.text, value.mark, listed.item(n).path)
@@ -127,7 +127,7 @@ class Container:
         }
 
     def starts(self, word: str) -> bool:
-        """Whether the image, the command or an argument has this word in it."""
+        """Whether the image, the command or an argument contains this word."""
         return word in self.image or any(word in one.text for one, _ in self._words())
 
     def _words(self, shell: bool = False) -> Iterator[tuple[Scalar, Place]]:
@@ -141,7 +141,7 @@ class Container:
 
 
 def containers(found: Object) -> Iterator[Container]:
-    """The containers of an object that runs some, without those that only prepare for them."""
+    """The containers of an object, without init containers."""
     path = (*_POD_SPEC.get(found.kind, ()), "containers")
     listed = at(found.node, *path) if found.kind in _POD_SPEC else None
     place = found.place

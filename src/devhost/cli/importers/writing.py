@@ -1,4 +1,5 @@
-"""A devhost.yaml from entries and remarks: what differs on top, each further remark at its place."""
+"""Writes a devhost.yaml from entries and remarks: the differences at the top, other remarks at their
+entries."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _WIDTH = 110
 
 @dataclass(slots=True)
 class Entry:
-    """An entry under ``resources``. Without a ``name`` it is only its remarks: something that is left out.
+    """An entry under ``resources``. Without a ``name`` it has only remarks, on something that was omitted.
 
     ``keys`` are those after ``where``, in order.
     """
@@ -44,13 +45,13 @@ def document(
     """The whole file.
 
     Args:
-        peer: whose configuration it was made from.
-        differs: sentences without a full stop: what is different there.
-        entries: in the order of the file.
-        notes: further remarks, whole sentences.
-        backends: options, by backend. A list of mappings has a line for each of them.
+        peer: the plugin whose configuration was converted.
+        differs: the differences between the plugin and devhost, without a full stop.
+        entries: the entries, in the order of the file.
+        notes: further remarks, as complete sentences.
+        backends: options, by backend. In a list of mappings each mapping has its own line.
     """
-    lines = [f"# Made from a configuration of {peer}. What differs there:"]
+    lines = [f"# Converted from a configuration of {peer}. Differences:"]
     for n, one in enumerate(differs, 1):
         lines += _comment(one + ("." if n == len(differs) else ";"), "# - ", "#   ")
     for note in notes:
@@ -66,7 +67,7 @@ def document(
 
 
 def flow(value: Value) -> str:
-    """A value in YAML's flow style, which reads back as it is."""
+    """A value in YAML's flow style, which YAML reads back unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -84,15 +85,17 @@ def several(values: Sequence[str]) -> Value:
 
 
 def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """The entries; of one that could never get a device only its remarks, with the reason."""
+    """The entries. One that could never get a device is replaced by its remarks and the reason."""
     above: list[tuple[Entry, where.Where]] = []
     for entry in entries:
         blocks = [_condition(block) for block in entry.where] or [where.Block()]
         takers = [_taker(above, entry, block) for block in blocks] if entry.name else [""]
         if all(takers):
             names = " and ".join(name for name in dict.fromkeys(takers) if name != entry.name)
-            taken = f"gets nothing that {names} does not take first" if names else "is already offered above"
-            why = f"{entry.name} {taken}: left out."
+            taken = (
+                (f"gets no device: {names} takes all of them first") if names else "is already offered above"
+            )
+            why = f"{entry.name} {taken}: omitted."
             yield Entry(remarks=[*entry.remarks, why])
         else:
             if entry.name:
@@ -101,7 +104,7 @@ def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _taker(above: Sequence[tuple[Entry, where.Where]], later: Entry, block: where.Block) -> str:
-    """The name of an entry that surely takes all that comes to ``later`` by a block; empty if none does."""
+    """The name of an earlier entry that selects all that ``block`` of ``later`` selects, or empty text."""
     named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
     for earlier, blocks in above:
         both_share = earlier.keys.get("exclusive") is False and later.keys.get("exclusive") is False
@@ -146,7 +149,7 @@ def _backends(backends: Mapping[str, Mapping[str, Value]]) -> Iterator[str]:
 
 
 def _nested(values: Mapping[str, Value], indent: str) -> Iterator[str]:
-    """A mapping in YAML's block style; what fits into a line is in flow style."""
+    """A mapping in YAML's block style; values that fit into a line are in flow style."""
     for key, value in values.items():
         line = f"{indent}{text(key)}: {flow(value)}"
         if isinstance(value, Mapping) and len(line) > _WIDTH:
@@ -167,7 +170,7 @@ def _nested(values: Mapping[str, Value], indent: str) -> Iterator[str]:
 
 
 def _is_deep(values: Mapping[str, Value]) -> bool:
-    """Whether a list of mappings is in it: a line would be hard to read."""
+    """Whether it contains a list of mappings, which would be hard to read on one line."""
     return any(not isinstance(one, (str, int, Mapping)) and _are_mappings(one) for one in values.values())
 
 

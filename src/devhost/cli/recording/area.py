@@ -1,6 +1,6 @@
-"""What of a machine may go into a recorded tree. Pure: paths in, verdicts out.
+"""Decides which parts of a machine may be recorded. Pure: paths in, decisions out.
 
-Paths are physical, as the kernel has them: no links on the way, nothing below another root.
+Paths are physical, as the kernel has them: without links, and not below another root.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 from dataclasses import dataclass
 
 MAX_FILE = 64 * 1024
-"""Bytes kept of one file: a udevd record or a ``uevent`` file has no more (``sysfs.RECORD_LIMIT``)."""
+"""Bytes recorded of a file: no udevd record or ``uevent`` file is longer (``sysfs.RECORD_LIMIT``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large a tree may become.
+    """The maximum size of a tree.
 
     Attributes:
-        entries: files, links and directories; a node with 256 network cards makes some 20 000.
-        bytes: those of all files together.
+        entries: files, links and directories; a node with 256 network cards has about 20 000.
+        bytes: the total of all files.
     """
 
     entries: int = 50_000
@@ -26,28 +26,29 @@ class Bounds:
 
 
 _CONTENTS = ("/sys", "/run/udev/data", "/proc/driver")
-"""Directories that describe hardware: their files and their names are recorded."""
+"""Directories that describe hardware: names and contents are recorded."""
 
 _NAMES = ("/dev",)
-"""Directories of which only names are recorded, with the numbers of device nodes."""
+"""Directories of which only names are recorded, and the numbers of device nodes."""
 
 _NEVER = ("/dev/mqueue", "/dev/pts", "/dev/shm")
-"""What programs put between the devices: neither names nor contents."""
+"""Directories of programs among the devices: neither names nor contents are recorded."""
 
 _PROC = re.compile(
     r"/proc/(?:cpuinfo|devices|filesystems|misc|modules|mounts|partitions|swaps|version"
     r"|(?:1|self)/(?:mountinfo|mounts)|1/net/(?:route|ipv6_route|if_inet6)|sys/net/core/netdev_max_backlog)"
 )
-"""Files of /proc that tell of the machine and not of programs: its network too, for an adapter that the node
-lives from is offered to nobody. Not the kernel's command line: people put passwords there."""
+"""Files of /proc that describe the machine, not programs. They include its network configuration, because
+adapters that the node needs are not offered. The kernel's command line is excluded: it may contain
+passwords."""
 
 _PROC_DIRECTORIES = frozenset(
     {"/proc/1", "/proc/1/net", "/proc/driver", "/proc/sys", "/proc/sys/net", "/proc/sys/net/core"}
 )
-"""What those files lie in."""
+"""The directories of those files."""
 
 OWN_PROCESS = frozenset({"/proc/self", "/proc/thread-self"})
-"""Links that differ for each process; a tree has directories for them."""
+"""Links that differ between processes; a tree has directories instead."""
 
 _ADDRESS = re.compile(rb"(?<=0x)[0-9a-f]+")
 
@@ -57,7 +58,7 @@ def _below(path: str, directories: tuple[str, ...]) -> bool:
 
 
 def holds_content(path: str) -> bool:
-    """Whether what is in this file may be recorded."""
+    """Whether the content of this file may be recorded."""
     return _below(path, _CONTENTS) or _PROC.fullmatch(path) is not None
 
 
@@ -67,14 +68,14 @@ def holds_names(path: str) -> bool:
 
 
 def may_exist(path: str) -> bool:
-    """Whether the tree may tell that there is something at ``path``, if a backend asked."""
+    """Whether the tree may reveal that ``path`` exists, if a backend asked."""
     if path.startswith("/proc/"):
         return path in OWN_PROCESS or path in _PROC_DIRECTORIES or holds_content(path)
     return not _below(path, _NEVER) or path in _NEVER
 
 
 def masked(path: str, content: bytes) -> bytes:
-    """``content`` as any user would see it: /proc/modules tells root where in memory modules are."""
+    """``content`` as any user would see it: /proc/modules shows the addresses of modules to root."""
     if path != "/proc/modules":
         return content
     return _ADDRESS.sub(lambda found: b"0" * len(found[0]), content)

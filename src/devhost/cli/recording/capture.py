@@ -1,8 +1,8 @@
-"""Copies what was looked at from a machine into a tree: the way there, names, contents.
+"""Copies the accessed parts of a machine to a tree: the directories on the path, names, and contents.
 
-A path leads to the same kind of thing in the tree as on the machine. What may not be told, or cannot, is left
-out with a reason. A file that a backend read and that cannot be recorded is left out wholly: whoever reads it
-in the tree then meets an error, as on the machine, and no empty text.
+A path leads to the same type of file in the tree as on the machine. What must not or cannot be recorded is
+omitted with a reason. If a backend read a file that cannot be recorded, the file is missing in the tree:
+reading it then causes an error, as on the machine, and not empty text.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 from devhost.backend.sysfs import node_number, prefix_of
 
 from . import area
-from .trace import Look, of_python
+from .trace import Access, of_python
 from .writer import Full, Kind, Writer
 
 _LINKS = 40
-"""Links followed on one way, as many as the kernel follows (path_resolution(7))."""
+"""The maximum number of links in a path, the same as in the kernel (path_resolution(7))."""
 
 _IDLE = frozenset({"", "."})
 
 
 @dataclass(frozen=True, slots=True)
 class Omission:
-    """Something a backend looked at that is not in the tree as it is on the machine.
+    """A path that a backend accessed and that the tree lacks, or has only in part.
 
-    ``path`` ends in ``/`` where the names in a directory are meant. ``backend`` is empty if it is not known.
+    ``path`` ends in ``/`` if the names in a directory are missing. ``backend`` is empty if unknown.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Omission:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is at a physical path. ``target`` is where a link leads, as written in it."""
+    """The file at a physical path. ``target`` is the text of a link."""
 
     mode: int
     target: str = ""
@@ -50,7 +50,10 @@ class _Place:
 
 
 class Capture:
-    """Fills a tree from the machine below ``root``. Never raises for what the machine has or refuses."""
+    """Fills a tree from the machine below ``root``.
+
+    Files that the machine refuses never cause an exception.
+    """
 
     def __init__(self, root: Path, writer: Writer) -> None:
         self._prefix = prefix_of(root)
@@ -65,11 +68,11 @@ class Capture:
 
     @property
     def omissions(self) -> tuple[Omission, ...]:
-        """What is left out, in the order of the paths."""
+        """What is omitted, in the order of the paths."""
         return tuple(self._omitted[path] for path in sorted(self._omitted))
 
-    def take(self, look: Look, path: str, backend: str = "") -> None:
-        """Takes up one path, absolute and seen from the root, as ``backend`` looked at it.
+    def take(self, access: Access, path: str, backend: str = "") -> None:
+        """Records a path that ``backend`` accessed, absolute as seen from the root.
 
         Raises:
             EnvironmentFailure: the tree cannot be written.
@@ -78,13 +81,13 @@ class Capture:
             return
         self._backend = backend
         try:
-            self._take(look, path)
+            self._take(access, path)
         except Full as bound:
             self.full = str(bound)
-            self._omit(path, f"{bound}: neither this nor anything after it is recorded")
+            self._omit(path, f"{bound}: neither this path nor any later one is recorded")
 
     def avoid(self, path: str, backend: str) -> None:
-        """Never looks at ``path``: a backend hung when it did.
+        """Never accesses ``path``, because a backend hung there.
 
         Raises:
             EnvironmentFailure: the tree cannot be written.
@@ -92,35 +95,35 @@ class Capture:
         directory, _, name = path.rpartition("/")
         self._avoided.add(path)
         self.omit(path, f"backend {backend} hung at it", backend)
-        self.take(Look.ASKED, directory, backend)
+        self.take(Access.ASKED, directory, backend)
         if not self.full:
             self._avoided.add(f"{self._follow(directory)}/{name}")
 
     def omit(self, path: str, reason: str, backend: str) -> None:
-        """Notes that something is left out; the first reason stays."""
+        """Notes that something is omitted. The first reason is kept."""
         self._omitted.setdefault(path, Omission(path, reason, backend))
 
     def _omit(self, path: str, reason: str) -> None:
         self.omit(path, reason, self._backend)
 
-    def _take(self, look: Look, path: str) -> None:
+    def _take(self, access: Access, path: str) -> None:
         found = self._follow(path)
         place = self._place(found) if found else None
         if place is None:
             return
         if place.directory:
-            if look is Look.LISTED:
+            if access is Access.LISTED:
                 self._names(found, place)
-        elif look is Look.READ and not self._number(found, place):
+        elif access is Access.READ and not self._number(found, place):
             self._content(found, place)
         else:
             self._name(found, place)
 
     def _follow(self, path: str) -> str:
-        """Goes where ``path`` leads, as the kernel would, and records each directory and link on the way.
+        """Resolves ``path`` like the kernel, and records each directory and link on the way.
 
         Returns:
-            The physical path; empty when there is nothing, or nothing that may be told of.
+            The physical path; empty if it does not exist or must not be recorded.
         """
         waiting, here, links = path.split("/")[::-1], "", 0
         while waiting:
@@ -148,7 +151,7 @@ class Capture:
             elif place.directory:
                 self._writer.directory(child)
                 if onward and not place.mode & stat.S_IXOTH:
-                    self._omit(f"{child}/", "not every user may look inside")
+                    self._omit(f"{child}/", "not every user may enter it")
                     return ""
                 here = child
             elif onward:
@@ -178,7 +181,7 @@ class Capture:
             return None
 
     def _names(self, path: str, place: _Place) -> None:
-        """Every name in a directory: links with what they lead to, files without content."""
+        """Records every name in a directory: links with their targets, files without content."""
         if not area.holds_names(path):
             self._omit(f"{path}/", "its names are not about hardware")
         elif not place.mode & stat.S_IROTH:
@@ -204,7 +207,7 @@ class Capture:
                 yield f"{directory}/{name}", place
 
     def _joint(self, path: str, place: _Place) -> None:
-        """A link, and what it leads to if that is in the part of the machine that is recorded."""
+        """Records a link, and its target if that may be recorded."""
         self._writer.link(path, place.target)
         end = os.path.normpath(os.path.join(path.rpartition("/")[0], place.target))  # noqa: PTH118 - strings
         found = self._follow(path) if area.holds_names(end) else ""
@@ -219,7 +222,7 @@ class Capture:
         self._writer.name(path, f"{number}\n" if number else "")
 
     def _number(self, path: str, place: _Place) -> str:
-        """The number of a device node, which in a tree is a plain file below ``/dev``."""
+        """Records the number of a device node, in a plain file below ``/dev``."""
         if stat.S_ISREG(place.mode) and not (self._prefix and path.startswith("/dev/")):
             return ""
         return node_number(self._prefix + path)
@@ -238,14 +241,14 @@ class Capture:
             self._writer.withhold(path)
             return
         if len(content) > area.MAX_FILE:
-            # at the end of a line, if it has lines
+            # at the end of a line if possible
             content = content[: content.rfind(b"\n", 0, area.MAX_FILE) + 1 or area.MAX_FILE]
             self._omit(path, f"it is longer than {area.MAX_FILE} bytes; only its beginning is recorded")
         self._writer.file(path, area.masked(path, content))
         self._links_beside(path)
 
     def _read(self, path: str, place: _Place) -> bytes:
-        """The content, and one byte too many where there is more than is kept.
+        """The content, and one byte more than the limit if it is longer.
 
         Raises:
             OSError: it cannot be read, or not by every user.
@@ -269,9 +272,9 @@ class Capture:
             os.close(descriptor)
 
     def _links_beside(self, path: str) -> None:
-        """The links in a device's directory (``driver``, ``subsystem``, ``physfn``), whoever asks for them.
+        """Records the links in a device's directory (``driver``, ``subsystem``, ``physfn``), accessed or not.
 
-        They are what a device is joined to: with them the tree also serves a backend that asks for more.
+        They connect a device to others, so that the tree also works for a backend that needs more of them.
         """
         directory = path.rpartition("/")[0]
         if not directory.startswith("/sys/devices/") or directory in self._joined:
@@ -284,4 +287,4 @@ class Capture:
 
 def _why(error: Exception) -> str:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"the machine refuses it: {text}" if isinstance(error, OSError) and error.errno else text
+    return f"it cannot be read: {text}" if isinstance(error, OSError) and error.errno else text

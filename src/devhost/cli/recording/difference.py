@@ -1,4 +1,4 @@
-"""What the backends find otherwise in the tree than on the machine. Pure."""
+"""Compares what the backends find in the tree with what they find on the machine. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devhost.host.scan_once import ScanResult
 
 
 def differences(machine: ScanResult, tree: ScanResult) -> Iterator[str]:
-    """Each difference in one clause; none where ``discover`` shows the same of both."""
+    """Each difference in one clause; empty if ``discover`` shows the same for both."""
     for name, scanner in machine.scanners.items():
         here, there = scanner.condition, tree.scanners[name].condition
         if (here.state, here.reason) != (there.state, there.reason):

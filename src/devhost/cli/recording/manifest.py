@@ -1,4 +1,4 @@
-"""What there is to say of a recording: for the one who made it, and as JSON for whoever gets the tree."""
+"""Describes a recording: for the user who made it, and as JSON in the tree."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ CONFIGURATION = "devhost.yaml"
 """Name of the copy of the configuration, beside it."""
 
 FORMAT = 1
-"""Version of the description's layout. It grows when a reader of the old one would be misled."""
+"""Version of the description's format. It increases with each incompatible change."""
 
 MAX_LISTED = 1000
-"""Entries of each list in the description at most."""
+"""The maximum number of entries of each list in the description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A tree that was made.
+    """A finished tree.
 
-    ``directory`` is where it is, ``machine`` what the backends found on the machine below ``root``.
-    ``nodes`` maps device nodes to their numbers (``c10:229``). ``differences`` says in words what the
-    backends find otherwise in the tree, ``full`` which bound was reached (empty: none). ``configuration`` is
-    the file that was used; its copy lies in the tree.
+    ``directory`` is its place, ``machine`` what the backends found on the machine below ``root``. ``nodes``
+    maps device nodes to their numbers (``c10:229``). ``differences`` describes what the backends find
+    differently in the tree, ``full`` which limit was reached (empty: none). ``configuration`` is the file
+    that was used; the tree has a copy.
     """
 
     directory: Path
@@ -53,7 +53,7 @@ class Recording:
     full: str
 
     def as_json(self) -> str:
-        """The description that lies in the tree."""
+        """The description in the tree."""
         document = {
             "format": FORMAT,
             "devhost": __version__,
@@ -96,7 +96,7 @@ class Recording:
 
 
 def _system(root: Path) -> dict[str, object]:
-    """The kernel and the distribution; no host name."""
+    """The kernel and the distribution, without the host name."""
     kernel, distribution = os.uname(), _os_release(root)
     return {
         "kernel": kernel.release,
@@ -108,7 +108,7 @@ def _system(root: Path) -> dict[str, object]:
 
 
 def _os_release(root: Path) -> dict[str, str]:
-    """The fields of os-release(5); none where it cannot be read."""
+    """The fields of os-release(5); empty if it cannot be read."""
     try:
         text = (root / "etc/os-release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -123,4 +123,4 @@ def _assignments(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             try:
                 yield name, "".join(shlex.split(value))
             except ValueError:
-                continue  # a quotation that does not end
+                continue  # an unterminated quotation

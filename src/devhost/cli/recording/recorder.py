@@ -1,4 +1,4 @@
-"""The recording as a whole: look, copy, rehearse, describe, and only then put the tree where it belongs."""
+"""Makes a recording: scan, copy, verify, describe, and then move the tree to its place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .area import Bounds
 from .capture import Capture
 from .difference import differences
 from .manifest import CONFIGURATION, MANIFEST, Recording
-from .trace import Look, of_python, tracing
+from .trace import Access, of_python, tracing
 from .writer import Kind, Writer
 
 _NEW = "give the name of a new directory"
@@ -31,10 +31,10 @@ _HINTS = {
     errno.EROFS: "choose a directory that you may write to",
     errno.ENOTEMPTY: "something else wrote there meanwhile",
 }
-"""How to mend it, where it is not a lack of room."""
+"""Hints for errors other than a full file system."""
 
 REHEARSALS = 5
-"""Looks at the tree at most. Each fetches what the one before did not get far enough to miss."""
+"""The maximum number of scans of the tree. Each scan can reveal files that the previous one did not reach."""
 
 
 def record(
@@ -44,17 +44,17 @@ def record(
     configuration: Path | None = None,
     bounds: Bounds | None = None,
 ) -> Recording:
-    """Records what the backends of a configuration read of the machine below ``root``.
+    """Records what the backends of a configuration read on the machine below ``root``.
 
     Args:
         loaded: the configuration with its backends; see :func:`devhost.config.loader.load_or_everything`.
-        directory: where the tree is to be: a new directory in one that exists, or an empty one.
-        root: directory that stands for ``/``.
-        configuration: the file ``loaded`` comes from, if any; it is copied into the tree.
-        bounds: how large the tree may become.
+        directory: the place of the tree: a new directory whose parent exists, or an empty one.
+        root: the directory to use as ``/``.
+        configuration: the file of ``loaded``, if any; it is copied into the tree.
+        bounds: the maximum size of the tree.
 
     Raises:
-        UsageError: ``directory`` is neither new nor empty, or there is none to make it in.
+        UsageError: ``directory`` is neither new nor empty, or its parent does not exist.
         EnvironmentFailure: the tree cannot be written.
     """
     end = _destination(directory)
@@ -64,7 +64,7 @@ def record(
         machine = shown = _look(loaded, root, capture, f"it is not below {root}")
         for _ in range(REHEARSALS):
             revision = writer.revision
-            shown = _look(loaded, tree, capture, "it is read of this machine, whatever --root says")
+            shown = _look(loaded, tree, capture, "it is read from this machine even with --root")
             if writer.revision == revision:
                 break
         made = Recording(
@@ -88,15 +88,15 @@ def record(
 
 
 def _look(loaded: Loaded, root: Path, capture: Capture, beside: str) -> ScanResult:
-    """Lets the backends look below ``root``, and takes up whatever they looked at.
+    """Runs the backends below ``root``, and records every path that they accessed.
 
     Args:
-        beside: why something is left out that they read and that is not below ``root``.
+        beside: the reason for omitting paths outside ``root``.
     """
     with tracing() as trace:
         found = asyncio.run(scan_once(loaded, root, everything=True))
     backends = {f"{name}-{call}": name for name in found.scanners for call in ("discover", "probe")}
-    # as backends may spell it: with its links resolved, and as it was given
+    # backends may use the path as given, or with its links resolved
     prefixes = [os.path.realpath(root), str(root if root.is_absolute() else Path.cwd() / root)]
     for thread, backend in backends.items():
         last = trace.last.get(thread)
@@ -104,17 +104,17 @@ def _look(loaded: Loaded, root: Path, capture: Capture, beside: str) -> ScanResu
         stuck = _below(prefixes, last) if last and hung else None
         if stuck is not None:
             capture.avoid(stuck, backend)
-    for (look, path), thread in list(trace.looks.items()):
+    for (access, path), thread in list(trace.accesses.items()):
         place, backend = _below(prefixes, path), backends.get(thread, "")
         if place is not None:
-            capture.take(look, place, backend)
-        elif look is not Look.ASKED and path != OWN_MOUNTS and not of_python(path):
+            capture.take(access, place, backend)
+        elif access is not Access.ASKED and path != OWN_MOUNTS and not of_python(path):
             capture.omit(path, beside, backend)
     return found
 
 
 def _below(prefixes: list[str], path: str) -> str | None:
-    """A path as seen from the root, which has these ``prefixes``; ``None`` when it is not below it."""
+    """A path as seen from the root, which has these ``prefixes``; ``None`` if it is not below it."""
     for prefix in [prefix.rstrip("/") for prefix in prefixes]:
         if path == prefix or path.startswith(f"{prefix}/"):
             return path[len(prefix) :] or "/"
@@ -122,13 +122,13 @@ def _below(prefixes: list[str], path: str) -> str | None:
 
 
 def _destination(directory: Path) -> Path:
-    """Where the tree will be, if it can be there."""
+    """The final place of the tree, if it can be used."""
     try:
         end = Path(os.path.realpath(directory))
         if not end.parent.is_dir():
-            raise UsageError(f"{end.parent} is no directory", "make it first")
+            raise UsageError(f"{end.parent} is not a directory", "create it first")
         if end.exists() and not end.is_dir():
-            raise UsageError(f"{directory} is no directory", _NEW)
+            raise UsageError(f"{directory} is not a directory", _NEW)
         if end.exists() and any(end.iterdir()):
             raise UsageError(f"{directory} is not empty", _NEW)
     except OSError as error:
@@ -138,10 +138,10 @@ def _destination(directory: Path) -> Path:
 
 @contextmanager
 def _becoming(end: Path) -> Iterator[Path]:
-    """A directory to write into, whose content is that of ``end`` when all went well, and else vanishes.
+    """A directory to write into. Its content moves to ``end`` on success, and is removed otherwise.
 
-    An ``end`` that is there stays what it is, with its owner and its mode: it may be somebody's private
-    directory, or a volume's, which cannot be replaced.
+    If ``end`` exists, it is kept with its owner and mode: it may be a private directory, or the root of a
+    volume, which cannot be replaced.
     """
     there = end.exists()
     mode = 0o777 & ~_umask()
@@ -155,7 +155,7 @@ def _becoming(end: Path) -> Iterator[Path]:
             _move(made, end)
         else:
             made.chmod(mode)
-            made.rename(end)  # over an empty directory too (rename(2))
+            made.rename(end)  # this also replaces an empty directory (rename(2))
     except OSError as error:
         raise _cannot_write(end, error) from error
     finally:
@@ -163,7 +163,7 @@ def _becoming(end: Path) -> Iterator[Path]:
 
 
 def _move(made: Path, end: Path) -> None:
-    """Puts what is in ``made`` into ``end``, wherein it lies alone; where that fails, nothing of it."""
+    """Moves the content of ``made``, which is in ``end``, up into ``end``: all or nothing."""
     if [*end.iterdir()] != [made]:
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
     moved: list[str] = []
@@ -178,12 +178,12 @@ def _move(made: Path, end: Path) -> None:
 
 
 def _umask() -> int:
-    """The process's own; it can only be asked for by setting it (umask(2))."""
+    """The umask of the process, which can be read only by setting it (umask(2))."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def _cannot_write(path: Path, error: OSError) -> EnvironmentFailure:
-    hint = _HINTS.get(error.errno or 0, "choose a directory on a file system with some room")
+    hint = _HINTS.get(error.errno or 0, "choose a directory on a file system with free space")
     return EnvironmentFailure(f"cannot write {path}: {error.strerror or error}", hint)

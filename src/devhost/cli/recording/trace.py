@@ -1,10 +1,10 @@
-"""What backends look at while a recording runs.
+"""Traces the paths that backends access while a recording runs.
 
-Python tells an audit hook of every ``open``, ``os.listdir`` and ``os.scandir``, from whatever thread and
-however the function was come by (PEP 578). It does not tell of questions about a path. So meanwhile
-``os.stat`` and its like are exchanged, wherever a module holds them, for functions that note the path first;
-``os.path``, ``glob`` and ``pathlib`` all end there. Neither sees a library that reads from C, nor a program
-that a backend starts.
+Python calls an audit hook for every ``open``, ``os.listdir`` and ``os.scandir``, from any thread and through
+any reference to the function (PEP 578). It has no such event for ``os.stat`` and similar functions. Therefore
+these are replaced, in every module that refers to them, by functions that note the path first; ``os.path``,
+``glob`` and ``pathlib`` all use them. Neither method sees a library that reads from C, nor a program that a
+backend starts.
 """
 
 from __future__ import annotations
@@ -23,52 +23,56 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 _UNAUDITED = ("access", "lstat", "open", "readlink", "stat")
-"""Functions of ``os`` that ask about a path; and ``open``, whose ``dir_fd`` no audit event tells."""
+"""Functions of ``os`` that query a path; and ``open``, whose ``dir_fd`` is not part of its audit event."""
 
 _LEFT_ALONE = frozenset({"posix", __name__})
-"""Modules that keep the functions: every import asks the one, by the thousand, and this is the other."""
+"""Modules that keep the original functions: every import uses the first a thousand times; the second is
+this."""
 
 
-class Look(StrEnum):
-    """How a path was looked at."""
+class Access(StrEnum):
+    """How a path was accessed."""
 
     ASKED = "asked"
-    """Whether it exists, what it is, where a link leads."""
+    """Its existence, its type, or the target of a link."""
     LISTED = "listed"
-    """Its names."""
+    """The names in it."""
     READ = "read"
     """Its content."""
 
 
 @dataclass
 class Trace:
-    """Every path that threads other than the one which made this looked at, in the order of the first time.
+    """Every path that threads other than the creating one accessed, in the order of first access.
 
-    ``looks`` maps how and which path to the thread's name; paths are absolute, links in them not followed.
-    ``last`` is the newest path of each thread.
+    ``accesses`` maps the kind of access and the path to the thread's name. Paths are absolute, with links not
+    resolved. ``last`` is the newest path of each thread.
     """
 
-    looks: dict[tuple[Look, str], str] = field(default_factory=dict)
+    accesses: dict[tuple[Access, str], str] = field(default_factory=dict)
     last: dict[str, str] = field(default_factory=dict)
     _own: int = field(default_factory=threading.get_ident)
 
-    def note(self, look: Look, path: object, directory: int | None = None) -> None:
-        """Notes one look, of a path or an open directory. Never raises: it runs inside strangers' calls."""
+    def note(self, access: Access, path: object, directory: int | None = None) -> None:
+        """Notes an access to a path or an open directory.
+
+        Never raises: it runs inside calls of third-party code.
+        """
         if threading.get_ident() == self._own:
             return
         text = _text(path, directory)
         if text:
             thread = threading.current_thread().name
-            self.looks.setdefault((look, text), thread)
+            self.accesses.setdefault((access, text), thread)
             self.last[thread] = text
 
 
 def _text(path: object, directory: int | None) -> str:
-    """The absolute path meant; empty where there is none."""
+    """The absolute path; empty if there is none."""
     try:
         if isinstance(path, int):
             return _real_readlink(f"/proc/self/fd/{path}")
-        text = os.fsdecode(path)  # type: ignore[arg-type]  # whatever it is not made for, it refuses
+        text = os.fsdecode(path)  # type: ignore[arg-type]  # other types raise TypeError
         if directory is not None:
             text = f"{_real_readlink(f'/proc/self/fd/{directory}')}/{text}"
         return text if text.startswith("/") or not text else f"{os.getcwd()}/{text}"  # noqa: PTH109 - a string
@@ -88,26 +92,30 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         path, _, flags = arguments
         if isinstance(path, int) or (isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY):
             return
-        _current.note(Look.READ, path)
+        _current.note(Access.READ, path)
     else:
-        _current.note(Look.LISTED, "." if arguments[0] is None else arguments[0])
+        _current.note(Access.LISTED, "." if arguments[0] is None else arguments[0])
 
 
 def _noting(trace: Trace, original: Callable[..., Any]) -> Callable[..., Any]:
-    look = Look.READ if original is os.open else Look.ASKED
+    access = Access.READ if original is os.open else Access.ASKED
 
     def ask(path: Any, *arguments: Any, **named: Any) -> Any:
         directory = named.get("dir_fd")
-        # an open file says nothing new (fstat by another name)
-        if _current is trace and not isinstance(path, int) and (look is Look.ASKED or directory is not None):
-            trace.note(look, path, directory)
+        # an open file reveals nothing new (this is an fstat)
+        if (
+            _current is trace
+            and not isinstance(path, int)
+            and (access is Access.ASKED or directory is not None)
+        ):
+            trace.note(access, path, directory)
         return original(path, *arguments, **named)
 
     return ask
 
 
 def _holders() -> Iterator[tuple[ModuleType | type, dict[str, Any]]]:
-    """Whatever may have taken a function of ``os`` to itself: modules, and the classes of ``glob`` (3.13)."""
+    """Objects that may refer to a function of ``os``: modules, and the classes of ``glob`` (3.13)."""
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType) and module.__name__ not in _LEFT_ALONE:
             # vars() would load a module that is loaded lazily
@@ -119,7 +127,7 @@ def _holders() -> Iterator[tuple[ModuleType | type, dict[str, Any]]]:
 
 @contextmanager
 def _exchanged(functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
-    """Puts each function's substitute wherever the function is held by name."""
+    """Replaces each function by its substitute wherever a name refers to it."""
     before: list[tuple[ModuleType | type, str, Any]] = []
     for holder, names in _holders():
         for name, value in list(names.items()):
@@ -137,10 +145,10 @@ def _exchanged(functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> It
 
 @contextmanager
 def tracing() -> Iterator[Trace]:
-    """Notes what all other threads look at. One at a time in a process, which it slows down a little."""
+    """Notes what all other threads access. Only one can run in a process, which it slows down a little."""
     global _current, _hooked
     if not _hooked:
-        sys.addaudithook(_audit)  # for good: Python has no way to take one back
+        sys.addaudithook(_audit)  # permanent: Python cannot remove an audit hook
         _hooked = True
     trace = Trace()
     originals = [getattr(os, name) for name in _UNAUDITED]
@@ -153,7 +161,7 @@ def tracing() -> Iterator[Trace]:
 
 
 def of_python(path: str) -> bool:
-    """Whether ``path`` belongs to Python or to an installed package: what an import reads is no hardware."""
+    """Whether ``path`` belongs to Python or to an installed package: an import does not read hardware."""
     return path.startswith(_OF_PYTHON)
 
 

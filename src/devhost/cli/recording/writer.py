@@ -1,6 +1,6 @@
-"""Writes a tree of directories, links and small files, within its bounds.
+"""Writes a tree of directories, links and small files, within limits.
 
-Every link is relative and stays inside, so that the tree means the same wherever it is unpacked.
+Every link is relative and stays inside the tree, so that the tree can be moved.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from .area import Bounds
 
 
 class Full(Exception):
-    """A bound of the tree is reached; the text says which."""
+    """A limit of the tree is reached; the text names it."""
 
 
 class Kind(StrEnum):
-    """What an entry of the tree is."""
+    """The type of an entry of the tree."""
 
     DIRECTORY = "directory"
     LINK = "link"
     NAME = "name"
-    """A file that stands for something whose content is not in the tree; it may say a node's number."""
+    """A placeholder file for something whose content is not in the tree; it may contain a node's number."""
     FILE = "file"
     WITHHELD = "withheld"
-    """Nothing: what is on the machine cannot be told by a file, and stays out for good."""
+    """Nothing: a file cannot represent what is on the machine, so the path stays out of the tree."""
 
 
 class Writer:
     """Makes entries below ``tree``. Paths begin with ``/``, which is the tree itself.
 
-    ``revision`` grows with each entry that is new or gets its content.
+    ``revision`` increases with each entry that is new or gets its content.
     """
 
     def __init__(self, tree: Path, bounds: Bounds) -> None:
@@ -45,49 +45,49 @@ class Writer:
         self.revision = 0
 
     def count(self, *kinds: Kind) -> int:
-        """How many entries of these kinds there are."""
+        """The number of entries of these types."""
         counted = Counter(self._kinds.values())
         return sum(counted[kind] for kind in kinds)
 
     def has(self, path: str, *kinds: Kind) -> bool:
-        """Whether there is an entry of one of these kinds at ``path``."""
+        """Whether ``path`` is an entry of one of these types."""
         return self._kinds.get(path) in kinds
 
     def directory(self, path: str) -> None:
-        """Makes a directory in one that was made before."""
+        """Makes a directory; its parent exists already."""
         if self._admit(path, Kind.DIRECTORY):
             self._do(path, lambda: Path(self._tree + path).mkdir())
 
     def link(self, path: str, target: str) -> None:
-        """Makes a link; a target that is absolute or outside becomes a relative one inside."""
+        """Makes a link. A target that is absolute or outside becomes a relative one inside the tree."""
         if self._admit(path, Kind.LINK):
             inside = contained(path.rpartition("/")[0], target)
             self._do(path, lambda: Path(self._tree + path).symlink_to(inside))
 
     def name(self, path: str, text: str = "") -> None:
-        """Makes a file that only stands for something."""
+        """Makes a placeholder file."""
         if self._admit(path, Kind.NAME, len(text)):
             self._do(path, lambda: Path(self._tree + path).write_bytes(text.encode()))
 
     def file(self, path: str, content: bytes) -> None:
-        """Makes a file with its content, also where there was only its name."""
+        """Makes a file with content, also in place of a placeholder."""
         if self._admit(path, Kind.FILE, len(content), instead_of=Kind.NAME):
             self._do(path, lambda: Path(self._tree + path).write_bytes(content))
 
     def withhold(self, path: str) -> None:
-        """Keeps a file out of the tree, also where there was its name."""
+        """Keeps a file out of the tree, and removes its placeholder."""
         if self._admit(path, Kind.WITHHELD, instead_of=Kind.NAME):
             self._do(path, lambda: Path(self._tree + path).unlink(missing_ok=True))
 
     def _admit(self, path: str, kind: Kind, size: int = 0, instead_of: Kind | None = None) -> bool:
-        """Whether there is room for an entry, and none at ``path`` but perhaps one it takes the place of."""
+        """Whether an entry can be made at ``path``: within the limits, and not in place of another entry."""
         known = self._kinds.get(path)
         if known is not None and known is not instead_of:
             return False
         if known is None and len(self._kinds) >= self._bounds.entries:
-            raise Full(f"the bound of {self._bounds.entries} files, links and directories is reached")
+            raise Full(f"the limit of {self._bounds.entries} files, links and directories is reached")
         if self.bytes + size > self._bounds.bytes:
-            raise Full(f"the bound of {self._bounds.bytes >> 20} MiB is reached")
+            raise Full(f"the limit of {self._bounds.bytes >> 20} MiB is reached")
         self._kinds[path] = kind
         self.bytes += size
         self.revision += 1
@@ -99,14 +99,14 @@ class Writer:
         except OSError as error:
             raise EnvironmentFailure(
                 f"cannot write {path} of the tree: {error.strerror or error}",
-                "choose a directory on a file system with some room",
+                "choose a directory on a file system with free space",
             ) from error
 
 
 def contained(directory: str, target: str) -> str:
-    """What to write into a link in ``directory`` so that it leads where ``target`` does, seen from the root.
+    """The text of a link in ``directory`` that leads to ``target``, as seen from the root.
 
-    As the kernel does at ``/``, going up ends at the root.
+    ``..`` at the root leads to the root, as in the kernel.
     """
     depth = directory.count("/")
     if target.startswith("/"):

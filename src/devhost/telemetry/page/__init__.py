@@ -1,6 +1,6 @@
-"""The status page: what ``devhost status`` shows, for a browser, and live.
+"""The status page: what ``devhost status`` shows, live in a browser.
 
-``skeleton`` and the modules below it turn a status document into HTML and touch nothing else; ``serving``
-makes routes of the HTTP server of it. ``page.css`` and ``page.js`` are part of the page, so that it needs
-nothing from anywhere else.
+``skeleton`` and the modules below it convert a status document to HTML without side effects; ``serving``
+makes routes of the HTTP server from it. ``page.css`` and ``page.js`` are embedded in the page, so that it
+loads nothing else.
 """

@@ -1,4 +1,4 @@
-"""A status document as HTML: all of the page that changes."""
+"""A status document as HTML: the part of the page that changes."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from .devices import MOST, anchor, devices, health, more
 from .markup import Content, Row, joined, since, table, tag
 
 NO_ID = "(no id)"
-"""What a device is called whose backend gives it none."""
+"""Shown for a device without an id."""
 OTHERS = "(others)"
-"""What a problem is with that stands for many of several resources or packages."""
+"""The subject of a problem that represents many, of several resources or packages."""
 
 LOOKING = "Looking for devices"
-"""The verdict until every backend of an entry that should have devices has listed them."""
+"""Shown until every backend of a required entry has listed its devices."""
 
 LINKS = ("/metrics", "/healthz", "/readyz", "/status.json")
-"""What else the listener answers."""
+"""The other paths of the listener."""
 
-_SAID = {
+_PREFIXES = {
     "plugin": "refused: ",
     "backend": "degraded: ",
     "device": "unhealthy: ",
@@ -49,11 +49,11 @@ _SAID = {
     "events": "no events: ",
     "observer": "paused: ",
 }
-"""What a problem of a kind is called when it is read out; the reasons of other kinds say it themselves."""
+"""Prefixes for announcements, by kind of problem; the reasons of other kinds need none."""
 
 
 def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = True) -> Markup:
-    """What stands between skip link and script. ``pods`` is whether the document names them."""
+    """The content between skip link and script. ``pods`` is whether the document names pods."""
     main = (
         _verdict(document),
         _problems(document, now),
@@ -75,14 +75,14 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
 
 
 def verdict(document: StatusDocument) -> str:
-    """One line: whether all is well. It is not while a backend of an entry has not listed its devices."""
+    """One line: the number of problems, or whether devices are still looked for."""
     if count := how_many(document["problems"]):
         return _count(count, "problem")
-    return LOOKING if awaits(document) else "All is well"
+    return LOOKING if awaits(document) else "No problems"
 
 
 def how_many(problems: Iterable[ProblemStatus]) -> int:
-    """How many problems there are; one row may stand for many."""
+    """The number of problems; one row may represent several."""
     return sum(problem["count"] for problem in problems)
 
 
@@ -98,9 +98,9 @@ def _header(document: StatusDocument, node: str, now: datetime) -> Markup:
         ("Kubelet", joined([kubelet["dir"], " " if absent else None, absent])),
     ]
     items = (tag("div", tag("dt", name), tag("dd", value)) for name, value in facts)
-    say = f"generation {host['generation']} of the configuration took effect"
+    text = f"generation {host['generation']} of the configuration took effect"
     parts = tag("h1", node), tag("dl", *items, class_="facts")
-    return tag("header", *parts, data_news="generation", data_say=say)
+    return tag("header", *parts, data_news="generation", data_announce=text)
 
 
 def _reload(host: HostStatus, now: datetime) -> Markup:
@@ -114,14 +114,14 @@ def _reload(host: HostStatus, now: datetime) -> Markup:
 def _verdict(document: StatusDocument) -> Markup:
     resources = document["resources"]
     total = sum(resource["capacity"] for resource in resources)
-    well = sum(resource["allocatable"] for resource in resources)
+    usable = sum(resource["allocatable"] for resource in resources)
     used = sum(_used(resource) for resource in resources)
-    healthy = f"{well:,} of {_count(total, 'device')} healthy"
+    healthy = f"{usable:,} of {_count(total, 'device')} healthy"
     line = f"{_count(len(resources), 'resource')}, {healthy}, {used:,} in use"
-    said = verdict(document)
-    looks = "bad" if document["problems"] else "pending" if said == LOOKING else "good"
-    parts = tag("h2", said, id="verdict"), tag("p", line)
-    news = {"data-news": "verdict", "data-say": said}
+    text = verdict(document)
+    looks = "bad" if document["problems"] else "pending" if text == LOOKING else "good"
+    parts = tag("h2", text, id="verdict"), tag("p", line)
+    news = {"data-news": "verdict", "data-announce": text}
     return tag(
         "section", *parts, class_=f"verdict {looks}", aria_labelledby="verdict", data_key="verdict", **news
     )
@@ -144,13 +144,9 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
     subject: Content = f"{name} {device or NO_ID}" if problem["subject"].endswith(" ") else problem["subject"]
     if name in resources:
         subject = joined([tag("a", name, href=f"#{anchor(name)}"), *([" ", device] if device else [])])
-    say = f"{problem['subject'] or problem['kind']}: {_SAID.get(problem['kind'], '')}{reason(problem)}"
-    if problem["kind"] in (
-        "config",
-        "plugin",
-        "entry",
-        "plan",
-    ):  # several may be of one file, package, name or device
+    text = f"{problem['subject'] or problem['kind']}: {_PREFIXES.get(problem['kind'], '')}{reason(problem)}"
+    # several may have the same file, package, name or device
+    if problem["kind"] in ("config", "plugin", "entry", "plan"):
         key = f"{key} {problem['reason']}"
     return Row(
         (
@@ -159,11 +155,16 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
             reason(problem),
             since(problem["since"], now),
         ),
-        {"data-key": key, "data-news": f"problem {key}", "data-say": say, "data-over": _over(problem)},
+        {
+            "data-key": key,
+            "data-news": f"problem {key}",
+            "data-announce": text,
+            "data-ended": _ended(problem),
+        },
     )
 
 
-def _over(problem: ProblemStatus) -> str:
+def _ended(problem: ProblemStatus) -> str:
     end = "healthy again" if problem["kind"] == "device" else "no longer a problem"
     return f"{problem['subject'] or problem['kind']}: {end}"
 
@@ -187,7 +188,7 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
             {
                 "data-key": resource["name"],
                 "data-news": f"resource {resource['name']}",
-                "data-say": _say(resource),
+                "data-announce": _announcement(resource),
             },
         )
         for resource in found
@@ -201,7 +202,7 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
 
 
 def _entries(document: StatusDocument) -> Markup | None:
-    """The entries of the file that have no device."""
+    """The entries without devices."""
     empty = [entry for entry in document["entries"] if not entry["devices"]]
     rows = [
         Row(
@@ -229,7 +230,7 @@ def _looks(entry: EntryStatus) -> str:
     return "state" if entry["optional"] else "state bad"
 
 
-def _say(resource: ResourceStatus) -> str:
+def _announcement(resource: ResourceStatus) -> str:
     healthy = f"{resource['allocatable']} of {resource['capacity']} healthy"
     return f"{resource['name']}: {resource['state']}, {healthy}"
 
@@ -239,14 +240,24 @@ def _used(resource: ResourceStatus) -> int:
 
 
 def _bar(resource: ResourceStatus) -> Markup | None:
-    """Healthy and unhealthy of the capacity, drawn; the numbers beside it say the same."""
+    """The healthy and unhealthy part of the capacity as a bar; the numbers are next to it."""
     if not resource["capacity"]:
         return None
     share = round(100 * resource["allocatable"] / resource["capacity"], 1)
-    well = tag("rect", class_="well", width=share, height=6)
-    ill = tag("rect", class_="ill", x=share, width=round(100 - share, 1), height=6) if share < 100 else None
+    healthy = tag("rect", class_="healthy", width=share, height=6)
+    unhealthy = (
+        tag("rect", class_="unhealthy", x=share, width=round(100 - share, 1), height=6)
+        if share < 100
+        else None
+    )
     return tag(
-        "svg", well, ill, viewBox="0 0 100 6", preserveAspectRatio="none", class_="bar", aria_hidden="true"
+        "svg",
+        healthy,
+        unhealthy,
+        viewBox="0 0 100 6",
+        preserveAspectRatio="none",
+        class_="bar",
+        aria_hidden="true",
     )
 
 
@@ -267,7 +278,7 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None
                 _labels(backend),
                 backend["reason"],
             ),
-            {"data-key": backend["name"], "class": "ill" if backend["state"] == "degraded" else None},
+            {"data-key": backend["name"], "class": "unhealthy" if backend["state"] == "degraded" else None},
         )
         for backend in backends
     ]
@@ -281,7 +292,7 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None
         Row((one["device"] or NO_ID, name, one["reason"]), {"data-key": f"{name} {one['device']}"})
         for name, one in refused[:MOST]
     ]
-    caption = "Devices that a backend reported in a form that cannot be used"
+    caption = "Devices that a backend reported in an invalid form"
     return _section(
         "Backends",
         "backends",
@@ -359,9 +370,9 @@ def _held(document: StatusDocument, pods: bool) -> Markup | None:
         return None
     headers = ("Not listed", "Resource", "Held by", "Devices", "Reason")
     listed = table(
-        "What pods hold and no resource lists", headers, rows, wide=("Held by", "Devices", "Reason")
+        "Devices that pods hold and no resource lists", headers, rows, wide=("Held by", "Devices", "Reason")
     )
-    return _section("Held, not listed", "held", listed, more(len(found) - len(rows), "of what is held"))
+    return _section("Held, not listed", "held", listed, more(len(found) - len(rows), "held devices"))
 
 
 def _refusals(document: StatusDocument) -> Markup | None:
@@ -376,9 +387,7 @@ def _refusals(document: StatusDocument) -> Markup | None:
     if not rows:
         return None
     headers = ("Refused device", "Backend", "Kind", "Reason")
-    listed = table(
-        "Devices that the plan gives to no resource that wants them", headers, rows, wide=("Reason",)
-    )
+    listed = table("Devices that an entry selects but does not get", headers, rows, wide=("Reason",))
     return _section("Refusals", "refusals", listed, more(len(found) - len(rows), "refused devices"))
 
 

@@ -14,19 +14,19 @@ from devhost.telemetry.tables import HIDDEN_POD, Alike, alike, fair, held_by, re
 from .markup import Content, Row, joined, since, table, tag
 
 MOST = 200
-"""Rows of any one table."""
+"""The maximum number of rows of a table."""
 FEWEST = 10
-"""Rows that a resource may have however many resources there are."""
+"""Rows that each resource may have, regardless of the number of resources."""
 IN_ALL = 1000
-"""Rows of devices of all resources: what a phone draws without effort."""
+"""Rows of devices of all resources together, which a phone can render quickly."""
 FEW = 40
-"""Devices in all up to which those of every resource are shown unfolded."""
+"""Up to this total number of devices the part of every resource is open."""
 
 
 def devices(document: StatusDocument, now: datetime, pods: bool) -> Markup | None:
-    """The section with a part to fold for each resource; nothing while there is no resource.
+    """The section with a collapsible part for each resource; empty without resources.
 
-    ``pods`` is whether the document names them.
+    ``pods`` is whether the document names pods.
     """
     found = document["resources"]
     if not found:
@@ -46,19 +46,19 @@ def devices(document: StatusDocument, now: datetime, pods: bool) -> Markup | Non
 
 
 def anchor(resource: str) -> str:
-    """The id of the part of one resource; names are legal for the kubelet, and so in an id."""
+    """The id of a resource's part; a valid resource name is also valid in an id."""
     return f"r-{resource}"
 
 
 def health(word: str) -> Markup:
-    """A word for health or state with a colour and a shape of its own."""
+    """A word for health or state, with its colour and shape."""
     looks = {"Healthy": "good", "ok": "good", "registered": "good", "Unhealthy": "bad", "degraded": "bad"}
     looks |= {"failed": "bad", "lost": "bad", "paused": "bad"}
     return tag("span", word, class_=f"state {looks.get(word, 'pending')}")
 
 
 def more(count: int, what: str) -> Markup | None:
-    """The line below a table that says how many rows are not in it."""
+    """The line below a table with the number of omitted rows."""
     if count <= 0:
         return None
     return tag("p", f"{count:,} more {what}: ", tag("a", "/status.json", href="status.json"), class_="more")
@@ -88,7 +88,7 @@ def _in_order(devices: Sequence[DeviceStatus], *, healthy: bool) -> list[DeviceS
 
 
 def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike], Markup | None]:
-    """The rows to show, and how many devices are in none of them."""
+    """The rows to show, and the number of devices that are in none of them."""
     unhealthy = _in_order(devices, healthy=False)
     rows = [Alike(device, 0) for device in unhealthy] if len(devices) <= most else alike(unhealthy)
     shown = fair(rows, most, lambda row: row.first["device"])
@@ -127,7 +127,7 @@ def _devices(
 def _together(resource: ResourceStatus, most: int) -> Markup | None:
     if not resource["together"]:
         return None
-    # sorting by id first: of those with the same health it stays in that order
+    # sorted by id first: the second sort keeps this order for devices with the same health
     members = sorted(resource["together"], key=lambda member: natural(member["device"]))
     members.sort(key=lambda member: member["health"] == "Healthy")
     shown, others = members[:most], members[most:]
@@ -145,23 +145,23 @@ def _together(resource: ResourceStatus, most: int) -> Markup | None:
 
 
 def _looks(word: str) -> str | None:
-    return None if word == "Healthy" else "ill"
+    return None if word == "Healthy" else "unhealthy"
 
 
 def _departed(resource: ResourceStatus, now: datetime) -> Markup | None:
     if not resource["departed"]:
         return None
     rows = [_left(resource["name"], departed, now) for departed in resource["departed"]]
-    caption = f"Left {resource['name']} lately"
-    return table(caption, ("Left lately", "Ago", "Reason"), rows, wide=("Reason",), looks="devices")
+    caption = f"Recently left {resource['name']}"
+    return table(caption, ("Left recently", "Ago", "Reason"), rows, wide=("Reason",), looks="devices")
 
 
 def _left(resource: str, departed: DepartedStatus, now: datetime) -> Row:
     device = departed["device"]
-    say = f"{resource} {device} left: {reason(departed)}"
+    text = f"{resource} {device} left: {reason(departed)}"
     return Row(
         (device, since(departed["at"], now), reason(departed)),
-        {"data-key": device, "data-news": f"left {resource} {device}", "data-say": say},
+        {"data-key": device, "data-news": f"left {resource} {device}", "data-announce": text},
     )
 
 

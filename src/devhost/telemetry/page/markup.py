@@ -1,4 +1,4 @@
-"""HTML as Python values: text that did not come from :func:`tag` is escaped when it becomes part of it."""
+"""HTML as Python values: text that is not from :func:`tag` is escaped when it is added."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from devhost.telemetry.log import printable
 from devhost.telemetry.tables import age
 
 _VOID = {"link", "meta"}
-"""Elements without an end."""
+"""Elements without an end tag."""
 
 
 Content = Markup | str | int | None
-"""``None`` and the empty string are nothing at all."""
+"""``None`` and the empty string add nothing."""
 
 
 def escaped(text: object) -> Markup:
-    """``text`` as it may appear between tags and within an attribute's quotes, and in one line."""
+    """``text`` escaped for content and quoted attributes, on one line."""
     return text if isinstance(text, Markup) else escape(printable(str(text)))
 
 
 def tag(name: str, /, *content: Content, **attributes: object) -> Markup:
-    """One element. In names of attributes ``_`` stands for ``-``; ``None`` and ``False`` leave one out."""
+    """One element.
+
+    In names of attributes ``_`` becomes ``-``; those with ``None`` or ``False`` are omitted.
+    """
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escaped(value)}"')
         for key, value in attributes.items()
@@ -42,7 +45,7 @@ def joined(parts: Iterable[Content]) -> Markup:
 
 
 def since(time: str | None, now: datetime, after: str = "") -> Markup | None:
-    """How long ago ``time`` was, for the page's script to keep fresh; ``after`` follows it."""
+    """The age of ``time``, which the page's script updates; ``after`` follows it."""
     if not time:
         return None
     shown = tag("time", age(time, now), datetime=time, title=time)
@@ -51,7 +54,7 @@ def since(time: str | None, now: datetime, after: str = "") -> Markup | None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table; its first cell is its heading. ``attributes`` are the row's own."""
+    """One row of a table; its first cell is its heading. ``attributes`` are those of the row."""
 
     cells: Sequence[Content]
     attributes: Mapping[str, object] = field(default_factory=dict)
@@ -67,14 +70,14 @@ def table(
     looks: str | None = None,
     headed: bool = False,
 ) -> Markup:
-    """A table; of the ``optional`` columns one in which no row has anything is left out.
+    """A table. ``optional`` columns that are empty in every row are omitted.
 
-    On a narrow screen each row is a card: the columns in ``wide`` take its whole width there. Roles are
-    said although the elements have them, because browsers forget them once CSS makes cards of the rows.
+    On a narrow screen each row is a card, in which the columns in ``wide`` have the whole width. Roles are
+    explicit although the elements imply them, because browsers drop them when CSS turns rows into cards.
 
     Args:
         looks: a class of the style sheet.
-        headed: whether a heading says the same as the caption, which then is for those who cannot see.
+        headed: whether a heading has the same text as the caption, which is then only for screen readers.
     """
     filled = {n for row in rows for n, cell in enumerate(row.cells) if cell not in (None, "")}
     columns = [n for n, header in enumerate(headers) if n in filled or header not in optional]

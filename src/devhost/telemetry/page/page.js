@@ -1,22 +1,22 @@
 "use strict";
 (() => {
-  const SILENT = 45000; // three times what the stream keeps silent at most
-  const POLL = 5000; // while the page is there and the stream is not
-  const LONGEST = 30000; // between two attempts while nothing answers
-  const SPOKEN = 6; // changes that are read out at one time
+  const SILENT = 45000; // three times the longest silence of a working stream
+  const POLL = 5000; // while the page answers but the stream does not
+  const LONGEST = 30000; // the longest pause between two attempts while nothing answers
+  const ANNOUNCED = 6; // the maximum number of changes read out at a time
 
   const byId = (id) => document.getElementById(id);
   const lost = byId("lost");
   const mode = byId("mode");
   const build = byId("page").dataset.build;
-  let ahead = 0; // milliseconds by which this clock is ahead of the node's
+  let ahead = 0; // milliseconds by which this clock is ahead of the node's clock
   let lostAt = null;
   let failures = 0;
   let stream = null;
   let silence = 0;
   let next = 0;
 
-  /* ages, in the words of the server */
+  /* ages, formatted like on the server */
   const age = (time) => {
     const seconds = Math.max(Math.floor((Date.now() - ahead - Date.parse(time)) / 1000), 0);
     for (const [unit, length] of [["d", 86400], ["h", 3600], ["m", 60]])
@@ -33,7 +33,7 @@
     ahead = Date.now() - Date.parse(document.querySelector("[data-now]").dataset.now);
   };
 
-  /* what is there becomes what it should be, node by node, so that focus, folds and selection stay */
+  /* updates the page node by node, so that focus, open sections and selection are kept */
   const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key : "") || "";
   const alike = (a, b) => a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
   const morph = (old, wanted) => {
@@ -64,46 +64,46 @@
     }
   };
 
-  /* changes of state, in words */
+  /* announcements of changes for screen readers */
   const news = () => {
     const found = new Map();
     for (const one of document.querySelectorAll("[data-news]")) found.set(one.dataset.news, one);
     return found;
   };
-  const said = () => {
+  const snapshot = () => {
     const found = new Map();
-    for (const [key, one] of news()) found.set(key, { say: one.dataset.say, over: one.dataset.over });
+    for (const [key, one] of news()) found.set(key, { text: one.dataset.announce, ended: one.dataset.ended });
     return found;
   };
   const announce = (lines) => {
     const area = byId("announcements");
-    for (const line of lines.slice(0, SPOKEN)) {
+    for (const line of lines.slice(0, ANNOUNCED)) {
       const paragraph = document.createElement("p");
       paragraph.textContent = line;
       area.append(paragraph);
     }
-    if (lines.length > SPOKEN) area.lastChild.textContent += `, and ${lines.length - SPOKEN} more changes`;
-    while (area.childElementCount > 3 * SPOKEN) area.firstChild.remove();
+    if (lines.length > ANNOUNCED) area.lastChild.textContent += `, and ${lines.length - ANNOUNCED} more changes`;
+    while (area.childElementCount > 3 * ANNOUNCED) area.firstChild.remove();
   };
-  const tell = (before) => {
+  const announceChanges = (before) => {
     const lines = [];
     const now = news();
     for (const [key, one] of now) {
-      if (before.get(key)?.say === one.dataset.say) continue;
-      lines.push(one.dataset.say);
+      if (before.get(key)?.text === one.dataset.announce) continue;
+      lines.push(one.dataset.announce);
       one.classList.remove("changed");
-      void one.offsetWidth; // begins the animation anew
+      void one.offsetWidth; // restarts the animation
       one.classList.add("changed");
     }
-    for (const [key, { over }] of before) if (!now.has(key) && over) lines.push(over);
+    for (const [key, { ended }] of before) if (!now.has(key) && ended) lines.push(ended);
     announce(lines);
   };
 
   const show = (html) => {
     const wanted = new DOMParser().parseFromString(html, "text/html").getElementById("page");
-    if (!wanted) throw new Error("this is not the page");
+    if (!wanted) throw new Error("not the status page");
     if (wanted.dataset.build !== build) return location.reload();
-    const before = said();
+    const before = snapshot();
     const focused = document.activeElement;
     morph(byId("page"), wanted);
     if (focused && focused !== document.activeElement && focused !== document.body)
@@ -112,16 +112,16 @@
     if (byId("icon").href !== byId("page").dataset.icon) byId("icon").href = byId("page").dataset.icon;
     setClock();
     refresh();
-    tell(before);
+    announceChanges(before);
     if (lostAt !== null) announce(["connected again"]);
     lostAt = null;
     failures = 0;
     lost.hidden = true;
   };
 
-  /* the stream; while none is free, its newest event every few seconds; where streams do not get through, the page
-     itself; without that, ever more rarely */
-  const says = (text, slow) => {
+  /* follows the stream; if none is free, polls its newest event every few seconds; if streams do not work, polls the
+     page; if nothing answers, retries with growing pauses */
+  const showMode = (text, slow) => {
     mode.hidden = !text;
     if (mode.textContent !== text) mode.textContent = text;
     mode.classList.toggle("slow", slow);
@@ -135,9 +135,9 @@
       const answer = await fetch(location.pathname, { cache: "no-store", signal: AbortSignal.timeout(POLL) });
       if (!answer.ok) throw new Error(answer.statusText);
       const html = await answer.text();
-      if (stream) return; // meanwhile there is one again
+      if (stream) return; // a stream was opened meanwhile
       show(html);
-      says("every 5 s", true);
+      showMode("every 5 s", true);
       later(POLL);
     } catch {
       if (stream) return;
@@ -145,11 +145,11 @@
       if (lostAt === null) {
         lostAt = new Date();
         const since = lostAt.toLocaleTimeString([], { hourCycle: "h23" });
-        lost.textContent = `Connection lost since ${since}. This is what was known then; the page goes on by itself.`;
+        lost.textContent = `Connection lost since ${since}. The page shows the state at that time and reconnects by itself.`;
         lost.hidden = false;
         announce([`connection lost since ${since}`]);
       }
-      says("", true);
+      showMode("", true);
       later(Math.min(1000 * 2 ** Math.min(failures - 1, 5), LONGEST));
     }
   };
@@ -159,7 +159,7 @@
     stream = null;
     poll();
   };
-  const heard = () => {
+  const awaitMessage = () => {
     clearTimeout(silence);
     silence = setTimeout(ended, SILENT);
   };
@@ -167,12 +167,12 @@
     clearTimeout(next);
     stream?.close();
     stream = new EventSource("events");
-    let again = 0; // milliseconds after which to ask again; 0 for a stream that stays open
+    let again = 0; // milliseconds until the next poll; 0 for a stream that stays open
     stream.addEventListener("poll", (event) => { again = Number(event.data); });
     stream.onmessage = (event) => {
       show(event.data);
-      says(again ? "every 5 s" : "live", again > 0);
-      if (!again) return heard();
+      showMode(again ? "every 5 s" : "live", again > 0);
+      if (!again) return awaitMessage();
       clearTimeout(silence);
       stream.close();
       stream = null;
@@ -180,7 +180,7 @@
       next = setTimeout(connect, again);
     };
     stream.onerror = ended;
-    heard();
+    awaitMessage();
   };
 
   const named = () => {
@@ -188,7 +188,7 @@
     try {
       return decodeURIComponent(fragment);
     } catch {
-      return fragment; // a percent sign in it escapes nothing
+      return fragment; // it contains a percent sign that is not an escape
     }
   };
   const unfold = () => {

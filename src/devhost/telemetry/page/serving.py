@@ -1,4 +1,4 @@
-"""The routes of the status page: the page, the document as JSON, and the stream that keeps the page fresh."""
+"""The routes of the status page: the page, the document as JSON, and the stream that updates the page."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from .skeleton import Rendering
 
 STALE = 1.0
-"""Seconds within which everybody who asks gets the same answer, as long as no change is told."""
+"""Seconds during which all requests get the same answer, unless there is a change."""
 REFRESH = 15.0
-"""Seconds after which a stream says something although nothing has happened: a page that hears nothing for
-three times as long takes its connection for lost. It also brings what changes without being told, such as
-the last discovery."""
+"""Seconds after which a stream sends the state even without a change. A page that gets nothing for three
+times as long considers the connection lost. This also updates values without notification, such as the last
+discovery."""
 
 POLL = (4.0, 6.0)
-"""Seconds after which a watcher without a stream asks again: a random number between these two, so that those
-who came at one time do not stay together."""
+"""Seconds after which a watcher without a stream polls: a random number between these two, so that watchers
+spread out."""
 
 OWN = {"Cross-Origin-Resource-Policy": "same-origin"}
-"""Keeps the answer out of other sites' pages."""
+"""Prevents other sites from embedding the answer."""
 
 
 class StatusPage:
     """The page of one host.
 
     Args:
-        document: describes the host now; it is asked only when somebody wants to see.
-        node: what the page calls the machine.
-        pods: whether pods are named.
-        interval: seconds between two renderings that one page gets.
+        document: describes the host now; called only if a page is open.
+        node: the name of the machine on the page.
+        pods: whether to name pods.
+        interval: the minimum number of seconds between two renderings for one page.
         rest: as for :class:`Newest`.
     """
 
@@ -58,7 +58,7 @@ class StatusPage:
             return found if pods else without_holders(found)
 
         def rendered(found: StatusDocument) -> Rendering:
-            from .skeleton import render  # on a thread, and only where a page is open: 1 MB
+            from .skeleton import render  # on a thread, and only while a page is open: 1 MB
 
             return render(shown(found), name, datetime.now(UTC), pods=pods)
 
@@ -73,12 +73,12 @@ class StatusPage:
         self._json = Newest(document, lambda found: json_line(shown(found)), stale=STALE, rest=rest)
 
     def changed(self) -> None:
-        """The document would now read otherwise: open pages follow. Costs next to nothing."""
+        """The document changed: open pages are updated. This is inexpensive."""
         self._live.changed()
         self._json.changed()
 
     def routes(self) -> Mapping[str, Route]:
-        """What the HTTP server is to serve."""
+        """The routes for the HTTP server."""
         return {"/": self._page, "/status.json": self._document, "/events": self._events}
 
     async def _page(self) -> Answer:
@@ -99,12 +99,12 @@ class StatusPage:
                 yield b"data: %b\n\n" % rendering.part.encode()
 
     async def _once(self) -> bytes:
-        """The state for a watcher without a stream: one that a browser's EventSource comes back for."""
+        """The state for a watcher without a stream, after which a browser's EventSource reconnects."""
         rendering = await self._live.recent(STALE)
         retry = round(1000 * random.uniform(*POLL))
         return b"event: poll\nretry: %d\ndata: %d\n\ndata: %b\n\n" % (retry, retry, rendering.part.encode())
 
 
 def node_name() -> str:
-    """``$NODE_NAME``, which a DaemonSet can set (a pod's host name is the pod's), else the host name."""
+    """``$NODE_NAME``, which a DaemonSet can set, else the host name (in a pod: that of the pod)."""
     return os.environ.get("NODE_NAME") or socket.gethostname()

@@ -1,4 +1,4 @@
-"""The page around its content: head, style and script, and the policy that lets nothing else run in it."""
+"""The page around its content: head, style, script, and the policy that allows nothing else."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ICON = (
     '<rect width="16" height="16" rx="4" fill="{}"/>'
     '<path d="{}" fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round"/></svg>'
 )
-_WELL = _ICON.format("#0a6b3d", "M4 8.5l2.8 2.8L12 5.5")
-_WAITS = _ICON.format("#7a4a00", "M8 4v4.5l2.8 1.8")
-_ILL = _ICON.format("#b3261e", "M8 3.5v5.5M8 12.3v.1")
+_HEALTHY = _ICON.format("#0a6b3d", "M4 8.5l2.8 2.8L12 5.5")
+_WAITING = _ICON.format("#7a4a00", "M8 4v4.5l2.8 1.8")
+_UNHEALTHY = _ICON.format("#b3261e", "M8 3.5v5.5M8 12.3v.1")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The part of the page that changes, in one line, and what the browser's frame shows of it."""
+    """The part of the page that changes, in one line, and its title and icon."""
 
     part: Markup
     title: str
@@ -42,13 +42,13 @@ def render(document: StatusDocument, node: str, now: datetime, *, pods: bool = T
     """A document as HTML.
 
     Args:
-        node: what the page calls the machine.
-        now: the time from which ages are told.
+        node: the name of the machine on the page.
+        now: the time for ages.
         pods: whether the document names pods.
     """
     count = how_many(document["problems"])
     title = f"({count:,}) {node} · devhost" if count else f"{node} · devhost"
-    icon = f"data:image/svg+xml,{quote(_ILL if count else _WAITS if awaits(document) else _WELL)}"
+    icon = f"data:image/svg+xml,{quote(_UNHEALTHY if count else _WAITING if awaits(document) else _HEALTHY)}"
     part = tag(
         "div",
         content(document, node, now, pods=pods),
@@ -61,7 +61,7 @@ def render(document: StatusDocument, node: str, now: datetime, *, pods: bool = T
 
 
 def whole(rendering: Rendering) -> bytes:
-    """The page as it is first sent; complete without its script."""
+    """The page as first sent; it is complete without its script."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -72,14 +72,14 @@ def whole(rendering: Rendering) -> bytes:
         tag("link", rel="icon", id="icon", href=rendering.icon),
         tag("style", Markup(_asset("page.css"))),
     )
-    without = "Without JavaScript this page does not follow what happens: reload it."
+    without = "Without JavaScript this page does not update itself: reload it."
     body = tag(
         "body",
         tag("a", "Skip to the status", href="#main", class_="skip"),
         tag("noscript", tag("p", without, class_="notice")),
         tag("aside", id="lost", class_="notice", hidden=True, aria_label="Connection lost"),
         rendering.part,
-        tag("aside", id="mode", hidden=True, aria_label="How this page follows"),
+        tag("aside", id="mode", hidden=True, aria_label="Update mode of this page"),
         tag("div", id="announcements", role="log", aria_live="polite", class_="unseen"),
         tag("script", Markup(_asset("page.js"))),
     )
@@ -87,7 +87,7 @@ def whole(rendering: Rendering) -> bytes:
 
 
 def headers() -> Mapping[str, str]:
-    """What a browser is told with the page: only its own style and script, talk to nobody else."""
+    """The headers of the page: they allow only its own style and script, and no other connections."""
     return {
         "Content-Security-Policy": _policy_and_build()[0],
         "Referrer-Policy": "no-referrer",

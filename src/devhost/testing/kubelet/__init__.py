@@ -1,6 +1,6 @@
-"""A kubelet for tests: it registers device plugins and hands their devices to pods that do not exist.
+"""A kubelet for tests: it registers device plugins and allocates their devices to simulated pods.
 
-See :class:`KubeletSimulator`. ``docs/simulator.md`` tells what it does as a kubelet and what it does not.
+See :class:`KubeletSimulator`. ``docs/simulator.md`` describes where it behaves like a kubelet and where not.
 """
 
 from __future__ import annotations

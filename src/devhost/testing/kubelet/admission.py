@@ -1,4 +1,4 @@
-"""How a kubelet gives devices to pods: selection, preference, Allocate, and the start of containers."""
+"""Allocates devices to pods like a kubelet: selection, preference, Allocate, and the start of containers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .wire import CallError, PluginConnection
 T = TypeVar("T")
 
 Role = Literal["app", "init", "sidecar"]
-"""A container's role in its pod. Devices of an ``init`` container are used again by later containers."""
+"""A container's role in its pod. Later containers reuse the devices of an ``init`` container."""
 
 
 class UnexpectedAdmissionError(DevhostError):
-    """The pod is rejected. ``reason`` is the error alone, the message what a pod's status shows."""
+    """The pod is rejected. ``reason`` is only the error, the message is that in a pod's status."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"Allocate failed due to {reason}, which is unexpected")
@@ -31,7 +31,7 @@ class UnexpectedAdmissionError(DevhostError):
 
 
 class ContainerStartError(DevhostError):
-    """A container cannot be started now; a kubelet would try again and leave the pod in place."""
+    """A container cannot be started now; a kubelet would retry and keep the pod."""
 
 
 class Admission:
@@ -39,11 +39,12 @@ class Admission:
 
     Args:
         registry: the kubelet's registry.
-        restored: allocations a checkpoint knows of.
-        containers: pod and name of each container that runs, and whether podresources lists it. They run on
-            while the kubelet restarts, whatever its checkpoint says; so this outlives an admission.
+        restored: allocations in a checkpoint.
+        containers: pod and name of each container that runs, and whether podresources lists it. Containers
+            keep running while the kubelet restarts, regardless of its checkpoint; so this outlives an
+            admission.
         seed: orders free devices at random, as a kubelet does; in order of their ids by default.
-        changed: called after each change that a kubelet writes into its checkpoint.
+        changed: called after each change that a kubelet writes to its checkpoint.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Admission:
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
-        """Every allocation, in the order they were made."""
+        """Every allocation, oldest first."""
         return tuple(self._allocations.values())
 
     def in_use(self, resource: str) -> set[str]:
@@ -90,10 +91,10 @@ class Admission:
         role: Role = "app",
         numa_nodes: Collection[int] | None = None,
     ) -> Allocation:
-        """Gives ``count`` devices to a container. One admission goes on at a time, however long it takes.
+        """Allocates ``count`` devices to a container. Only one admission runs at a time.
 
         Args:
-            numa_nodes: the NUMA nodes the topology policy has chosen; no alignment by default.
+            numa_nodes: the NUMA nodes that the topology policy has chosen; no alignment by default.
 
         Raises:
             UnexpectedAdmissionError: the pod is rejected.
@@ -249,10 +250,11 @@ class Admission:
         return reply.container_responses[0]
 
     async def start_container(self, pod: str, container: str) -> api_pb2.ContainerAllocateResponse:
-        """Does what precedes each start of a container, the first and every later one.
+        """Does what precedes each start of a container, the first one and every restart.
 
         Returns:
-            The kept answers of all its resources as one; where two name the same thing, the first wins.
+            The stored answers of all its resources, merged; if two define the same thing, the first one
+            applies.
 
         Raises:
             ContainerStartError: PreStartContainer failed, or the pod has no such container.
@@ -297,7 +299,7 @@ class Admission:
         )
 
     async def close(self) -> None:
-        """Ends what goes on, as the end of a kubelet's process does: pods that wait are not admitted."""
+        """Ends calls in progress, like the end of a kubelet's process: waiting pods are not admitted."""
         work = tuple(self._work)
         for task in work:
             task.cancel()
@@ -317,7 +319,7 @@ class Admission:
             self._work.discard(task)
 
     def release(self, pod: str) -> bool:
-        """Ends ``pod`` and frees what it holds; false where there is none. No plugin is told."""
+        """Ends ``pod`` and frees its devices; false if there is no such pod. Plugins are not notified."""
         for key in [key for key in self._allocations if key[0] == pod]:
             del self._allocations[key]
         for reusable in [key for key in self._reusable if key[0] == pod]:
@@ -332,7 +334,7 @@ class Admission:
 
 
 class _Rejected(Exception):
-    """The kubelet itself finds that the request cannot be met."""
+    """The kubelet itself rejects the request."""
 
 
 def _live(endpoint: Endpoint, resource: str) -> PluginConnection:
@@ -342,7 +344,7 @@ def _live(endpoint: Endpoint, resource: str) -> PluginConnection:
 
 
 def merge(responses: Iterable[api_pb2.ContainerAllocateResponse]) -> api_pb2.ContainerAllocateResponse:
-    """What a container gets out of the answers of several plugins: the first to name a thing wins."""
+    """Merges the answers of several plugins: the first one to define a thing applies."""
     merged = api_pb2.ContainerAllocateResponse()
     for response in responses:
         for key, value in response.envs.items():

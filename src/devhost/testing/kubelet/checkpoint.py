@@ -1,7 +1,7 @@
-"""The file in which a kubelet remembers resources and allocations over a restart.
+"""The file in which a kubelet stores resources and allocations across a restart.
 
-It has the kubelet's file name and meaning but a format of its own: the kubelet's carries a checksum
-over Go data structures, and no plugin may read either.
+It has the kubelet's file name and meaning but a different format: that of the kubelet has a checksum over Go
+data structures, and plugins must not read either.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _WRITER = "devhost kubelet simulator"
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Devices of one resource that one container of a pod has, with the plugin's answer for them.
+    """Devices of a resource that a container of a pod holds, with the plugin's answer for them.
 
-    ``listed`` is whether podresources names them: not those of init containers that end.
+    ``listed`` is whether podresources lists them; it does not for init containers that end.
     """
 
     pod: str
@@ -37,17 +37,17 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What survives: the names of known resources and every allocation of a pod that is not over."""
+    """The content: the names of known resources, and the allocations of pods that have not ended."""
 
     resources: tuple[str, ...] = ()
     allocations: tuple[Allocation, ...] = ()
 
 
 def load(path: Path) -> Checkpoint:
-    """Reads a checkpoint; a missing or damaged one counts as empty, as it does for a kubelet.
+    """Reads a checkpoint; a missing or damaged one counts as empty, as for a kubelet.
 
     Raises:
-        EnvironmentFailure: the file is a real kubelet's, which would be lost.
+        EnvironmentFailure: the file belongs to a real kubelet, and would be lost.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -67,7 +67,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def save(path: Path, resources: Iterable[str], allocations: Iterable[Allocation]) -> None:
-    """Writes a checkpoint beside ``path`` and renames it into place, as the kubelet does.
+    """Writes a checkpoint next to ``path`` and renames it, like the kubelet.
 
     Raises:
         OSError: the directory does not allow it.

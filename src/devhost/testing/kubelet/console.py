@@ -1,4 +1,4 @@
-"""The commands one can give a simulated kubelet while it runs."""
+"""The commands for a running simulated kubelet."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from .admission import ContainerStartError, UnexpectedAdmissionError
 from .simulator import KubeletSimulator
 
 CONTAINER = "main"
-"""Name of the one container of each pod that is started from here."""
+"""The name of the only container of each pod that a command starts."""
 
 WAIT = 60.0
-"""Seconds that ``wait for`` waits unless it is told otherwise."""
+"""The default timeout of ``wait for`` in seconds."""
 
 HELP = """\
-allocate N of RESOURCE [for POD]   admit a pod that asks for N devices, and start it
+allocate N of RESOURCE [for POD]   admit a pod that requests N devices, and start it
 restart pod POD                    start the pod's container again, without a new Allocate
-release POD                        the pod is over, its devices are free
+release POD                        end the pod and free its devices
 pods                               pods and the devices they hold
-devices [RESOURCE]                 devices, their health and who holds them
-capacity                           capacity and allocatable, as node status shows them
-wait for RESOURCE [SECONDS]        wait until the resource has a healthy device that is free
-restart                            restart the kubelet: sockets are wiped, plugins must register again
+devices [RESOURCE]                 devices, their health and the pods that hold them
+capacity                           capacity and allocatable, as in the node status
+wait for RESOURCE [SECONDS]        wait until the resource has a free healthy device
+restart                            restart the kubelet: sockets are removed, plugins must register again
 crash                              the same, but the old kubelet leaves its socket file behind
-forget                             the same without its checkpoint: it does not know what pods hold
+forget                             restart without the checkpoint: allocations are forgotten
 stop / start                       the two halves of a restart
 kill stream RESOURCE               cancel the ListAndWatch streams of a resource
-help                               these lines
-quit                               stop the kubelet and end"""
+help                               print this help
+quit                               stop the kubelet and exit"""
 
 
 class Quit(Exception):
-    """The user has had enough."""
+    """The user quits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command gives back: ``lines`` for people, ``value`` (plain JSON) for programs."""
+    """The answer to a command: ``lines`` for people, ``value`` (plain JSON) for programs."""
 
     lines: tuple[str, ...] = ()
     value: Any = None
 
 
 class Console:
-    """Carries out command lines on ``kubelet``, one after another, as a kubelet admits its pods."""
+    """Runs command lines on ``kubelet``, one after another, as a kubelet admits its pods."""
 
     def __init__(self, kubelet: KubeletSimulator) -> None:
         self._kubelet = kubelet
@@ -75,10 +75,10 @@ class Console:
         self._grammar = [(re.compile(pattern), action) for pattern, action in grammar]
 
     async def execute(self, line: str) -> Answer:
-        """Carries out one line; an empty one, or one that begins with ``#``, does nothing.
+        """Runs one line; an empty line, or one that begins with ``#``, does nothing.
 
         Raises:
-            UsageError: the line is no command.
+            UsageError: the line is not a command.
             DevhostError: the command failed.
             Quit: the line was ``quit``.
         """
@@ -88,12 +88,12 @@ class Console:
         for pattern, action in self._grammar:
             if found := pattern.fullmatch(words):
                 return await action(**found.groupdict())
-        raise UsageError(f"cannot understand {words[:80]!r}", _hint(words))
+        raise UsageError(f"unknown command {words[:80]!r}", _hint(words))
 
     async def _allocate(self, count: str, resource: str, pod: str | None) -> Answer:
         number = _positive(count, "the number of devices", whole=True)
         name = pod or self._new_pod()
-        # The events tell people all there is to say, also why a pod is rejected or cannot start.
+        # The events already show everything to people, also why a pod is rejected or cannot start.
         try:
             await self._kubelet.admit(name, CONTAINER, resource, int(number))
             await self._kubelet.start_container(name, CONTAINER)
@@ -110,11 +110,11 @@ class Console:
 
     async def _restart_pod(self, pod: str) -> Answer:
         response = await self._kubelet.start_container(pod, CONTAINER)
-        return Answer((f"{pod}/{CONTAINER} gets again", *render.response_lines(response)))
+        return Answer((f"{pod}/{CONTAINER} is restarted with", *render.response_lines(response)))
 
     async def _release(self, pod: str) -> Answer:
         if not self._kubelet.release(pod):
-            raise UsageError(f"there is no pod {pod}", "the command pods lists them")
+            raise UsageError(f"there is no pod {pod}", "run the command pods to list all pods")
         return Answer()
 
     async def _list_pods(self) -> Answer:
@@ -129,7 +129,10 @@ class Console:
     async def _devices(self, resource: str | None) -> Answer:
         known = self._kubelet.capacity()
         if resource is not None and resource not in known:
-            raise UsageError(f"no plugin has listed {resource}", "the command capacity shows what there is")
+            raise UsageError(
+                f"no plugin has listed devices of {resource}",
+                "run the command capacity to list all resources",
+            )
         holders = {
             (a.resource, device): a.pod for a in self._kubelet.allocations() for device in a.device_ids
         }
@@ -196,7 +199,9 @@ class Console:
 
     async def _kill_stream(self, resource: str) -> Answer:
         if not self._kubelet.kill_stream(resource):
-            raise UsageError(f"{resource} has no open stream", "the command capacity shows what there is")
+            raise UsageError(
+                f"{resource} has no open stream", "run the command capacity to list all resources"
+            )
         return Answer()
 
     async def _help(self) -> Answer:
@@ -221,7 +226,7 @@ def _hint(words: str) -> str:
     first = words.split()[0]
     verbs = {usage.split()[0]: usage for usage in reversed(usages.values())}
     close = difflib.get_close_matches(first, verbs, n=1)
-    return f"did you mean: {verbs[close[0]]}" if close else "the command help lists what there is"
+    return f"did you mean: {verbs[close[0]]}" if close else "run the command help to list all commands"
 
 
 def _device_line(device: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""What happens to a kubelet, and to the plugins beside it, from outside: files lost, strangers calling.
+"""Disturbances of a kubelet and its plugins from outside: files are removed, other processes call.
 
-Faults (:mod:`.faults`) make the kubelet itself misbehave. Here it is in order and its surroundings are not.
+Faults (:mod:`.faults`) make the kubelet itself misbehave. Here it works correctly, but its environment does
+not.
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from .simulator import KubeletSimulator
 
 
 def lose_socket(kubelet: KubeletSimulator) -> None:
-    """Somebody deletes ``kubelet.sock``: the kubelet goes on, and no plugin finds it until it restarts."""
+    """Deletes ``kubelet.sock``: the kubelet keeps running, but no plugin can connect until it restarts."""
     kubelet.socket.unlink(missing_ok=True)
 
 
 def lose_pod_resources(kubelet: KubeletSimulator) -> None:
-    """Somebody deletes the podresources socket: nobody can ask any more until the kubelet restarts."""
+    """Deletes the podresources socket: no client can connect until the kubelet restarts."""
     if kubelet.pod_resources is not None:
         kubelet.pod_resources.unlink(missing_ok=True)
 
 
 def wipe(kubelet: KubeletSimulator) -> tuple[str, ...]:
-    """Somebody deletes every socket in the directory, the kubelet's too; returns their names."""
+    """Deletes every socket in the directory, including that of the kubelet; returns their names."""
     return wire.wipe(kubelet.directory)
 
 
 def replace_directory(kubelet: KubeletSimulator) -> None:
-    """Somebody removes the whole directory and makes an empty one in its place.
+    """Removes the whole directory and creates an empty one in its place.
 
-    Streams that are open stay so. The kubelet's checkpoint is gone; a running kubelet writes it again.
+    Open streams stay open. The kubelet's checkpoint is lost; a running kubelet writes it again.
     """
     shutil.rmtree(kubelet.directory)
     kubelet.directory.mkdir(mode=0o750)
 
 
 async def flood(kubelet: KubeletSimulator, resource: str, callers: int = 20) -> int:
-    """Strangers call the plugin of ``resource`` all at once, then hang up; returns how many there were.
+    """Other clients call the plugin of ``resource`` at the same time, then disconnect; returns their number.
 
-    Each connects, opens a list stream of its own, asks for the options, and asks for a preference and for
-    devices that do not exist. A kubelet does none of this to a resource that is registered.
+    Each one connects, opens its own list stream, gets the options, and requests a preference and devices that
+    do not exist. A kubelet does none of this to a registered resource.
     """
     sockets = kubelet.endpoints(resource)
     calls = [_stranger(kubelet, resource, socket) for socket in sockets for _ in range(callers)]

@@ -1,4 +1,4 @@
-"""Everything that can be observed at the simulated kubelet, as typed values in an append-only log."""
+"""The events of the simulated kubelet, as typed values in an append-only log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One device of a ListAndWatch message; ``health`` is the plugin's own word for it."""
+    """One device of a ListAndWatch message; ``health`` is the plugin's value."""
 
     id: str
     health: str
@@ -28,7 +28,7 @@ class ListedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened at ``at`` (seconds of the monotonic clock) to ``resource``, if to one."""
+    """An event at ``at`` (seconds of the monotonic clock), of ``resource`` if it concerns one."""
 
     kind: ClassVar[str] = "event"
     at: float
@@ -41,7 +41,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(Event):
-    """The registration server answers; ``wiped`` are the sockets that were removed before."""
+    """The registration server answers; ``wiped`` are the sockets that it removed first."""
 
     kind: ClassVar[str] = "started"
     profile: str
@@ -50,7 +50,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Event):
-    """The kubelet is gone; after a ``crash`` its socket file is still there."""
+    """The kubelet stopped; after a ``crash`` its socket file still exists."""
 
     kind: ClassVar[str] = "stopped"
     crash: bool
@@ -58,14 +58,14 @@ class Stopped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginEvent(Event):
-    """Something about one plugin; ``endpoint`` is the socket's name as it was registered."""
+    """An event of one plugin; ``endpoint`` is the registered name of its socket."""
 
     endpoint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterReceived(PluginEvent):
-    """A Register call has come in; the options are those of the request, which decide nothing."""
+    """A Register call arrived; the options are those of the request, which are not used."""
 
     kind: ClassVar[str] = "register-received"
     version: str
@@ -75,7 +75,7 @@ class RegisterReceived(PluginEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionsRead(PluginEvent):
-    """The plugin has answered GetDevicePluginOptions."""
+    """The plugin answered GetDevicePluginOptions."""
 
     kind: ClassVar[str] = "options-read"
     pre_start_required: bool
@@ -91,7 +91,7 @@ class Registered(PluginEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRefused(PluginEvent):
-    """Register was answered with code UNKNOWN and the text ``reason``, or its caller gave up."""
+    """Register was answered with code UNKNOWN and the text ``reason``, or its caller cancelled it."""
 
     kind: ClassVar[str] = "register-refused"
     reason: str
@@ -114,7 +114,7 @@ class ListReceived(PluginEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEnded(PluginEvent):
-    """A ListAndWatch stream is over; ``reason`` is ``EOF`` or the error's text."""
+    """A ListAndWatch stream ended; ``reason`` is ``EOF`` or the error's text."""
 
     kind: ClassVar[str] = "stream-ended"
     reason: str
@@ -122,28 +122,28 @@ class StreamEnded(PluginEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected(PluginEvent):
-    """The kubelet has closed its connection to this plugin, which need not be the one that ended."""
+    """The kubelet closed its connection to this plugin, not necessarily the one whose stream ended."""
 
     kind: ClassVar[str] = "disconnected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promoted(PluginEvent):
-    """Another live plugin of the resource answers from now on (1.37 and newer)."""
+    """Another live plugin of the resource is used from now on (1.37 and newer)."""
 
     kind: ClassVar[str] = "promoted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRemoved(Event):
-    """The stop grace is over: the node shows the resource with capacity 0 from now on."""
+    """The grace period is over: the node shows the resource with capacity 0 from now on."""
 
     kind: ClassVar[str] = "resource-removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEvent(Event):
-    """Something on behalf of one container of a pod."""
+    """An event of one container of a pod."""
 
     pod: str
     container: str
@@ -162,7 +162,7 @@ class PreferenceAsked(ContainerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateSent(ContainerEvent):
-    """Allocate has been called; nothing limits how long the answer may take."""
+    """Allocate was called; the answer has no deadline."""
 
     kind: ClassVar[str] = "allocate-sent"
     device_ids: tuple[str, ...]
@@ -170,7 +170,7 @@ class AllocateSent(ContainerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated(ContainerEvent):
-    """Allocate was answered; ``response`` is kept for as long as the pod lives."""
+    """Allocate was answered; ``response`` is stored while the pod exists."""
 
     kind: ClassVar[str] = "allocated"
     device_ids: tuple[str, ...]
@@ -195,7 +195,7 @@ class PreStarted(ContainerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFailed(ContainerEvent):
-    """The container could not be started; the pod stays and the kubelet would try again."""
+    """The container could not be started; the pod stays, and a kubelet would retry."""
 
     kind: ClassVar[str] = "start-failed"
     reason: str
@@ -203,7 +203,7 @@ class StartFailed(ContainerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReleased(Event):
-    """The pod is over and its devices are free; plugins are not told."""
+    """The pod ended and its devices are free; plugins are not notified."""
 
     kind: ClassVar[str] = "pod-released"
     pod: str
@@ -211,7 +211,7 @@ class PodReleased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsListed(Event):
-    """Somebody asked podresources: so many pods were named, or there is a ``reason`` why none were."""
+    """A client called podresources and got this number of pods, or an error with this ``reason``."""
 
     kind: ClassVar[str] = "pods-listed"
     pods: int
@@ -221,14 +221,14 @@ class PodsListed(Event):
 E = TypeVar("E", bound=Event)
 
 Record = Callable[..., None]
-"""Logs an event now: called with the event's type and its fields other than ``at``."""
+"""Logs an event, given its type and its fields except ``at``."""
 
 
 class EventLog:
-    """The events in the order they happened. A position counts events from 0 and never shifts.
+    """The events, oldest first. A position counts events from 0 and never changes.
 
     Args:
-        keep: number of latest events to remember; all of them by default.
+        keep: the number of latest events to keep; all of them by default.
     """
 
     def __init__(self, keep: int | None = None) -> None:
@@ -239,7 +239,7 @@ class EventLog:
 
     @property
     def position(self) -> int:
-        """Number of events so far: what to give as ``since`` in order to see only later ones."""
+        """The number of events so far: pass it as ``since`` to get only later ones."""
         return self._total
 
     def __iter__(self) -> Iterator[Event]:
@@ -249,7 +249,7 @@ class EventLog:
         return len(self._events)
 
     def of(self, kind: type[E], resource: str = "", since: int = 0) -> list[E]:
-        """The events of one type, in order; of one resource if it is named."""
+        """The events of one type, in order; if a resource is given, only those of it."""
         skip = max(0, since - (self._total - len(self._events)))
         return [
             event
@@ -271,10 +271,10 @@ class EventLog:
         self._listeners.append(listener)
 
     async def wait_for(self, condition: Callable[[], T], timeout: float) -> T:
-        """Waits until ``condition()`` is true, looking again after each event; returns its value.
+        """Waits until ``condition()`` is true, checking it after each event; returns its value.
 
         Raises:
-            TimeoutError: it was not within ``timeout`` seconds; the text lists the latest events.
+            TimeoutError: it was not true within ``timeout`` seconds; the text lists the latest events.
         """
         try:
             async with asyncio.timeout(timeout):

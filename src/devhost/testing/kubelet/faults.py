@@ -1,8 +1,8 @@
-"""Where a kubelet can be made to misbehave, and how.
+"""Makes a kubelet misbehave at certain points.
 
-A fault is an action that runs at a named point before the kubelet goes on there. What it raises as
-:class:`Fault` becomes the failure of that step; an action that never returns makes the step hang.
-What happens to the kubelet's directory, or from outside, is in :mod:`.disturbances`.
+A fault is an action that runs at a named point before the kubelet continues. If it raises :class:`Fault`, the
+step fails; if it never returns, the step hangs. Disturbances of the kubelet's directory, or from outside, are
+in :mod:`.disturbances`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Point(StrEnum):
     """The steps of a kubelet that can be disturbed."""
 
     REGISTER = "register"
-    """Register has come in and nothing is checked yet; a fault refuses it with its text."""
+    """A Register call arrived and is not checked yet; a fault refuses it with its text."""
 
     OPTIONS = "options"
-    """Before GetDevicePluginOptions; a fault stands for the plugin's error."""
+    """Before GetDevicePluginOptions; a fault replaces an error of the plugin."""
 
     STREAM = "stream"
-    """ListAndWatch has just been opened; a fault ends the stream with its text."""
+    """ListAndWatch was just opened; a fault ends the stream with its text."""
 
     LIST = "list"
-    """A list has been read and not been applied yet; a fault ends the stream with its text."""
+    """A list was read but is not applied yet; a fault ends the stream with its text."""
 
     PREFERENCE = "preference"
     """Before GetPreferredAllocation."""
@@ -42,10 +42,11 @@ class Point(StrEnum):
     """Before PreStartContainer."""
 
     POD_RESOURCES = "pod-resources"
-    """Somebody asks podresources for the list of pods; a fault refuses it. It belongs to no resource."""
+    """A client requests the list of pods from podresources; a fault refuses it. It belongs to no resource."""
 
     ALLOCATABLE = "allocatable"
-    """Podresources is asked for the allocatable devices; a fault refuses it. It belongs to no resource."""
+    """A client requests the allocatable devices from podresources; a fault refuses it. It belongs to no
+    resource."""
 
 
 class Fault(Exception):
@@ -77,7 +78,7 @@ class _Injected:
 
 
 class Faults:
-    """The faults that are waiting for their point to be reached."""
+    """The faults that wait until their point is reached."""
 
     def __init__(self) -> None:
         self._injected: list[_Injected] = []
@@ -91,14 +92,14 @@ class Faults:
         self._injected.append(_Injected(point, action, resource, times))
 
     def clear(self) -> None:
-        """Forgets every fault. A step that hangs already goes on hanging."""
+        """Removes every fault. A step that hangs already stays hung."""
         self._injected.clear()
 
     async def reached(self, point: Point, resource: str) -> None:
-        """Runs the first fault that is waiting for this.
+        """Runs the first matching fault.
 
         Raises:
-            Fault: the step is to fail.
+            Fault: the step must fail.
         """
         for fault in self._injected:
             if fault.point is point and fault.resource in ("", resource):
@@ -120,7 +121,7 @@ def fail(text: str) -> Action:
 
 
 def delay(seconds: float) -> Action:
-    """The step goes on after ``seconds``."""
+    """The step continues after ``seconds``."""
 
     async def action() -> None:
         await asyncio.sleep(seconds)
@@ -129,12 +130,12 @@ def delay(seconds: float) -> Action:
 
 
 async def hang() -> None:
-    """The step never goes on, until the kubelet stops or its caller gives up."""
+    """The step hangs until the kubelet stops or its caller cancels it."""
     await asyncio.get_running_loop().create_future()
 
 
 class Gate:
-    """A hang with an end: steps that reach it wait until it is opened.
+    """A hang that can be ended: steps that reach it wait until it is opened.
 
     ``inject(Point.STREAM, gate.wait)`` … ``gate.open()``.
     """
@@ -143,16 +144,16 @@ class Gate:
         self._opened = asyncio.Event()
 
     async def wait(self) -> None:
-        """The step waits; it goes on at once where the gate stands open."""
+        """The step waits until the gate is open."""
         await self._opened.wait()
 
     def open(self) -> None:
-        """Lets everything through, now and from now on."""
+        """Opens the gate permanently."""
         self._opened.set()
 
 
 def refuse(code: grpc.StatusCode, text: str) -> Action:
-    """List of podresources is refused with this code: ``RESOURCE_EXHAUSTED`` for asking too often."""
+    """List of podresources is refused with this code, for example ``RESOURCE_EXHAUSTED``."""
 
     async def action() -> None:
         raise Refusal(code, text)
@@ -161,9 +162,9 @@ def refuse(code: grpc.StatusCode, text: str) -> Action:
 
 
 def answer(reply: bytes) -> Action:
-    """Register, or List of podresources, is answered OK with ``reply`` for a message, and does nothing.
+    """Register, or List of podresources, does nothing and is answered OK with ``reply`` as the message.
 
-    No bytes are the answer of a kubelet that knows no pods.
+    Empty bytes are the answer of a kubelet without pods.
     """
 
     async def action() -> None:
@@ -173,4 +174,4 @@ def answer(reply: bytes) -> Action:
 
 
 cut = fail("EOF")
-"""The stream ends as if the plugin had closed it."""
+"""The stream ends as if the plugin closed it."""

@@ -1,4 +1,4 @@
-"""Another vendor's device plugin: the least that registers with a kubelet and keeps its devices listed."""
+"""A minimal device plugin of another vendor: it registers with a kubelet and lists its devices."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from . import wire
 
 
 class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
-    """A device plugin that has nothing to do with devhost, for tests of two plugins under one name.
+    """A device plugin other than devhost, for tests of two plugins with one resource name.
 
         async with OtherPlugin(kubelet.directory, "example.com/thing", ["a", "b"]):
             ...  # the kubelet has its devices a and b
 
-    It registers once when it is entered, and its stream ends when it is left: as most plugins, it does
-    not notice that the kubelet dropped it. Allocate sets the variable ``OTHER_PLUGIN`` to the ids.
+    It registers once when it is entered, and its stream ends when it is left. Like most plugins, it does not
+    notice that the kubelet dropped it. Allocate sets the variable ``OTHER_PLUGIN`` to the ids.
 
     Args:
         directory: the kubelet's plugin directory.
-        resource: the name it registers.
+        resource: the name that it registers.
         devices: the ids of its devices, all healthy.
         endpoint: the name of its socket.
     """
@@ -59,7 +59,7 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
         await self.stop()
 
     async def serve(self) -> None:
-        """Makes the socket and answers on it; the kubelet does not know of it yet."""
+        """Creates the socket and serves on it, without registering."""
         self._server = grpc.aio.server()
         api_pb2_grpc.add_DevicePluginServicer_to_server(self, self._server)
         self.path.unlink(missing_ok=True)
@@ -81,15 +81,15 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
             await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=15.0)
 
     async def send(self, devices: Sequence[str]) -> None:
-        """Sends the kubelet another list, as after a change of health."""
+        """Sends the kubelet a new list, as after a change of health."""
         self.devices = list(devices)
         self._changed.set()
 
     async def stop(self, crash: bool = False) -> None:
-        """Ends its stream and removes its socket; does nothing where it does not serve.
+        """Ends its stream and removes its socket; does nothing if it does not serve.
 
         Args:
-            crash: leaves the socket file behind, as a killed plugin does.
+            crash: leave the socket file behind, like a killed plugin.
         """
         server, self._server = self._server, None
         if server is not None:

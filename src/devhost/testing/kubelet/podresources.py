@@ -1,4 +1,4 @@
-"""The simulated kubelet's podresources service, from its books: who holds devices, which are healthy."""
+"""The podresources service of the simulated kubelet: who holds devices, and which are healthy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMESPACE = "default"
 """The namespace of every pod that is admitted."""
 
 BYSTANDER = ("kube-system", "kube-proxy", "kube-proxy")
-"""Namespace, pod and container of one that holds nothing: nodes run such pods, and kubelets list them."""
+"""Namespace, pod and container of a pod without devices: nodes run such pods, and kubelets list them."""
 
 Context = grpc.aio.ServicerContext[pb.ListPodResourcesRequest, pb.ListPodResourcesResponse]
 
@@ -33,8 +33,8 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
     Args:
         containers: pod and name of each container that runs, and whether it is listed.
         allocations: what each container holds now, as far as the kubelet knows.
-        healthy: ids of the healthy devices by resource, whichever plugin listed them.
-        record: takes an event's type and fields, and logs it.
+        healthy: ids of the healthy devices by resource, of all plugins.
+        record: logs an event, given its type and fields.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
         self._server.add_generic_rpc_handlers((self._rpcs(),))
 
     async def start(self) -> None:
-        """Makes the socket, in place of one that an earlier run left, and serves.
+        """Creates the socket, replacing one of an earlier run, and serves.
 
         Raises:
             EnvironmentFailure: its directory cannot be used.
@@ -66,7 +66,8 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
             self._socket.unlink(missing_ok=True)
         except OSError as error:
             raise EnvironmentFailure(
-                f"cannot make {self._socket}: {error.strerror}", "choose a directory you may write beside"
+                f"cannot create {self._socket}: {error.strerror}",
+                "choose a directory whose parent is writable",
             ) from error
         wire.listen(self._server, self._socket)
         await self._server.start()
@@ -75,11 +76,11 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
         """Ends every call; a ``crash`` leaves the socket file behind."""
         await self._server.stop(None)
         if not crash:
-            with suppress(OSError):  # its directory may have gone, or have never been one
+            with suppress(OSError):  # its directory may be removed, or may never have been a directory
                 self._socket.unlink()
 
     def _rpcs(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """The service as a server takes it. Answers to List are bytes: a fault may want them to be wrong."""
+        """The service for a gRPC server. Answers to List are bytes, so that a fault can make them invalid."""
         listing = grpc.unary_unary_rpc_method_handler(
             self._answer, pb.ListPodResourcesRequest.FromString, response_serializer=None
         )
@@ -121,7 +122,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
             await context.abort(code, str(fault))
         answer = pb.AllocatableResourcesResponse()
         for resource, ids in self._healthy().items():
-            for one in sorted(ids):  # one entry for each, as the kubelet writes them
+            for one in sorted(ids):  # one entry for each, like the kubelet
                 answer.devices.add(resource_name=resource, device_ids=[one])
         return answer
 
@@ -129,7 +130,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
 def _listed(
     running: Mapping[tuple[str, str], bool], allocations: Iterable[Allocation]
 ) -> pb.ListPodResourcesResponse:
-    """Pods in the order they came. A container that ends before the others start is left out."""
+    """Pods, oldest first, without containers that end before the others start."""
     answer = pb.ListPodResourcesResponse()
     namespace, pod, container = BYSTANDER
     answer.pod_resources.add(name=pod, namespace=namespace).containers.add(name=container)
@@ -142,6 +143,8 @@ def _listed(
             containers[name, container] = pods[name].containers.add(name=container)
     for a in allocations:
         if (listed := containers.get((a.pod, a.container))) is not None:
-            for device in a.device_ids:  # one entry for each, as for devices of as many NUMA nodes
+            for (
+                device
+            ) in a.device_ids:  # one entry for each, like the kubelet for devices with several NUMA nodes
                 listed.devices.add(resource_name=a.resource, device_ids=[device])
     return answer

@@ -1,4 +1,4 @@
-"""One run of a kubelet's registration server, from its start to its stop or crash."""
+"""A run of a kubelet's registration server, from its start to its stop or crash."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Refused(Exception):
 
 
 class Registrar(api_pb2_grpc.RegistrationServicer):
-    """Serves Register, follows the ListAndWatch stream of each plugin, and keeps the registry true.
+    """Serves Register, follows the ListAndWatch stream of each plugin, and updates the registry.
 
     Args:
-        directory: where endpoints are looked up.
-        record: takes an event's type and fields, and logs it.
-        dial_timeout: seconds a plugin has to accept the connection during Register.
-        receive_limit: bytes of the largest message that is taken from a plugin.
-        changed: called after each change that a kubelet writes into its checkpoint.
+        directory: the directory of endpoints.
+        record: logs an event, given its type and fields.
+        dial_timeout: seconds that a plugin has to accept the connection during Register.
+        receive_limit: the maximum size of a message from a plugin, in bytes.
+        changed: called after each change that a kubelet writes to its checkpoint.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
         return tuple(c for c in self._streams.values() if c.resource == resource)
 
     async def close(self) -> None:
-        """Ends all streams and connections, as the end of a kubelet's process does.
+        """Ends all streams and connections, like the end of a kubelet's process.
 
         Raises:
-            BaseExceptionGroup: following a stream failed in a way that is a bug here.
+            BaseExceptionGroup: following a stream failed because of a bug in this module.
         """
         streams = tuple(self._streams)
         for stream in streams:
@@ -78,7 +78,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
             raise ExceptionGroup("following ListAndWatch streams", bugs)
 
     def rpcs(self) -> grpc.GenericRpcHandler[api_pb2.RegisterRequest, bytes]:
-        """The service as a server takes it. Answers are bytes: a fault may want them to be wrong."""
+        """The service for a gRPC server. Answers are bytes, so that a fault can make them invalid."""
         register = grpc.unary_unary_rpc_method_handler(
             self._answer, api_pb2.RegisterRequest.FromString, response_serializer=None
         )
@@ -106,7 +106,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
             self._record(events.RegisterRefused, resource=resource, endpoint=endpoint, reason=str(refusal))
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
         except asyncio.CancelledError:
-            reason = "the caller gave up, or the kubelet stopped"
+            reason = "the caller cancelled the call, or the kubelet stopped"
             self._record(events.RegisterRefused, resource=resource, endpoint=endpoint, reason=reason)
             raise
         return api_pb2.Empty()
@@ -136,7 +136,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
             raise
 
     async def _connect(self, connection: PluginConnection, remaining: float | None) -> None:
-        """Dials, asks for the options, makes the plugin an endpoint and opens its stream."""
+        """Dials, gets the options, makes the plugin an endpoint and opens its stream."""
         resource, endpoint = connection.resource, connection.endpoint
         timeout = self._dial_timeout if remaining is None else min(self._dial_timeout, remaining)
         try:
@@ -165,7 +165,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
         self._streams[stream] = connection
 
     async def _follow(self, connection: PluginConnection) -> None:
-        """Reads one ListAndWatch stream to its end and draws the consequences."""
+        """Reads a ListAndWatch stream to its end, and updates the registry."""
         reason = "EOF"
         try:
             await self._read(connection)
@@ -202,7 +202,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
             self._record(events.Disconnected, resource=victim.resource, endpoint=victim.endpoint)
             if promoted is not None and isinstance(promoted.connection, PluginConnection):
                 self._record(events.Promoted, resource=victim.resource, endpoint=promoted.connection.endpoint)
-            # A registration that is still dialling has no connection to close yet, and goes on.
+            # A registration that is still dialling has no connection to close yet, and continues.
             if victim.dialled:
                 await self._close(victim)
         endpoints = self._registry.resource(connection.resource).endpoints
@@ -215,5 +215,5 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
 
 
 def _joined(directory: Path, endpoint: str) -> str:
-    """Where the kubelet dials: always relative to its directory, but ``..`` leads out of it."""
+    """The path that the kubelet dials: relative to its directory, but ``..`` can lead out of it."""
     return os.path.normpath(f"{directory}/{endpoint}")

@@ -1,9 +1,9 @@
-"""What a kubelet knows about resources and plugins, and how that changes. No I/O.
+"""A kubelet's state of resources and plugins. No I/O.
 
-Two generations of kubelets differ in what they take a plugin's identity for. Up to 1.36 it is the
-resource name alone, and the newest plugin simply takes the name over. From 1.37 on it is the name
-together with the socket path, and several plugins may serve one resource side by side. Both have
-sharp edges towards a plugin that is careless with its streams; they are modelled, not smoothed.
+Two generations of kubelets differ in how they identify a plugin. Up to 1.36 it is the resource name alone,
+and the newest plugin takes over the name. From 1.37 on it is the name together with the socket path, and
+several plugins can serve one resource. Both behave badly towards a plugin that is careless with its streams;
+this is modelled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Profile = Literal["1.36", "1.37"]
 
 
 class Connection(Protocol):
-    """A connection to a plugin, as far as the registry looks at it."""
+    """The part of a connection to a plugin that the registry uses."""
 
     @property
     def resource(self) -> str: ...
@@ -44,7 +44,7 @@ class Options:
 
 @dataclass(eq=False, slots=True)
 class Endpoint:
-    """A registered plugin; without connection and options where only the checkpoint knows of it.
+    """A registered plugin; without connection and options if only the checkpoint has it.
 
     ``stopped_at`` is the time its stream ended, in seconds of the registry's clock.
     """
@@ -56,7 +56,7 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Resource:
-    """The kubelet's books on one resource. ``listed`` turns true with the first list or disconnection."""
+    """The kubelet's state of a resource. ``listed`` becomes true with the first list or disconnection."""
 
     devices: dict[str, ListedDevice] = field(default_factory=dict)
     healthy: set[str] = field(default_factory=set)
@@ -67,7 +67,7 @@ class Resource:
 
     @property
     def primary(self) -> Endpoint | None:
-        """The endpoint that answers for this resource: the newest one."""
+        """The endpoint that is used for this resource: the newest one."""
         return self.endpoints[-1] if self.endpoints else None
 
 
@@ -75,9 +75,9 @@ class Registry(ABC):
     """Resources by name.
 
     Args:
-        clock: seconds, never going back.
-        stop_grace: seconds that a resource keeps its capacity after its last plugin has gone.
-        restored: names of the resources a checkpoint knows of.
+        clock: monotonic seconds.
+        stop_grace: seconds that a resource keeps its capacity after its last plugin ended.
+        restored: names of the resources in a checkpoint.
     """
 
     def __init__(self, clock: Callable[[], float], stop_grace: float, restored: Iterable[str] = ()) -> None:
@@ -89,20 +89,20 @@ class Registry(ABC):
             self.resources[name] = Resource(listed=True, endpoints=[endpoint])
 
     def resource(self, name: str) -> Resource:
-        """The books on ``name``, opened where there are none."""
+        """The state of ``name``, created if there is none."""
         return self.resources.setdefault(name, Resource())
 
     @abstractmethod
     def enlist(self, connection: Connection) -> None:
-        """A registration begins: the connection is known before it is dialled."""
+        """A registration begins: the connection is added before it is dialled."""
 
     @abstractmethod
     def strike(self, connection: Connection) -> None:
-        """A registration has failed, or its plugin is being disconnected."""
+        """A registration failed, or its plugin is disconnected."""
 
     @abstractmethod
     def connect(self, connection: Connection, options: Options) -> None:
-        """The plugin has given its options and becomes an endpoint.
+        """The plugin returned its options and becomes an endpoint.
 
         Raises:
             AlreadyConnected: this kubelet has a live endpoint on the same path.
@@ -110,16 +110,16 @@ class Registry(ABC):
 
     @abstractmethod
     def successor(self, connection: Connection) -> Connection | None:
-        """Which connection to close now that the stream of ``connection`` has ended, if any."""
+        """The connection to close after the stream of ``connection`` ended, if any."""
 
     @abstractmethod
     def disconnect(self, connection: Connection) -> Endpoint | None:
-        """The connection is closed; returns the endpoint that answers from now on, if one took over."""
+        """The connection is closed; returns the endpoint that takes over, if any."""
 
     def update(self, name: str, devices: Iterable[ListedDevice]) -> None:
-        """A list replaces everything that was known of the resource's devices.
+        """A list replaces all previous devices of the resource.
 
-        An id that comes twice keeps its last entry, but counts in both sets if its health differs.
+        A duplicate id keeps its last entry, but counts in both sets if its health differs.
         """
         resource = self.resource(name)
         resource.devices, resource.healthy, resource.unhealthy = {}, set(), set()
@@ -129,7 +129,7 @@ class Registry(ABC):
             (resource.healthy if device.health == HEALTHY else resource.unhealthy).add(device.id)
 
     def expire(self) -> tuple[str, ...]:
-        """Forgets the resources whose last plugin has been gone for longer than the grace."""
+        """Removes the resources whose last plugin ended longer ago than the grace period."""
         gone = tuple(
             name for name, resource in self.resources.items() if resource.listed and self._expired(resource)
         )
@@ -157,15 +157,14 @@ class ByName(Registry):
         self.resource(connection.resource).connections = [connection]
 
     def strike(self, connection: Connection) -> None:
-        # Whatever stands under the name goes, also a live connection of an earlier registration:
-        # its end will then go unnoticed.
+
         self.resource(connection.resource).connections = []
 
     def connect(self, connection: Connection, options: Options) -> None:
         self.resource(connection.resource).endpoints = [Endpoint(connection, options)]
 
     def successor(self, connection: Connection) -> Connection | None:
-        # Looked up by name: when an older stream ends, the newer plugin is found and disconnected.
+        # The lookup is by name: when an older stream ends, the newer plugin is found and disconnected.
         standing = self.resource(connection.resource).connections
         return standing[-1] if standing else None
 
@@ -178,7 +177,7 @@ class ByName(Registry):
 
 
 class ByPath(Registry):
-    """Kubelets from 1.37 on: any number of connections for a resource, told apart by socket path."""
+    """Kubelets from 1.37 on: any number of connections for a resource, identified by socket path."""
 
     def enlist(self, connection: Connection) -> None:
         self.resource(connection.resource).connections.append(connection)
@@ -220,4 +219,4 @@ class ByPath(Registry):
 
 
 PROFILES: dict[Profile, type[Registry]] = {"1.36": ByName, "1.37": ByPath}
-"""The behaviour of each profile; a profile stands for its release and those up to the next one."""
+"""The behaviour of each profile; a profile represents its release and those up to the next one."""

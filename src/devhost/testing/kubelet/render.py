@@ -11,18 +11,18 @@ from devhost.kubelet.api.api_pb2 import ContainerAllocateResponse
 from . import events
 
 SHOWN_IDS = 6
-"""How many ids of a long list are spelled out."""
+"""The maximum number of ids of a list that are printed."""
 
 
 def abbreviated(ids: Sequence[str]) -> str:
-    """``a, b, c and 97 more``; a dash where there are none."""
+    """``a, b, c and 97 more``; a dash for an empty list."""
     shown = ", ".join(ids[:SHOWN_IDS])
     more = len(ids) - SHOWN_IDS
     return f"{shown} and {more} more" if more > 0 else shown or "-"
 
 
 def response_lines(response: ContainerAllocateResponse) -> Iterator[str]:
-    """All that a container gets, one thing a line; nothing for an empty answer."""
+    """Everything that a container gets, one thing per line; nothing for an empty answer."""
     for device in response.devices:
         yield f"device      {_paths(device.host_path, device.container_path)} ({device.permissions or '-'})"
     for mount in response.mounts:
@@ -41,7 +41,7 @@ def _paths(host: str, container: str) -> str:
 
 
 def listed(devices: Iterable[events.ListedDevice]) -> str:
-    """How many devices of a list are healthy, and which they are."""
+    """The healthy and unhealthy devices of a list, with their numbers."""
     healthy: list[str] = []
     unhealthy: list[str] = []
     for device in devices:
@@ -56,7 +56,7 @@ def listed(devices: Iterable[events.ListedDevice]) -> str:
 
 @singledispatch
 def lines(event: events.Event) -> list[str]:
-    """What an event has to say beyond its kind and resource; the first line may be empty."""
+    """The details of an event besides its kind and resource; the first line may be empty."""
     return [""]
 
 
@@ -68,7 +68,7 @@ def _(event: events.Started) -> list[str]:
 
 @lines.register
 def _(event: events.Stopped) -> list[str]:
-    return ["crashed, its socket file stays" if event.crash else "cleanly"]
+    return ["crashed, its socket file is left behind" if event.crash else "cleanly"]
 
 
 @lines.register
@@ -111,10 +111,10 @@ def _(event: events.ListReceived) -> list[str]:
 
 @lines.register
 def _(event: events.PreferenceAsked) -> list[str]:
-    must = f" with {abbreviated(event.must_include)} among them" if event.must_include else ""
+    must = f" including {abbreviated(event.must_include)}" if event.must_include else ""
     asked = f"{event.size} of {len(event.available)}{must}"
     return [
-        f"{event.pod}/{event.container}: asked for {asked}; the plugin prefers {abbreviated(event.answer)}"
+        f"{event.pod}/{event.container}: requested {asked}; the plugin prefers {abbreviated(event.answer)}"
     ]
 
 

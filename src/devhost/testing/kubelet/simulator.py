@@ -1,4 +1,4 @@
-"""The simulated kubelet: its life, and the node as an administrator sees it."""
+"""The simulated kubelet: start and stop, and the node as an administrator sees it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .registry import PROFILES, Profile, Registry
 T = TypeVar("T")
 
 DIRECTORY = "device-plugins"
-"""What a kubelet calls its plugin directory; beside one of this name, podresources is served."""
+"""The name of a kubelet's plugin directory; next to one with this name, podresources is served."""
 
 
 class KubeletSimulator:
-    """A kubelet's device plugin side in ``directory``, without containers. One event loop, no threads.
+    """The device plugin part of a kubelet in ``directory``, without containers. One event loop, no threads.
 
         async with KubeletSimulator(directory, "1.37") as kubelet:
             ...  # start the plugin
@@ -42,17 +42,17 @@ class KubeletSimulator:
     Everything that happens is in ``events``; ``faults`` makes steps fail or hang.
 
     Args:
-        directory: the plugin directory; made with mode 0750 where it does not exist.
-        profile: whose behaviour: "1.36" stands for that release and older ones, "1.37" for newer ones.
-        clock: seconds for the stop grace and for events; a test may give its own.
-        dial_timeout: seconds a plugin has to accept the kubelet's connection during Register.
-        stop_grace: seconds that a resource keeps its capacity after its last plugin has gone.
-        receive_limit: bytes of the largest message the kubelet takes.
+        directory: the plugin directory; created with mode 0750 if it does not exist.
+        profile: the simulated version: "1.36" means that release and older ones, "1.37" newer ones.
+        clock: the time in seconds for the grace period and for events.
+        dial_timeout: seconds that a plugin has to accept the kubelet's connection during Register.
+        stop_grace: seconds that a resource keeps its capacity after its last plugin ended.
+        receive_limit: the maximum size of a message that the kubelet accepts, in bytes.
         keep_checkpoint: whether allocations and resource names survive a restart.
         seed: picks free devices at random, as kubelets do; in order of their ids by default.
-        keep_events: number of latest events to remember; all by default.
-        pod_resources: the directory in which podresources is served. By default ``pod-resources`` beside a
-            plugin directory that is called ``device-plugins`` as a kubelet's is, and nowhere beside another.
+        keep_events: the number of latest events to keep; all by default.
+        pod_resources: the directory in which podresources is served. By default ``pod-resources`` next to a
+            plugin directory with the name ``device-plugins``; with another name it is not served.
     """
 
     def __init__(
@@ -110,16 +110,16 @@ class KubeletSimulator:
         return self._run is not None
 
     async def start(self, delay_serving: float = 0.0) -> None:
-        """Reads the checkpoint, wipes sockets, listens and serves.
+        """Reads the checkpoint, removes sockets, listens and serves.
 
         Args:
-            delay_serving: seconds between the appearance of the socket and the first answer.
+            delay_serving: seconds between the creation of the socket and the first answer.
 
         Raises:
             EnvironmentFailure: the directory cannot be used, or belongs to a live or real kubelet.
         """
         if self._run is not None:
-            raise DevhostError(f"the kubelet in {self.directory} is running already")
+            raise DevhostError(f"the kubelet in {self.directory} is already running")
         self._prepare_directory()
         restored = checkpoint.load(self._checkpoint) if self._keep_checkpoint else checkpoint.Checkpoint()
         try:
@@ -170,10 +170,10 @@ class KubeletSimulator:
         self._record(events.Started, profile=self.profile, wiped=wiped)
 
     async def stop(self, crash: bool = False) -> None:
-        """Ends every stream and connection; does nothing where the kubelet is not running.
+        """Ends every stream and connection; does nothing if the kubelet is not running.
 
         Args:
-            crash: leaves the socket file behind, as a killed kubelet does.
+            crash: leave the socket file behind, like a killed kubelet.
         """
         run, self._run = self._run, None
         if run is None:
@@ -188,10 +188,10 @@ class KubeletSimulator:
         self._record(events.Stopped, crash=crash)
 
     async def restart(self, crash: bool = False, delay_serving: float = 0.0, *, forget: bool = False) -> None:
-        """Stops (or crashes) and starts again. Pods run on, and the checkpoint tells what they hold.
+        """Stops (or crashes) and starts again. Pods keep running, and the checkpoint has their devices.
 
         Args:
-            forget: removes the checkpoint. The kubelet then knows the pods and not what they hold.
+            forget: remove the checkpoint. The kubelet then knows the pods but not their devices.
 
         Raises:
             EnvironmentFailure: as for :meth:`start`.
@@ -202,23 +202,23 @@ class KubeletSimulator:
         await self.start(delay_serving)
 
     def capacity(self) -> dict[str, int]:
-        """What node status would show now: devices by resource, also the unhealthy ones.
+        """The capacity in the node status: devices by resource, including unhealthy ones.
 
-        A resource whose plugin has been gone for longer than the grace stays in it with 0.
+        A resource whose plugin ended longer ago than the grace period is listed with 0.
         """
         return self._status(lambda healthy, unhealthy: healthy + unhealthy)
 
     def allocatable(self) -> dict[str, int]:
-        """What node status would show now: healthy devices by resource, whether in use or not."""
+        """The allocatable devices in the node status: healthy devices by resource, in use or not."""
         return self._status(lambda healthy, _: healthy)
 
     def devices(self, resource: str) -> tuple[events.ListedDevice, ...]:
-        """The devices of ``resource`` as they were listed last."""
+        """The devices of ``resource`` in the last list."""
         books = self._running.registry.resources.get(resource)
         return tuple(books.devices.values()) if books else ()
 
     def healthy(self, resource: str) -> frozenset[str]:
-        """Ids of the devices of ``resource`` that can be given to a pod."""
+        """Ids of the devices of ``resource`` that a pod can get."""
         books = self._running.registry.resources.get(resource)
         return frozenset(books.healthy) if books else frozenset()
 
@@ -227,7 +227,7 @@ class KubeletSimulator:
         return frozenset(self._running.admission.in_use(resource))
 
     def allocations(self) -> tuple[Allocation, ...]:
-        """What each container holds, oldest first."""
+        """The allocations of containers, oldest first."""
         return self._running.admission.allocations
 
     def endpoints(self, resource: str) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ class KubeletSimulator:
         role: Role = "app",
         numa_nodes: Collection[int] | None = None,
     ) -> Allocation:
-        """Admits a container that asks for ``count`` devices, as :meth:`.Admission.admit` describes.
+        """Admits a container that requests ``count`` devices, see :meth:`.Admission.admit`.
 
         Raises:
             UnexpectedAdmissionError: the pod is rejected.
@@ -254,7 +254,7 @@ class KubeletSimulator:
         )
 
     async def start_container(self, pod: str, container: str) -> api_pb2.ContainerAllocateResponse:
-        """Starts, or starts again, an admitted container; returns all that its plugins want for it.
+        """Starts or restarts an admitted container; returns the merged answers of its plugins.
 
         Raises:
             ContainerStartError: PreStartContainer failed, or the pod has no such container.
@@ -262,21 +262,21 @@ class KubeletSimulator:
         return await self._running.admission.start_container(pod, container)
 
     def release(self, pod: str) -> bool:
-        """The pod is over; false where there is none. No plugin is told."""
+        """Ends the pod; false if there is no such pod. Plugins are not notified."""
         return self._running.admission.release(pod)
 
     def kill_stream(self, resource: str) -> int:
-        """Cancels every ListAndWatch stream of ``resource``; returns how many there were."""
+        """Cancels every ListAndWatch stream of ``resource``; returns their number."""
         streams = self._running.registrar.streams(resource)
         for connection in streams:
             connection.cut()
         return len(streams)
 
     async def wait_for(self, condition: Callable[[], T], timeout: float = 60.0) -> T:
-        """Waits until ``condition()`` is true, looking again after each event; returns its value.
+        """Waits until ``condition()`` is true, checking it after each event; returns its value.
 
         Raises:
-            TimeoutError: it was not within ``timeout`` seconds; the text lists the latest events.
+            TimeoutError: it was not true within ``timeout`` seconds; the text lists the latest events.
         """
         return await self.events.wait_for(condition, timeout)
 
@@ -296,8 +296,8 @@ class KubeletSimulator:
             self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
             raise EnvironmentFailure(
-                f"cannot make the directory {self.directory}: {error.strerror}",
-                "choose one below a directory you may write to",
+                f"cannot create the directory {self.directory}: {error.strerror}",
+                "choose one in a writable directory",
             ) from error
         if not os.access(self.directory, os.R_OK | os.W_OK | os.X_OK):
             raise EnvironmentFailure(
@@ -305,7 +305,7 @@ class KubeletSimulator:
             )
         if wire.answers(socket):
             raise EnvironmentFailure(
-                f"a kubelet is listening on {socket}, and starting another would cut its plugins off",
+                f"a kubelet already listens on {socket}, and another one would disconnect its plugins",
                 "choose another directory",
             )
 
@@ -326,7 +326,7 @@ class KubeletSimulator:
         if self._keep_checkpoint and self._run is not None:
             resources = self._run.registry.resources
             known = [name for name, resource in resources.items() if resource.listed]
-            # A kubelet whose directory has gone logs that and goes on.
+            # A kubelet whose directory is removed logs that and keeps running.
             with suppress(OSError):
                 checkpoint.save(self._checkpoint, known, self._run.admission.allocations)
 
@@ -336,7 +336,7 @@ class KubeletSimulator:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What lives from one start of the kubelet to its end."""
+    """The objects of one run of the kubelet."""
 
     registry: Registry
     registrar: Registrar

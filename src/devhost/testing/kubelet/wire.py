@@ -1,4 +1,4 @@
-"""gRPC over unix sockets, the way a kubelet does it: the calls to a plugin, and listening for plugins."""
+"""gRPC over unix sockets like in a kubelet: the calls to a plugin, and listening for plugins."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ R = TypeVar("R")
 
 
 class CallError(Exception):
-    """A call to a plugin failed; the text reads as in a kubelet's log and in a pod's status."""
+    """A call to a plugin failed; the text is the same as in a kubelet's log and in a pod's status."""
 
 
 class PluginConnection:
-    """A kubelet's connection to one plugin socket, from one registration on.
+    """A kubelet's connection to a plugin's socket after a registration.
 
-    ``endpoint`` is the name the plugin registered, ``path`` the socket it stands for.
+    ``endpoint`` is the registered name, ``path`` the path of the socket.
     """
 
     def __init__(self, resource: str, endpoint: str, path: str, receive_limit: int) -> None:
@@ -40,7 +40,7 @@ class PluginConnection:
             options=(
                 ("grpc.default_authority", "localhost"),
                 ("grpc.max_receive_message_length", receive_limit),
-                # Each registration dials anew, also where an earlier one dialled the same path.
+                # Each registration dials again, even if an earlier one dialled the same path.
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.initial_reconnect_backoff_ms", 100),
                 ("grpc.min_reconnect_backoff_ms", 100),
@@ -56,7 +56,7 @@ class PluginConnection:
         """Waits until the plugin accepts the connection.
 
         Raises:
-            CallError: it did not within ``timeout`` seconds.
+            CallError: it did not accept within ``timeout`` seconds.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -75,7 +75,7 @@ class PluginConnection:
         return await _answer(self._stub.GetDevicePluginOptions(api_pb2.Empty()))
 
     async def lists(self) -> AsyncGenerator[api_pb2.ListAndWatchResponse, None]:
-        """Every message of one ListAndWatch stream; ends where the stream ends well.
+        """Every message of a ListAndWatch stream; ends if the stream ends without an error.
 
         Raises:
             CallError: the stream ends with an error, or this side closes it.
@@ -108,7 +108,7 @@ class PluginConnection:
         await _answer(self._stub.PreStartContainer(request, timeout=timeout))
 
     def cut(self) -> None:
-        """Cancels the ListAndWatch stream and leaves the connection open."""
+        """Cancels the ListAndWatch stream and keeps the connection open."""
         if self._stream is not None:
             self._stream.cancel()
 
@@ -134,19 +134,19 @@ async def _answer(call: Awaitable[R]) -> R:
 
 
 def _go_text(error: grpc.aio.AioRpcError) -> str:
-    """The error as grpc-go prints it, which is what users know from their kubelets."""
+    """The error in the format of grpc-go, as in the logs of kubelets."""
     name = "".join(word.capitalize() for word in error.code().name.split("_"))
     name = {"Ok": "OK", "Cancelled": "Canceled"}.get(name, name)
     return f"rpc error: code = {name} desc = {error.details() or ''}"
 
 
 def address(path: str) -> str:
-    """gRPC's name for a unix socket; quoted, because gRPC reads it as a URI."""
+    """gRPC's name for a unix socket; quoted, because gRPC parses it as a URI."""
     return f"unix:{quote(path)}"
 
 
 def socket_path(directory: Path) -> Path:
-    """Where a kubelet listens in ``directory``.
+    """The socket of a kubelet in ``directory``.
 
     Raises:
         EnvironmentFailure: the path is too long for a unix socket.
@@ -170,7 +170,7 @@ def answers(path: Path) -> bool:
 
 
 def wipe(directory: Path) -> tuple[str, ...]:
-    """Removes every unix socket in ``directory`` itself, as a starting kubelet does; returns their names."""
+    """Removes every unix socket in ``directory``, like a kubelet at its start; returns their names."""
     with os.scandir(directory) as entries:
         names = sorted(entry.name for entry in entries if _is_socket(entry))
     for name in names:
@@ -179,7 +179,7 @@ def wipe(directory: Path) -> tuple[str, ...]:
 
 
 def _is_socket(entry: os.DirEntry[str]) -> bool:
-    with suppress(FileNotFoundError):  # a plugin removed its own meanwhile
+    with suppress(FileNotFoundError):  # a plugin removed its socket meanwhile
         return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
     return False
 
@@ -187,8 +187,8 @@ def _is_socket(entry: os.DirEntry[str]) -> bool:
 def listen(server: grpc.aio.Server, path: Path) -> None:
     """Makes ``server`` listen on ``path``, which appears when connections are already accepted.
 
-    gRPC unlinks the path it has bound when it stops. So it binds a hidden name, and ``path`` becomes a
-    link to the same socket that only we remove, or leave behind as a crashed kubelet does.
+    gRPC unlinks the path that it bound when it stops. Therefore it binds a hidden name, and ``path`` becomes
+    a link to the same socket, which is removed here, or left behind as by a crashed kubelet.
 
     Raises:
         EnvironmentFailure: the directory does not allow it.

@@ -1,6 +1,6 @@
-"""Programming, where a resource asks for it: a bitstream of the node's own into the region a container gets.
+"""Programs a bitstream into the region that a container gets, if its resource asks for that.
 
-It happens at PreStartContainer, through the kernel's interface, and never into a region that anybody else
-uses. devhost opens no node itself: :mod:`.child` does, in a process of its own. All but the words of the
-configuration is imported by the first container that wants it.
+This happens at PreStartContainer, through the kernel's interface, and never while another container uses the
+region. devhost itself opens no node: :mod:`.child` does so in a separate process. The package is imported
+when the first container needs it.
 """

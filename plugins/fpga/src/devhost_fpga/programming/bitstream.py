@@ -1,18 +1,18 @@
-"""Files that can be programmed: opened once, checked, and handed on as they were opened.
+"""Opens a bitstream once, checks it, and passes on the open file.
 
-It takes a name and looks in its own directories, below the node's own ``/``. devhost puts nothing there and
-does not change where the kernel looks: that would concern every driver of the node.
+The kernel's firmware loader takes a name and searches its own directories below the node's ``/``. devhost
+adds no file there and does not change the search path, which would affect every driver on the node.
 
 A GBS file is 16 bytes of magic, the length of the metadata (32 bits, little-endian), the metadata as JSON,
-and the raw image to the end; what is programmed is the image alone (OPAE SDK, libbitstream/bitstream.c).
+and the raw image. Only the image is programmed (OPAE SDK, libbitstream/bitstream.c).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,14 @@ from devhost_fpga.options import Program, parsed
 _PARAMETER = "/sys/module/firmware_class/parameters/path"
 
 NAME_LIMIT = 254
-"""Bytes; the ``firmware`` file of Xilinx's kernels copies the name into ``char[NAME_MAX]`` unchecked."""
+"""Bytes; the ``firmware`` file in Xilinx kernels copies the name into ``char[NAME_MAX]`` unchecked."""
 
 
 def name_of(sysfs: Sysfs, path: str) -> str:
-    """The name by which the kernel finds the file at ``path``, and no other one.
+    """The name for which the kernel's firmware loader finds the file at ``path``.
 
     Raises:
-        AllocationError: it does not.
+        AllocationError: the loader does not find it, or finds another file first.
     """
     directories = _directories(sysfs)
     places = [*directories, *(f"/usr{place}" for place in directories if place.startswith("/lib/"))]
@@ -50,7 +50,7 @@ def name_of(sysfs: Sysfs, path: str) -> str:
 
 
 def _directories(sysfs: Sysfs) -> list[str]:
-    """In the order in which the kernel looks, as the node sees them."""
+    """The directories that the kernel searches, in this order, as paths on the node."""
     own = sysfs.text(_PARAMETER).rstrip("/")
     updates, usual = "/lib/firmware/updates", "/lib/firmware"
     release = os.uname().release
@@ -66,34 +66,52 @@ def _is_same(one: str, other: str) -> bool:
 
 
 LARGEST = 512 << 20
-"""Bytes; the largest FPGAs take some 200 MiB, and the kernel keeps a copy while it programs."""
+"""Bytes; images of the largest FPGAs have about 200 MiB, and the kernel keeps a copy while it programs."""
 
 GBS = b"XeonFPGA\xb7GBSv001"
 
 METADATA_LIMIT = 4095
-"""Bytes of metadata; Intel's device plugin takes no more (pkg/fpga/bitstream/gbs.go)."""
+"""Bytes of metadata; the limit of the Intel device plugin (pkg/fpga/bitstream/gbs.go)."""
 
 OPENCL = "18b79ffa2ee54aa096ef4230dafacb5f"
-"""The AFU id that every image of the OpenCL board support package has (aocx.go of the same)."""
+"""The AFU id of every image of the OpenCL board support package (aocx.go of the same plugin)."""
 
 _LENGTH = 4
 _HEAD = len(GBS) + _LENGTH
 
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """How bitstreams are opened and read.
+
+    Args:
+        open: opens a trusted file; see :func:`devhost.backend.trusted.opened`.
+        pread: reads from a descriptor.
+        largest: the largest size in bytes.
+    """
+
+    open: Callable[[str], AbstractContextManager[int]] = trusted.opened
+    pread: Callable[[int, int, int], bytes] = os.pread
+    largest: int = LARGEST
+
+
+FILES = Files()
+
 _FOREIGN = (
     (b"\x7fELF", "an OpenCL image (.aocx) or another ELF file, which is not supported"),
-    (b"xclbin", "an XRT container (.xclbin), which XRT loads by itself from within the pod"),
+    (b"xclbin", "an XRT container (.xclbin), which XRT loads in the pod"),
     (b"\x19\xfd\xea\xb6", "an update image signed for fpgasupdate, which is not supported"),
-    (b"\x1f\x8b", "a compressed file: unpack it"),
+    (b"\x1f\x8b", "a compressed file (unpack it)"),
 )
-"""What a file begins with, and what it then is instead of an image."""
+"""The beginnings of files that are not images, and what they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bitstream:
-    """An open file that looks as if it could be programmed.
+    """An open file that passed all checks.
 
-    ``head`` is what comes before the image, which itself is never read here; ``identity`` tells this content
-    from another of the same name. The ids are 32 lower-case hexadecimal digits, or empty.
+    ``head`` is the part before the image, which itself is not read here. ``identity`` distinguishes this
+    content from a later one of the same name. The ids are 32 lower-case hexadecimal digits, or empty.
     """
 
     path: str
@@ -107,24 +125,25 @@ class Bitstream:
 
     @property
     def is_gbs(self) -> bool:
-        """Whether it tells by itself what it is; otherwise it is a raw image."""
+        """Whether it is a GBS file; otherwise it is a raw image."""
         return bool(self.head)
 
 
 @contextmanager
-def opened(prefix: str, program: Program) -> Iterator[Bitstream]:
-    """Opens the file of a resource, and closes it again.
+def opened(prefix: str, program: Program, *, files: Files = FILES) -> Iterator[Bitstream]:
+    """Opens the file of a resource, and closes it at the end.
 
     Args:
-        prefix: what stands for the node's ``/``.
+        prefix: the directory used as the node's ``/``; empty for ``/`` itself.
+        files: how the file is opened and read.
 
     Raises:
-        AllocationError: it cannot be programmed, whatever the device.
+        AllocationError: the file cannot be programmed into any device.
     """
     path = str(program.bitstream)
     with ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(trusted.opened(prefix + path))
+            descriptor = stack.enter_context(files.open(prefix + path))
         except trusted.Untrusted as error:
             raise _untrusted(path, error.below(prefix)) from error
         except IsADirectoryError as error:
@@ -132,31 +151,31 @@ def opened(prefix: str, program: Program) -> Iterator[Bitstream]:
         except OSError as error:
             absent = _is_absent(error)
             raise _refused(path, "does not exist on the node" if absent else _why(error)) from error
-        yield _examined(path, descriptor, prefix, program)
+        yield _checked(path, descriptor, prefix, program, files)
 
 
-def _examined(path: str, descriptor: int, prefix: str, program: Program) -> Bitstream:
+def _checked(path: str, descriptor: int, prefix: str, program: Program, files: Files) -> Bitstream:
     status = os.fstat(descriptor)
     if prefix and not os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{prefix}/"):  # noqa: PTH115
-        raise _refused(path, f"leads out of {prefix}, which stands for the node's /")
+        raise _refused(path, f"leads out of {prefix}, the node's /")
     if not status.st_size:
         raise _refused(path, "is empty")
-    if status.st_size > LARGEST:
-        raise _refused(path, f"is too large: {status.st_size} bytes, at most {LARGEST} can be programmed")
+    if status.st_size > files.largest:
+        raise _refused(path, f"is too large: {status.st_size} bytes (at most {files.largest})")
     try:
-        start = os.pread(descriptor, _HEAD + METADATA_LIMIT, 0)
+        start = files.pread(descriptor, _HEAD + METADATA_LIMIT, 0)
     except OSError as error:
         raise _refused(path, _why(error)) from error
-    head, interface_id, afu_id = _understood(path, start, status.st_size)
-    for key, said, known in (
+    head, interface_id, afu_id = _parsed(path, start, status.st_size)
+    for key, configured, actual in (
         ("interfaceId", program.interface_id, interface_id),
         ("afuId", program.afu_id, afu_id),
     ):
-        if said and known and said != known:
-            raise _refused(path, f"has {key} {known}, and the resource says {said}")
+        if configured and actual and configured != actual:
+            raise _refused(path, f"has {key} {actual}, but the resource expects {configured}")
     if (afu_id or program.afu_id) == OPENCL:
         raise _refused(
-            path, "is not supported: OpenCL images all have one AFU id, so nothing tells them apart"
+            path, "is not supported: all OpenCL images have the same AFU id and cannot be distinguished"
         )
     return Bitstream(
         path,
@@ -170,16 +189,14 @@ def _examined(path: str, descriptor: int, prefix: str, program: Program) -> Bits
     )
 
 
-def _understood(path: str, start: bytes, size: int) -> tuple[bytes, str, str]:
-    """What comes before the image, and both ids; all empty for a raw image."""
+def _parsed(path: str, start: bytes, size: int) -> tuple[bytes, str, str]:
+    """The part before the image, the interface id and the AFU id; all empty for a raw image."""
     for magic, what in _FOREIGN:
         if start.startswith(magic):
             raise _refused(path, f"is {what}")
     if not start.startswith(GBS):
         if path.lower().endswith(".gbs") or GBS.startswith(start):
-            raise _refused(
-                path, "is no GBS file, or a truncated one: it does not begin with XeonFPGA·GBSv001"
-            )
+            raise _refused(path, "is not a GBS file, or truncated: it does not begin with XeonFPGA·GBSv001")
         return b"", "", ""
     length = int.from_bytes(start[len(GBS) : _HEAD], "little")
     if len(start) >= _HEAD and not 0 < length <= METADATA_LIMIT:
@@ -206,7 +223,7 @@ def _metadata(path: str, data: bytes) -> tuple[str, str]:
 
 
 def identity_at(path: str) -> tuple[int, ...]:
-    """The identity of the file that has this path now; empty if there is none."""
+    """The identity of the file at this path now; empty if there is none."""
     try:
         return _identity(os.stat(path))  # noqa: PTH116 - a plain string path
     except OSError:
@@ -226,7 +243,7 @@ def _why(error: OSError) -> str:
 
 
 def _untrusted(path: str, error: trusted.Untrusted) -> AllocationError:
-    """A directory on the way to the file may be at fault, or what a link leads to."""
+    """Names the untrusted file or directory, which may be a parent or the target of a link."""
     return AllocationError(str(error) if error.path == path else f"{path} is not trusted: {error}")
 
 

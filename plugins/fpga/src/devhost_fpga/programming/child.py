@@ -1,8 +1,8 @@
-"""The program that programs, in a process of its own (see :mod:`devhost_fpga.programming.loader`).
+"""The program that programs an FPGA in a separate process (see :mod:`devhost_fpga.programming.loader`).
 
-It imports nothing of devhost. Standard input has one JSON object, standard output gets one line: ``{}`` when
-it is done, otherwise ``{"step": …, "errno": …}`` with the step that failed: ``file``, ``node``, ``program``,
-``flags`` or ``firmware``. What a request has:
+It imports nothing from devhost. It reads one JSON object from standard input and writes one line to standard
+output: ``{}`` on success, otherwise ``{"step": …, "errno": …}`` with the step that failed: ``file``,
+``node``, ``program``, ``flags`` or ``firmware``. Requests:
 
 ``do: "dfl"`` or ``"opae"``
     ``node`` (path) and ``number`` (``[major, minor]``) of the management engine; ``port``; ``file`` (an open
@@ -10,7 +10,7 @@ it is done, otherwise ``{"step": …, "errno": …}`` with the step that failed:
     hexadecimal digits.
 ``do: "firmware"``
     ``manager`` (directory of the fpga_manager), ``name`` of the file for the kernel's firmware loader,
-    ``flags`` to write before, empty to leave them.
+    ``flags`` to write first, empty to keep them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ DFL_FPGA_FME_PORT_PR = 0xB680
 """``_IO(0xB6, 0x80 + 0)`` (include/uapi/linux/fpga-dfl.h)."""
 
 FPGA_FME_PORT_PR = 0xB580
-"""``_IO(0xB5, 0x80 + 0)`` (intel-fpga.h of the driver outside the kernel's tree)."""
+"""``_IO(0xB5, 0x80 + 0)`` (intel-fpga.h of the out-of-tree driver)."""
 
 DFL_REQUEST = struct.Struct("=IIIIQ")
 """``struct dfl_fpga_fme_port_pr``: argsz, flags (0), port_id, buffer_size, buffer_address."""
 
 OPAE_REQUEST = struct.Struct("=IIIIQQ")
-"""``struct fpga_fme_port_pr``: the same, and status, which the driver fills in when it answers EIO."""
+"""``struct fpga_fme_port_pr``: the same, and status, which the driver sets when it answers EIO."""
 
 
 class Refused(Exception):
-    """A step failed, and nothing after it was tried."""
+    """A step failed, and no later step was tried."""
 
     def __init__(self, step: str, number: int = 0, **details: Any) -> None:
         super().__init__(step, number)
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 def carry_out(request: dict[str, Any], ioctl: Callable[..., int] = fcntl.ioctl) -> dict[str, Any]:
-    """Does what a request says; the verdict, empty when it is done."""
+    """Executes a request; returns the verdict, empty on success."""
     try:
         if request["do"] == "firmware":
             _load(request)
@@ -69,7 +69,7 @@ def _program(request: dict[str, Any], ioctl: Callable[..., int]) -> None:
             _reconfigure(node, request, image, ioctl)
         finally:
             os.close(node)
-        image.compare()  # what was changed while the driver copied it is not what was asked for
+        image.compare()  # the file may have changed while the driver copied it
     finally:
         image.close()
 
@@ -87,14 +87,14 @@ def _reconfigure(node: int, request: dict[str, Any], image: _Image, ioctl: Calla
 
 
 class _Image:
-    """The image in an open file, mapped: it takes none of this container's memory for good."""
+    """The image in an open file, mapped so that it needs no memory of this container."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self._file, self._wanted = request["file"], (request["size"], request["modified"])
         self.compare()
         head = bytes.fromhex(request["head"])
         try:
-            # private, and writable only because ctypes tells the address of nothing else
+            # private; writable because ctypes gives only addresses of writable buffers
             self._map = mmap.mmap(
                 self._file, request["size"], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
             )
@@ -108,21 +108,21 @@ class _Image:
         self.address = ctypes.addressof(self._start) + len(head)
 
     def compare(self) -> None:
-        """Refuses a file that is not as it was when it was looked at."""
+        """Refuses a file that changed since it was checked."""
         status = os.fstat(self._file)
         if (status.st_size, status.st_mtime_ns) != self._wanted:
             raise Refused("file")
 
     def close(self) -> None:
-        """Lets the mapping go."""
-        del self._start  # else it cannot be closed
+        """Removes the mapping."""
+        del self._start  # the mapping cannot be closed while it is referenced
         self._map.close()
 
 
 def _opened(path: str, major: int, minor: int) -> int:
-    """Opens a node for this process alone, once it is known to be the right one.
+    """Opens a node exclusively, after checking its number.
 
-    The DFL drivers let nobody else have it meanwhile (``O_EXCL``); those before Linux 5.4 never do.
+    With ``O_EXCL``, the DFL drivers refuse other programs meanwhile; before Linux 5.4 they always do.
     """
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -153,7 +153,7 @@ def _write(name: str, request: dict[str, Any]) -> None:
     try:
         file = os.open(f"{request['manager']}/{name}", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.write(file, f"{request[name]}\n".encode())  # sysfs takes it whole or not at all
+            os.write(file, f"{request[name]}\n".encode())  # sysfs accepts all of it or nothing
         finally:
             os.close(file)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Loads one image into one slot, by a process of its own, and explains what failed.
+"""Loads one image into one slot through a separate process, and explains failures.
 
-An engine is what programs: a management engine, or an fpga_manager; it is known by its directory in sysfs.
-The backend is created again when its options change while a programming may go on, so this outlives it.
+An engine programs a slot: a management engine or an fpga_manager, identified by its directory in sysfs. The
+state of engines outlives the backend object, which is replaced when its options change, even during
+programming.
 """
 
 from __future__ import annotations
@@ -20,62 +21,58 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from devhost.backend import AllocationError, process
-from devhost.backend.sysfs import Sysfs
 from devhost_fpga.allocation import numbered
 from devhost_fpga.manager_state import Manager, identity, manager
-from devhost_fpga.model import Interface, Reading, Slot, read
+from devhost_fpga.model import FpgaSysfs, Interface, Reading, Slot
 from devhost_fpga.options import Program
 
 from .bitstream import Bitstream, identity_at, name_of
 
 Loaded = tuple[object, ...]
-"""What an fpga_manager was loaded with, and which manager it was."""
+"""What an fpga_manager was loaded with, and the identity of the manager."""
 
 
 @dataclass(slots=True)
 class _Engine:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    held: Held | None = None
+    leftover: Leftover | None = None
     loaded: dict[str, Loaded] = field(default_factory=dict)
 
 
 class Engines:
-    """All engines of the machine that were ever programmed. Every method may be called from any thread."""
+    """The engines that were ever programmed. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._engines: dict[str, _Engine] = {}
 
     @contextmanager
-    def alone(self, engine: str, patience: float) -> Iterator[None]:
-        """No other thread or process programs through this engine meanwhile.
+    def locked(self, engine: str, patience: float) -> Iterator[None]:
+        """Locks an engine, so that no other thread or process programs through it.
 
         Raises:
-            AllocationError: somebody does, and did so for ``patience`` seconds; or a process that was killed
-                is still held by the kernel.
+            AllocationError: it stays locked for ``patience`` seconds, or a killed process still uses it.
         """
         mine = self._engine(engine)
         if not mine.lock.acquire(timeout=max(0.0, patience)):
             raise AllocationError("its FPGA is being programmed for another container")
         try:
-            if mine.held is not None and not mine.held.is_gone:
-                raise AllocationError(
-                    "an earlier programming hangs in the kernel: nothing is done until it ends"
-                )
+            if mine.leftover is not None and not mine.leftover.is_gone:
+                raise AllocationError("an earlier programming hangs in the kernel, and must end first")
             yield
         finally:
             mine.lock.release()
 
-    def hangs(self, engine: str, held: Held) -> None:
-        """A process that programs cannot be ended: the engine is taken until it has gone."""
-        self._engine(engine).held = held
+    def block(self, engine: str, leftover: Leftover) -> None:
+        """Blocks the engine until a process that could not be killed has ended."""
+        self._engine(engine).leftover = leftover
 
     def loaded(self, engine: str, device: str) -> Loaded | None:
-        """What a device was last loaded with; ``None`` if unknown. For a caller that has it exclusively."""
+        """What a device was last loaded with; ``None`` if unknown. The engine must be locked."""
         return self._engine(engine).loaded.get(device)
 
     def forget(self, engine: str, device: str = "") -> None:
-        """What that device holds, or every one of this engine, is not known any longer."""
+        """Forgets what a device was loaded with, or every device of this engine."""
         loaded = self._engine(engine).loaded
         if device:
             loaded.pop(device, None)
@@ -83,7 +80,7 @@ class Engines:
             loaded.clear()
 
     def remember(self, engine: str, device: str, what: Loaded) -> None:
-        """A device was loaded with this."""
+        """Records what a device was loaded with."""
         self._engine(engine).loaded[device] = what
 
     def _engine(self, engine: str) -> _Engine:
@@ -92,22 +89,22 @@ class Engines:
 
 
 ENGINES: Engines = Engines()
-"""Those of this process."""
+"""The engines of this process."""
 
 
 COMMAND: Sequence[str] = tuple(process.python(Path(__file__).with_name("child.py"), packages=False))
 """The program that opens the device nodes."""
 
 Request = Mapping[str, Any]
-"""What :mod:`.child` reads."""
+"""The request that :mod:`.child` reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How it went: ``step`` is the one that failed, empty when all is done.
+    """The result of programming: ``step`` is the step that failed, empty on success.
 
-    Beside those of the child there are ``start``, ``time`` and ``crash``, with ``text`` for the details.
-    ``status`` has the driver's bits for an error of the hardware (OPAE only).
+    In addition to the steps of the child there are ``start``, ``time`` and ``crash``, with details in
+    ``text``. ``status`` has the driver's bits for a hardware error (OPAE only).
     """
 
     step: str = ""
@@ -116,8 +113,8 @@ class Verdict:
     text: str = ""
 
 
-class Held(Protocol):
-    """A killed process that a call into the kernel holds: :class:`devhost.backend.process.Leftover`."""
+class Leftover(Protocol):
+    """A killed process that hangs in a system call: :class:`devhost.backend.process.Leftover`."""
 
     @property
     def is_gone(self) -> bool:
@@ -125,11 +122,11 @@ class Held(Protocol):
 
 
 class Unkillable(Exception):
-    """A call into the kernel holds the process, which was killed."""
+    """The process was killed, but hangs in a system call."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, leftover: Leftover) -> None:
         super().__init__("the process does not end")
-        self.held = held
+        self.leftover = leftover
 
 
 class Run(Protocol):
@@ -148,18 +145,18 @@ def run(
     grace: float = process.GRACE,
     kill: process.Kill = process.kill_group,
 ) -> Verdict:
-    """Runs the program with one request. Blocks for ``patience`` and ``grace`` seconds at most.
+    """Runs the program with one request. Blocks at most for ``patience`` and ``grace`` seconds.
 
     Args:
-        request: what it is to do.
-        descriptors: open files that it needs.
+        request: what to do.
+        descriptors: open files to pass on.
         patience: seconds that it may take.
         command: the program.
-        grace: seconds for it to end once it was killed.
+        grace: seconds that it may take to end after it was killed.
         kill: kills it.
 
     Raises:
-        Unkillable: it did not answer within ``patience`` seconds, and cannot be ended.
+        Unkillable: it did not answer within ``patience`` seconds, and does not end.
     """
     try:
         result = process.run(
@@ -167,7 +164,7 @@ def run(
             deadline=patience,
             stdin=json.dumps(request).encode(),
             descriptors=descriptors,
-            name="the process that programs",
+            name="the programming process",
             grace=grace,
             kill=kill,
         )
@@ -180,57 +177,57 @@ def run(
     except process.ProcessError as error:
         return Verdict("crash", text=error.message)
     if result.status:
-        return Verdict("crash", text=_last_words(result.status, result.errors))
+        return Verdict("crash", text=_cause(result.status, result.errors))
     return judge(result.output)
 
 
 def judge(output: bytes) -> Verdict:
-    """The verdict in what the child wrote; anything but one line of JSON is a crash."""
+    """The verdict in the output of the child; invalid output counts as a crash."""
     try:
         answer = json.loads(output)
         return Verdict(str(answer.get("step", "")), int(answer.get("errno", 0)), int(answer.get("status", 0)))
     except (ValueError, AttributeError, TypeError):
-        return Verdict("crash", text="it answered nothing that can be read")
+        return Verdict("crash", text="its answer cannot be parsed")
 
 
-def _last_words(status: int, complaint: bytes) -> str:
+def _cause(status: int, stderr: bytes) -> str:
     if status < 0:
         return f"signal {signal.Signals(-status).name}"
-    lines = complaint.decode(errors="replace").strip().splitlines()
+    lines = stderr.decode(errors="replace").strip().splitlines()
     return lines[-1].strip()[:200] if lines else f"status {status}"
 
 
-_PRIVILEGED = "the container of devhost may not, it must be privileged for this"
+_PRIVILEGED = "the container of devhost must be privileged"
 
 _NODE = {
     errno.EBUSY: "another program has its management engine open",
-    errno.EPERM: f"opening its management engine is not permitted: {_PRIVILEGED}",
-    errno.EACCES: f"opening its management engine is not permitted: {_PRIVILEGED}",
+    errno.EPERM: f"cannot open its management engine: permission denied ({_PRIVILEGED})",
+    errno.EACCES: f"cannot open its management engine: permission denied ({_PRIVILEGED})",
     errno.ENOENT: "its management engine is gone",
     errno.ENODEV: "its management engine is gone",
     errno.ENXIO: "its management engine is gone",
 }
 
 _PROGRAM_ERRORS = {
-    errno.EBUSY: "the FPGA is busy: somebody else programs it or uses the region",
-    errno.EINVAL: "the driver refuses the request: it has no such port, or takes no such image",
+    errno.EBUSY: "the FPGA is busy: another process programs it or uses the region",
+    errno.EINVAL: "the driver refuses the request: the port does not exist, or the image does not fit",
     errno.ETIMEDOUT: "the FPGA did not finish in time",
     errno.EIO: "the FPGA reports an error",
-    errno.EPERM: f"the driver does not permit it: {_PRIVILEGED}",
-    errno.EACCES: f"the driver does not permit it: {_PRIVILEGED}",
+    errno.EPERM: f"the driver refuses the request: permission denied ({_PRIVILEGED})",
+    errno.EACCES: f"the driver refuses the request: permission denied ({_PRIVILEGED})",
     errno.ENOENT: "the device is gone",
     errno.ENODEV: "the device is gone, or its driver cannot program",
     errno.ENXIO: "the device is gone",
     errno.ENOTTY: "the driver does not know the request",
     errno.EFAULT: "the file became shorter while it was read",
-    errno.ENOMEM: "the kernel has no memory for the image",
+    errno.ENOMEM: "the kernel has not enough memory for the image",
 }
 
 _WRITE = _PROGRAM_ERRORS | {
     errno.ENOENT: "the kernel's firmware loader did not find the file, or the device is gone",
     errno.EROFS: "/sys is mounted read-only for devhost",
-    errno.EPERM: f"writing to /sys is not permitted: {_PRIVILEGED}",
-    errno.EACCES: f"writing to /sys is not permitted: {_PRIVILEGED}",
+    errno.EPERM: f"cannot write to /sys: permission denied ({_PRIVILEGED})",
+    errno.EACCES: f"cannot write to /sys: permission denied ({_PRIVILEGED})",
     errno.EINVAL: "the driver refuses the image",
 }
 
@@ -250,28 +247,30 @@ def why(verdict: Verdict, detail: str = "") -> str:
     """Why programming failed, as the end of a sentence.
 
     Args:
-        detail: what the kernel says of the last error elsewhere.
+        detail: what the FPGA manager reports about the last error.
     """
     match verdict.step:
         case "file":
-            return _system(verdict.errno, {}) if verdict.errno else "the file was changed meanwhile"
+            return _system(verdict.errno, {}) if verdict.errno else "the file changed meanwhile"
         case "node":
-            return _system(verdict.errno, _NODE) if verdict.errno else "its node is another device's by now"
+            return (
+                _system(verdict.errno, _NODE) if verdict.errno else "its node now belongs to another device"
+            )
         case "program":
             return _with(_system(verdict.errno, _PROGRAM_ERRORS), bits(verdict.status) or detail)
         case "flags" | "firmware":
             return _with(_system(verdict.errno, _WRITE), detail)
         case "start":
-            return f"the process for it cannot be started: {os.strerror(verdict.errno)}"
+            return f"the programming process cannot be started: {os.strerror(verdict.errno)}"
         case "time":
-            return "it took too long, and the process for it was ended"
+            return "it took too long, and the programming process was killed"
     if verdict.text == "signal SIGBUS":
         return _PROGRAM_ERRORS[errno.EFAULT]
-    return f"the process for it ended unexpectedly: {verdict.text}"
+    return f"the programming process ended unexpectedly: {verdict.text}"
 
 
 def bits(status: int) -> str:
-    """What the OPAE driver's status says, joined by commas; empty for none."""
+    """The errors in the OPAE driver's status, separated by commas; empty for none."""
     return ", ".join(text for bit, text in enumerate(_BITS) if text and status >> bit & 1)
 
 
@@ -284,22 +283,18 @@ def _with(text: str, detail: str) -> str:
 
 
 FIRST = 0.02
-"""Seconds before an id that was busy is read for the second time; then twice as many, and so on."""
+"""Seconds until a busy id is read again; the pause doubles each time."""
 
 CAP = 0.5
-"""The most of these seconds."""
+"""The longest pause in seconds."""
 
 SPREAD = 0.5
-"""The part of each pause that is drawn by lot, so that containers that wait together do not read together."""
-
-
-Read = Callable[[Sysfs, str], Reading]
-"""Reads a file of a driver: :func:`devhost_fpga.model.read`."""
+"""Random part of each pause, so that waiting containers do not read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Where time comes from; tests have their own."""
+    """The source of time, sleep and random numbers."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -307,20 +302,19 @@ class Clock:
 
 
 def settled(
-    sysfs: Sysfs,
+    sysfs: FpgaSysfs,
     function: str,
     until: float,
     clock: Clock,
     is_stuck: Callable[[], object] = bool,
-    read: Read = read,
 ) -> Reading:
-    """The AFU id of a port, once it can be read; as it is at ``until`` if it is busy for so long.
+    """The AFU id of a port when it is no longer busy, or the last reading at ``until``.
 
     The drivers answer EBUSY while the port is disabled (``afu_id_show`` in drivers/fpga/dfl-afu-main.c).
-    ``is_stuck`` tells that waiting is in vain.
+    ``is_stuck`` is whether waiting is useless.
     """
     pause = FIRST
-    while (found := read(sysfs, f"{function}/afu_id")).is_busy and not is_stuck():
+    while (found := sysfs.reading(f"{function}/afu_id")).is_busy and not is_stuck():
         left = until - clock.now()
         if left <= 0:
             break
@@ -329,8 +323,8 @@ def settled(
     return found
 
 
-def manager_of(sysfs: Sysfs, engine: str) -> Manager:
-    """What the fpga_manager of a management engine says; nothing if there is none."""
+def manager_of(sysfs: FpgaSysfs, engine: str) -> Manager:
+    """The state of the fpga_manager of a management engine; empty if there is none."""
     for name in sysfs.names(engine):
         if name.startswith("dfl-fme-mgr"):
             for one in sysfs.names(f"{engine}/{name}/fpga_manager"):
@@ -342,31 +336,31 @@ _OPERATING = "operating"
 
 
 def label(slot: Slot) -> str:
-    """How a user knows a slot."""
+    """The name of a slot for users."""
     return slot.engine.rpartition("/")[2] if slot.interface is Interface.FIRMWARE else f"port {slot.port}"
 
 
 class Loader:
-    """Has images loaded, by a process of its own.
+    """Loads images through a separate process.
 
     Args:
-        engines: where it is noted what was loaded, and what hangs.
-        run: runs that process.
+        engines: keeps what was loaded, and which engines are blocked.
+        run: runs the process.
     """
 
-    def __init__(self, sysfs: Sysfs, engines: Engines, run: Run) -> None:
+    def __init__(self, sysfs: FpgaSysfs, engines: Engines, run: Run) -> None:
         self._sysfs = sysfs
         self._engines = engines
         self._run = run
 
     def load(self, device: str, slot: Slot, program: Program, image: Bitstream, patience: float) -> None:
-        """Loads an image. Blocks for ``patience`` seconds, and for ending a process after that.
+        """Loads an image. Blocks for ``patience`` seconds, and until a process is killed after that.
 
         Args:
             device: the id of the device that the slot belongs to.
 
         Raises:
-            AllocationError: it is not loaded, or that is unknown.
+            AllocationError: the image is not loaded, or it is unknown whether it is.
         """
         if slot.interface is Interface.FIRMWARE:
             self._load_named(device, slot, program, image, patience)
@@ -374,7 +368,7 @@ class Loader:
             self._carry_out(slot, self._port_request(slot, image), patience, (image.descriptor,))
 
     def is_loaded(self, device: str, slot: Slot, program: Program, image: Bitstream) -> bool:
-        """Whether devhost itself loaded this file through an fpga_manager, and nothing since: no id tells."""
+        """Whether devhost itself last loaded this file through an fpga_manager, which shows no id."""
         is_ours = self._engines.loaded(slot.engine, device) == self._loaded(slot, program, image)
         return is_ours and self._manager(slot).state == _OPERATING
 
@@ -383,7 +377,7 @@ class Loader:
     ) -> None:
         has_flags = self._sysfs.exists(f"{slot.engine}/flags")
         if program.partial and not has_flags:
-            raise AllocationError("its kernel takes whole images only: remove `partial`")
+            raise AllocationError("its kernel accepts only whole images (remove `partial`)")
         request = {
             "do": "firmware",
             "manager": self._sysfs.prefix + slot.engine,
@@ -397,7 +391,7 @@ class Loader:
             more = f" ({found.status})" if found.status else ""
             raise AllocationError(f"it was programmed, but its state is {found.state or 'unknown'!r}{more}")
         if identity_at(self._sysfs.prefix + image.path) != image.identity:
-            raise AllocationError("the file was changed meanwhile")  # the kernel opened it by its name
+            raise AllocationError("the file changed meanwhile")  # the kernel opened it by name
         self._engines.remember(slot.engine, device, self._loaded(slot, program, image))
 
     def _port_request(self, slot: Slot, image: Bitstream) -> Request:
@@ -422,9 +416,9 @@ class Loader:
         try:
             verdict = self._run(request, descriptors, patience)
         except Unkillable as unkillable:
-            self._engines.hangs(slot.engine, unkillable.held)
+            self._engines.block(slot.engine, unkillable.leftover)
             raise AllocationError(
-                "it took too long and cannot be stopped; nothing more is programmed until the kernel lets go"
+                "it took too long and cannot be stopped; its engine is blocked until the process ends"
             ) from unkillable
         if verdict.step:
             raise AllocationError(why(verdict, self._manager(slot).status))
@@ -435,5 +429,5 @@ class Loader:
         return manager_of(self._sysfs, slot.engine)
 
     def _loaded(self, slot: Slot, program: Program, image: Bitstream) -> Loaded:
-        # with its inode, for another manager that takes this name later
+        # includes the inode, since another manager may have this name later
         return (*identity(self._sysfs, slot.engine), image.identity, program.partial)

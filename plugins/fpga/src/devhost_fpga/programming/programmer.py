@@ -1,54 +1,59 @@
-"""When a region is programmed, when nothing is done, and when it is refused."""
+"""Decides when a region is programmed, and when that is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from logging import Logger
-from pathlib import Path
 
 from devhost.backend import AllocationError
-from devhost.backend.sysfs import Sysfs
 from devhost_fpga.manager_state import REBIND
-from devhost_fpga.model import Interface, Kind, Slot, Unit, read
+from devhost_fpga.model import FpgaSysfs, Interface, Kind, Slot, Unit
 from devhost_fpga.options import Program
 
+from . import loader
 from .bitstream import Bitstream, name_of, opened
-from .loader import ENGINES, Clock, Engines, Loader, Read, Run, label, manager_of, run, settled
+from .loader import ENGINES, Clock, Engines, Loader, Run, label, manager_of, settled
 
 
 def check_slots(unit: Unit, program: Program) -> None:
-    """Refuses a device that nothing can be programmed into, whatever the file.
+    """Refuses a device that cannot be programmed with any file.
 
     Raises:
-        AllocationError: always for as long as the device is what it is.
+        AllocationError: the device cannot be programmed.
     """
     if not unit.slots and unit.device.attributes.get("kind") == Kind.CARD:
-        raise AllocationError("XRT programs this device itself, from within the container: remove `program`")
+        raise AllocationError("XRT programs this device from the container (remove `program`)")
     if not unit.slots:
-        raise AllocationError("the kernel gives no way to program this device: remove `program`")
+        raise AllocationError("the kernel has no interface to program this device (remove `program`)")
     for slot in unit.slots:
         if not slot.engine:
-            raise AllocationError(f"what programs {label(slot)} is out of sight: it is a virtual function's")
+            raise AllocationError(
+                f"the management engine of {label(slot)} is not visible: a virtual function has this port"
+            )
         if program.afu_id and not slot.function:
-            raise AllocationError(f"the kernel tells no AFU id of {label(slot)}: remove `afuId`")
+            raise AllocationError(f"the kernel shows no AFU id of {label(slot)} (remove `afuId`)")
         if slot.interface is not Interface.FIRMWARE and not slot.function:
-            raise AllocationError(f"nothing shows the AFU id of {label(slot)}, so nothing could be verified")
+            raise AllocationError(
+                f"the kernel shows no AFU id of {label(slot)}, so programming cannot be verified"
+            )
 
 
-def check_fit(sysfs: Sysfs, unit: Unit, image: Bitstream) -> None:
-    """Refuses a file that is not for a device.
+def check_fit(sysfs: FpgaSysfs, unit: Unit, image: Bitstream) -> None:
+    """Refuses a file that does not fit a device.
 
     Raises:
-        AllocationError: the text says what differs.
+        AllocationError: with the difference.
     """
     for slot in unit.slots:
         if slot.interface is Interface.FIRMWARE:
             if image.is_gbs:
-                raise AllocationError("a GBS file is for DFL and OPAE cards, this device takes raw images")
+                raise AllocationError(
+                    "a GBS file is for DFL and OPAE cards, but this device needs a raw image"
+                )
             name_of(sysfs, image.path)
         elif not (image.interface_id and image.afu_id):
-            raise AllocationError("it is a raw image, so the resource must say `interfaceId` and `afuId`")
+            raise AllocationError("it is a raw image, so the resource must set `interfaceId` and `afuId`")
         _check_interface(slot, image)
 
 
@@ -57,30 +62,32 @@ def _check_interface(slot: Slot, image: Bitstream) -> None:
         return
     if not slot.interface_id:
         raise AllocationError(
-            f"the file is for interface {image.interface_id}, and that of {label(slot)} is not known"
+            f"the file is for interface {image.interface_id}, but that of {label(slot)} is unknown"
         )
     raise AllocationError(
-        f"the file is for interface {image.interface_id}, and {label(slot)} has {slot.interface_id}"
+        f"the file is for interface {image.interface_id}, but {label(slot)} has {slot.interface_id}"
     )
 
 
 def check_holders(
     unit: Unit, own: frozenset[str], held: frozenset[str] | None, beside: Iterable[Unit] = ()
 ) -> None:
-    """Refuses while another container holds any part of the same FPGA.
+    """Refuses to program while another container holds a part of the same FPGA.
 
-    What is the same FPGA is told by the claims: ``fpga:<which>`` is the whole, ``fpga:<which>/…`` a part.
+    Claims identify the FPGA: ``fpga:<name>`` is the whole, ``fpga:<name>/…`` a part.
 
     Args:
         own: claims of all devices that the container has.
-        held: those of all containers; ``None`` while they are not known.
-        beside: other devices that the image concerns, whatever they claim.
+        held: claims of all containers; ``None`` while they are not known.
+        beside: other devices that the image affects.
 
     Raises:
-        AllocationError: another process does, or might.
+        AllocationError: another container holds a part, or it is unknown.
     """
     if held is None:
-        raise AllocationError("which containers use its FPGA is not yet known; it is programmed once it is")
+        raise AllocationError(
+            "it is not yet known which containers use its FPGA; the container starts once it is"
+        )
     wholes = {claim.partition("/")[0] for claim in unit.device.claims if claim.startswith("fpga:")}
     theirs = held - own
     for claim in sorted(theirs):
@@ -93,55 +100,52 @@ def check_holders(
 
 
 PATIENCE = 20.0
-"""Seconds for all that one container waits for; the core gives PreStartContainer 25."""
+"""Seconds for one container; the core gives PreStartContainer 25."""
 
 MARGIN = 1.0
-"""Seconds that must be left to begin with one more port, and that are kept to read its id afterwards."""
+"""Seconds that must be left before another port is programmed, and that are reserved to read its id."""
 
 
 class Programmer:
-    """Programs what resources say. Every method may be called from any thread.
+    """Programs bitstreams. Every method may be called from any thread.
 
     Args:
-        root: what stands for ``/``.
+        sysfs: the tree to read.
         held: what containers use, see :meth:`devhost.backend.Context.held`.
-        log: gets what was programmed.
-        units: all that exist: a whole image concerns every device of the same FPGA.
-        run: runs the process that programs.
-        engines: what goes on with them.
-        clock: time.
-        patience: seconds for all that one container waits for.
-        read: reads a file of a driver.
+        log: logs what was programmed.
+        units: all units: a whole image affects every device of the same FPGA.
+        run: runs the programming process; :func:`.loader.run` by default.
+        engines: the state of engines.
+        clock: the source of time.
+        patience: seconds for one container.
     """
 
     def __init__(
         self,
-        root: Path,
+        sysfs: FpgaSysfs,
         held: Callable[[], frozenset[str] | None],
         log: Logger,
         *,
         units: Callable[[], Iterable[Unit]] = tuple,
-        run: Run = run,
+        run: Run | None = None,
         engines: Engines = ENGINES,
         clock: Clock | None = None,
         patience: float = PATIENCE,
-        read: Read = read,
     ) -> None:
-        self._sysfs = Sysfs(root)
+        self._sysfs = sysfs
         self._held = held
         self._log = log
         self._units = units
         self._engines = engines
         self._clock = clock or Clock()
         self._patience = patience
-        self._read = read
-        self._loader = Loader(self._sysfs, engines, run)
+        self._loader = Loader(sysfs, engines, run or loader.run)
 
     def check(self, unit: Unit, program: Program) -> None:
-        """Refuses what can never work, before the container gets the device.
+        """Refuses a device or file that can never work, before the container gets the device.
 
         Raises:
-            AllocationError: the device cannot be programmed at all, or not with this file.
+            AllocationError: the device cannot be programmed, or not with this file.
         """
         with _about(unit, program):
             check_slots(unit, program)
@@ -149,15 +153,15 @@ class Programmer:
                 check_fit(self._sysfs, unit, image)
 
     def program(self, units: Sequence[Unit], program: Program) -> None:
-        """Sees to it that the devices of one container hold the file, and does nothing where they do.
+        """Programs the file into the devices of one container, except those that already have it.
 
-        Blocks for ``patience`` seconds and a little more at most.
+        Blocks for little more than ``patience`` seconds.
 
         Args:
-            units: all that the container has of the resource.
+            units: all devices of the resource that the container has.
 
         Raises:
-            AllocationError: a device does not hold it; the text says which of its ports do.
+            AllocationError: a device could not be programmed; the message names its programmed ports.
         """
         until = self._clock.now() + self._patience
         own = frozenset(claim for unit in units for claim in unit.device.claims)
@@ -165,13 +169,13 @@ class Programmer:
             with _about(unit, program):
                 check_slots(unit, program)
                 for engine in dict.fromkeys(slot.engine for slot in unit.slots):
-                    with self._engines.alone(engine, until - self._clock.now()):
-                        self._see_to(unit, engine, program, own, until)
+                    with self._engines.locked(engine, until - self._clock.now()):
+                        self._program(unit, engine, program, own, until)
 
-    def _see_to(self, unit: Unit, engine: str, program: Program, own: frozenset[str], until: float) -> None:
+    def _program(self, unit: Unit, engine: str, program: Program, own: frozenset[str], until: float) -> None:
         slots = [slot for slot in unit.slots if slot.engine == engine]
         if program.afu_id and all(self._shown(slot, until) == program.afu_id for slot in slots):
-            return  # the file is not even needed
+            return  # without opening the file
         with opened(self._sysfs.prefix, program) as image:
             check_fit(self._sysfs, unit, image)
             missing = [slot for slot in slots if not self._holds(unit, slot, program, image, until)]
@@ -188,17 +192,19 @@ class Programmer:
     def _fill(self, unit: Unit, slot: Slot, program: Program, image: Bitstream, until: float) -> None:
         left = until - self._clock.now() - MARGIN
         if left < MARGIN:
-            raise AllocationError("there is no time left; it goes on when the container is started again")
+            raise AllocationError(
+                "there is no time left; programming continues when the container starts again"
+            )
         self._loader.load(unit.device.id, slot, program, image, left)
         if slot.function:
-            found = settled(self._sysfs, slot.function, until, self._clock, read=self._read)
+            found = settled(self._sysfs, slot.function, until, self._clock)
             if flaw := found.flaw("its AFU id"):
                 raise AllocationError(f"it was programmed, but {flaw}")
             if found.id != image.afu_id:
                 raise AllocationError(
                     f"it was programmed, but its AFU id is {found.id} instead of {image.afu_id}"
                 )
-        self._log.info("%s of %s programmed with %s", label(slot), slot.engine, image.path)
+        self._log.info("programmed %s of %s with %s", label(slot), slot.engine, image.path)
 
     def _holds(self, unit: Unit, slot: Slot, program: Program, image: Bitstream, until: float) -> bool:
         if slot.function:
@@ -206,25 +212,23 @@ class Programmer:
         return self._loader.is_loaded(unit.device.id, slot, program, image)
 
     def _beside(self, slot: Slot, program: Program) -> list[Unit]:
-        """The devices that an image for this slot concerns too."""
+        """All devices that an image for this slot affects."""
         if program.partial:
             return []
         return [unit for unit in self._units() if any(one.engine == slot.engine for one in unit.slots)]
 
     def _shown(self, slot: Slot, until: float) -> str:
-        """The id of what a slot holds, empty where it shows none.
+        """The AFU id of a slot; empty if it shows none.
 
         Raises:
-            AllocationError: it was busy all the time, or will be for ever.
+            AllocationError: it stayed busy, or will never recover.
         """
-        found = settled(
-            self._sysfs, slot.function, until - MARGIN, self._clock, lambda: self._stuck(slot), self._read
-        )
+        found = settled(self._sysfs, slot.function, until - MARGIN, self._clock, lambda: self._stuck(slot))
         if found.is_busy:
             if stuck := self._stuck(slot):
                 raise AllocationError(f"{label(slot)}: {stuck}")
             raise AllocationError(
-                f"{label(slot)} is being reconfigured, and was so for too long; if that lasts, {REBIND}"
+                f"{label(slot)} has been busy with programming for too long; if that continues, {REBIND}"
             )
         return found.id
 
@@ -234,7 +238,7 @@ class Programmer:
 
 @contextmanager
 def _about(unit: Unit, program: Program) -> Iterator[None]:
-    """Says of what it was that something was refused."""
+    """Adds the device and the file to errors."""
     try:
         yield
     except AllocationError as error:

@@ -1,1 +1,1 @@
-"""Configurations of the NVIDIA device plugin and of the GPU operator."""
+"""Converts configurations of the NVIDIA device plugin and of the GPU operator."""

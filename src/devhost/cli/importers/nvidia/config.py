@@ -1,4 +1,4 @@
-"""The configuration file of NVIDIA's device plugin: what may stand in it, as its version v1 has it."""
+"""The fields of the NVIDIA device plugin's configuration file, version v1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
 
 def full_name(name: str) -> str:
-    """A resource's name with the plugin's domain, which may be left out in its file."""
+    """A resource's name with the plugin's domain, which its file may omit."""
     return name if name.startswith(f"{DOMAIN}/") else f"{DOMAIN}/{name}"
 
 
@@ -51,14 +51,14 @@ class Plugin:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies, each once."""
+        """The strategies without duplicates."""
         given = self.device_list_strategy
         return tuple(dict.fromkeys((given,) if isinstance(given, str) else given)) or ("envvar",)
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureDiscovery:
-    """``flags.gfd``, for the program beside the plugin that labels nodes."""
+    """``flags.gfd``, for gpu-feature-discovery, the plugin's companion that labels nodes."""
 
     output_file: str = ""
     oneshot: Raw = option(None)
@@ -126,17 +126,17 @@ class Shared:
             raise OptionError(f"must be all, a number or a list, not {node}", key="devices")
         for n, one in enumerate(node.items if isinstance(node, Items) else ()):
             if not (isinstance(one, Scalar) and _is_device(one.text)):
-                raise OptionError("is no index, no MIG index and no UUID", key=f"devices[{n}]")
+                raise OptionError("is not an index, a MIG index or a UUID", key=f"devices[{n}]")
 
     @property
     def count(self) -> int:
-        """How many devices are shared; 0 where that is not said by number."""
+        """The number of devices to share; 0 if the file does not give a number."""
         node = self.devices
         return int(node.text) if isinstance(node, Scalar) and _NUMBER.fullmatch(node.text) else 0
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The devices that are shared; none where they are not listed."""
+        """The devices to share; empty if the file does not list any."""
         items = self.devices.items if isinstance(self.devices, Items) else ()
         return tuple(one.text for one in items if isinstance(one, Scalar))
 
@@ -163,7 +163,9 @@ class Sharing:
 
     def __post_init__(self) -> None:
         if self.time_slicing and self.mps:
-            raise OptionError("a GPU is shared either by timeSlicing or by mps", key="mps", hint="remove one")
+            raise OptionError(
+                "a GPU can be shared by timeSlicing or mps, not both", key="mps", hint="remove one"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +188,9 @@ class Config:
 
     @property
     def refuses_several(self) -> bool:
-        """Whether a container that asks for two shares is refused.
+        """Whether a container that requests two shares is refused.
 
-        With MPS it always is, whatever the key says (``ValidateRequest`` in the plugin's
+        With MPS it always is, regardless of the key (``ValidateRequest`` in the plugin's
         ``internal/rm/rm.go``).
         """
         slicing = self.sharing.time_slicing
@@ -196,7 +198,7 @@ class Config:
 
 
 def pruned(node: Node, wanted: Any, place: Place, remark: Callable[[Remark], None]) -> Node:
-    """The same without keys that the plugin does not know, at any depth; ``remark`` is told of each."""
+    """The document without unknown keys, at any depth. Calls ``remark`` for each of them."""
     kinds = [wanted, *typing.get_args(wanted)]
     kind = next((one for one in kinds if dataclasses.is_dataclass(one)), None)
     if kind is None:

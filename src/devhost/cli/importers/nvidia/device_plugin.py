@@ -1,8 +1,8 @@
-"""The configuration file of NVIDIA's device plugin → devhost.yaml.
+"""Converts the configuration file of the NVIDIA device plugin to devhost.yaml.
 
-Read are the file itself, a ConfigMap that holds one or several, and the values of Helm charts that install
-the plugin. What the plugin reads and then ignores (names by pattern, ``rename``, ``devices``) is left out
-with a remark, for pods ask for what it serves.
+The input is the file itself, a ConfigMap that contains one or more, or the values of Helm charts that install
+the plugin. Settings that the plugin reads but ignores (names by pattern, ``rename``, ``devices``) are omitted
+with a remark, because pods request what the plugin serves.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from .entries import Entries, Entry, Value
 from .values import CHOOSE, Values, found_in, of_container, others, read_config, read_values, settled
 
 CONFIG_KEY = "default"
-"""Which of several configurations in a ConfigMap the plugin's chart takes for a node without a label."""
+"""The configuration in a ConfigMap that the plugin's chart uses for a node without a label."""
 
 _VALUES = {
     "HelmRelease": ("spec", "values"),
     "HelmChart": ("spec", "valuesContent"),
     "HelmChartConfig": ("spec", "valuesContent"),
 }
-"""Objects of Flux and k3s that hold values of a chart."""
+"""Objects of Flux and k3s that contain values of a chart."""
 
 
 def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's configuration, a ConfigMap that holds it, or values of a chart, as YAML or JSON.
-        file_name: stands in the diagnostics.
-        key: which configuration, where there are several; the default of the chart, or :data:`CONFIG_KEY`, if
-            empty.
-        as_written: heeds what the plugin reads and ignores.
+        data: the plugin's configuration, a ConfigMap that contains it, or values of a chart, as YAML or JSON.
+        file_name: appears in the diagnostics.
+        key: the configuration to read if there are several; if empty, the chart's default or
+            :data:`CONFIG_KEY`.
+        as_written: apply settings that the plugin reads but ignores.
 
     Raises:
-        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
     diagnostics = Diagnostics(file_name)
     notes: list[str] = []
@@ -66,11 +66,11 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     started = [container for thing in found for container in containers(thing)]
     running = [one for one in started if _runs_it(one)]
     if len(running) > 1:
-        message = "several containers run NVIDIA's device plugin: here is the second"
-        running[1].place.diagnostics.fail(running[1].node.mark, message, "give it one of them")
+        message = "several containers run the NVIDIA device plugin; this is the second"
+        running[1].place.diagnostics.fail(running[1].node.mark, message, "give only one of them")
     if running:
         (plugin,) = running
-        # the chart's helper beside the plugin knows which configuration is the default
+        # the chart's sidecar of the plugin knows the default configuration
         default = next(filter(None, (one.variable("DEFAULT_CONFIG") for one in started)), "")
         node, place = _beside(plugin, found, key or default, notes)
         config_node = read_config(node, place, remarks.append)
@@ -84,28 +84,28 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     node, place, notes = read.config, read.place, [*notes, *read.notes]
     config = read_dataclass(node, Config, place)
     if config is WRONG or diagnostics.found:
-        for remark in remarks:  # they may be what is wrong
+        for remark in remarks:  # they may explain the error
             place.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
         raise (diagnostics if diagnostics.found else place.diagnostics).error()
     return "\n".join(_written(config, [*notes, *map(str, remarks)], as_written=as_written)) + "\n"
 
 
 def _runs_it(container: Container) -> bool:
-    """Whether it is NVIDIA's plugin, and no helper from the same image."""
+    """Whether it is the NVIDIA device plugin, not a helper from the same image."""
     image = container.image
     ours = "nvidia" in image and "k8s-device-plugin" in image
     return ours and container.program in ("", "nvidia-device-plugin")
 
 
 def _beside(container: Container, found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node, Place]:
-    """The configuration that a container reads beside its variables; an empty one where it reads none.
+    """The configuration file that a container reads; an empty one if it has only variables.
 
     Raises:
         ConfigError: it is not in the file.
     """
     for name, _ in container.variables():
         if name.startswith("DP_"):
-            notes.append(f"{name}: see {GUIDE} for the option that does the same.")
+            notes.append(f"{name}: see {GUIDE} for the equivalent option.")
     if any(one.kind == "ConfigMap" for one in found):
         return _document([one for one in found if one.kind == "ConfigMap"], key, notes)
     if container.variable("CONFIG_FILE") or any(flag.name == "config-file" for flag in container.flags()):
@@ -115,7 +115,7 @@ def _beside(container: Container, found: Sequence[Object], key: str, notes: list
 
 
 def _document(found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node, Place]:
-    """The document that holds the configuration or the values.
+    """The document that contains the configuration or the values.
 
     Raises:
         ConfigError: there is none.
@@ -141,15 +141,15 @@ def _document(found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node
 
 
 def _point_to_map(policy: Object, name: str, key: str) -> NoReturn:
-    """Says where the configuration is that the GPU operator's object only names."""
+    """Reports where to find the configuration that the GPU operator's object only names."""
     if name:
         which = f" --key {key}" if key else ""
         command = f"devhost import nvidia-device-plugin{which} -"
         hint = f"kubectl get configmap {name} -n NAMESPACE -o yaml | {command}"
-        message = f"{policy} holds no configuration, it names the ConfigMap {name}"
+        message = f"{policy} contains no configuration, it names the ConfigMap {name}"
     else:
         hint = f"see {GUIDE}"
-        message = f"{policy} holds no configuration, and names none under spec.devicePlugin.config"
+        message = f"{policy} contains no configuration, and names none under spec.devicePlugin.config"
     policy.place.diagnostics.fail(policy.node.mark, message, hint)
 
 
@@ -157,9 +157,9 @@ def _written(config: Config, remarks: Sequence[str], *, as_written: bool) -> Ite
     notes: list[str] = []
     options = dict(_options(config, notes))
     entries = list(Entries(config, as_written=as_written).all(notes))
-    yield "# Made from a configuration of NVIDIA's device plugin. What differs there:"
-    yield "# - a GPU that turned Unhealthy stays so until a restart; here it returns when it is well;"
-    yield "# - GPUs and MIG instances that come, go or change need a restart; here they do not."
+    yield "# Converted from a configuration of the NVIDIA device plugin. Differences:"
+    yield "# - with devhost an Unhealthy GPU becomes Healthy again, with the plugin only after a restart;"
+    yield "# - devhost follows changes of GPUs and MIG instances, the plugin needs a restart."
     for note in [*remarks, *notes]:
         yield f"# {one_line(note)}"
     yield "version: 1"
@@ -172,7 +172,7 @@ def _written(config: Config, remarks: Sequence[str], *, as_written: bool) -> Ite
     if (discovery := config.flags.gfd) is not None:
         directory = str(PurePosixPath(discovery.output_file or LABEL_DIRECTORY / "gfd").parent)
         elsewhere = "" if directory == str(LABEL_DIRECTORY) else f", directory: {text(directory)}"
-        yield "# The labels of gpu-feature-discovery: remove that program, or both will write them."
+        yield "# The labels of gpu-feature-discovery: remove that program, or both write them."
         yield f"labels: {{write: true{elsewhere}}}"
         yield ""
     yield "resources:"
@@ -181,7 +181,7 @@ def _written(config: Config, remarks: Sequence[str], *, as_written: bool) -> Ite
 
 
 def _options(config: Config, notes: list[str]) -> Iterator[tuple[str, Value]]:
-    """The options of the backend; ``notes`` hears what has no place among them."""
+    """The options of the backend. Adds to ``notes`` what they cannot express."""
     flags, plugin = config.flags, config.flags.plugin
     strategies = _strategies(config, notes)
     if flags.nvidia_driver_root not in ("", "/"):
@@ -204,9 +204,7 @@ def _options(config: Config, notes: list[str]) -> Iterator[tuple[str, Value]]:
     if config.imex.channel_IDs:
         yield "imexChannelIDs", config.imex.channel_IDs
         if config.imex.required:
-            notes.append(
-                "imex.required has no place here: a container gets those channels that its node has."
-            )
+            notes.append("imex.required is omitted: a container gets the channels that its node has.")
     notes += _without_place(config)
 
 
@@ -216,13 +214,17 @@ def _strategies(config: Config, notes: list[str]) -> list[str]:
     for_cdi = [one for one in plugin.strategies if one.startswith("cdi-")]
     if {"envvar", "volume-mounts"} <= set(found):
         found.remove("envvar")
-        notes.append("deviceListStrategy: beside volume-mounts envvar has no effect there; it is left out.")
+        notes.append(
+            "deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted."
+        )
     if plugin.pass_device_specs and found:
         found.append("device-specs")
     elif plugin.pass_device_specs:
-        notes.append("passDeviceSpecs: the plugin ignores it with CDI alone, and so does this.")
+        notes.append("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
     if for_cdi and "cdi-cri" not in for_cdi:
-        notes.append("cdi-annotations: the names stand in a field of their own, as with cdi-cri.")
+        notes.append(
+            "cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri."
+        )
     return [*found, "cdi"] if for_cdi else found
 
 
@@ -230,18 +232,18 @@ def _without_place(config: Config) -> Iterator[str]:
     flags, plugin = config.flags, config.flags.plugin
     if config.sharing.mps:
         yield (
-            "sharing.mps: devhost starts no MPS server, it gives containers those of the plugin's "
-            "mps-control-daemon: keep that."
+            "sharing.mps: devhost does not start MPS servers, it uses those of the plugin's "
+            "mps-control-daemon: keep it running."
         )
     if not flags.fail_on_init_error:
-        yield "failOnInitError has no place here: GPUs that cannot be used are tried again until they can."
+        yield "failOnInitError is omitted: devhost retries GPUs that cannot be used."
     if flags.device_discovery_strategy not in ("auto", "nvml"):
         strategy = flags.device_discovery_strategy
-        yield f"deviceDiscoveryStrategy {strategy}: only GPUs that are on PCI are served."
+        yield f"deviceDiscoveryStrategy {strategy}: devhost serves only PCI GPUs."
     if plugin.container_driver_root:
-        yield "containerDriverRoot has no place here: devhost looks below its --root for driverRoot."
+        yield "containerDriverRoot is omitted: devhost resolves driverRoot below its --root."
     if plugin.cdi_annotation_prefix:
-        yield "cdiAnnotationPrefix has no place here: CDI names are not given as annotations."
+        yield "cdiAnnotationPrefix is omitted: devhost does not pass CDI names as annotations."
 
 
 def _entry(entry: Entry) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The resources that a configuration of NVIDIA's device plugin comes down to, as entries of ours."""
+"""The resources of an NVIDIA device plugin configuration, as entries of devhost.yaml."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from .config import DOMAIN, GPU, Config, Pattern, Shared, full_name
 
-IGNORED = "the plugin ignores it, and so does this; --as-written does not."
-"""What is said of keys that it reads and does not heed."""
+IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
+"""The remark for keys that the plugin reads but ignores."""
 
 Value = str | int | bool | Sequence[str] | Sequence[int]
 Where = dict[str, Value]
@@ -16,20 +16,23 @@ Where = dict[str, Value]
 _MIG = f"{DOMAIN}/mig-"
 
 _MPS_ROOT = "/run/nvidia/mps"
-"""Where the plugin's chart has the files of MPS."""
+"""The directory for the files of MPS in the plugin's chart."""
 
 _BY_STRATEGY = {
-    "none": "A GPU that is cut into MIG instances is offered as a whole there; here it is not.",
-    "single": "Whole GPUs beside instances, or several profiles, are an error there; here all are alike.",
+    "none": "The plugin offers a GPU with MIG instances as a whole; devhost does not.",
+    "single": (
+        "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers all "
+        "of them."
+    ),
 }
-"""What is to be said of the GPUs themselves with some values of ``migStrategy``."""
+"""Remarks on whole GPUs, by value of ``migStrategy``."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """One entry under ``resources`` of the result; ``no`` is refused, ``overrides`` are other replicas.
+    """One entry under ``resources`` of the result. ``no`` excludes devices, ``overrides`` are other replicas.
 
-    ``most`` is how many a container may ask for; ``None`` for any number.
+    ``most`` is the maximum that a container may request; ``None`` for any number.
     """
 
     name: str
@@ -47,7 +50,7 @@ class Entries:
     """The entries for one configuration.
 
     Args:
-        as_written: heeds what the plugin reads and ignores.
+        as_written: apply settings that the plugin reads but ignores.
     """
 
     def __init__(self, config: Config, *, as_written: bool) -> None:
@@ -66,7 +69,7 @@ class Entries:
         self._served: set[str] = set()
 
     def all(self, notes: list[str]) -> Iterator[Entry]:
-        """The entries in order; ``notes`` hears what has no place among them."""
+        """The entries in order. Adds to ``notes`` what they cannot express."""
         given, strategy = self._config.resources, self._config.flags.mig_strategy
         if (given.gpus or given.mig) and not self._as_written:
             notes.append(f"resources: names by pattern: {IGNORED}")
@@ -75,13 +78,13 @@ class Entries:
         for name, blocks in _grouped(patterns, where, "product", notes):
             remarks = [_BY_STRATEGY[strategy]] if strategy in _BY_STRATEGY else []
             for entry in self._resource(name, blocks, remarks):
-                if entry.replicas > 1 or entry.overrides:  # what is not shared has no server
+                if entry.replicas > 1 or entry.overrides:  # MPS serves only shared devices
                     entry.mps_root = self._mps_root
                 yield entry
         if strategy == "mixed":
             yield from self._instances(notes)
         notes += [
-            f"sharing: {name} is no resource with migStrategy {strategy}: left out."
+            f"sharing: {name} is not a resource with migStrategy {strategy}: omitted."
             for name in self._shares
             if name not in self._served
         ]
@@ -97,11 +100,11 @@ class Entries:
             if name.startswith(_MIG) and name not in self._served:
                 profile = name.removeprefix(_MIG).replace("gb.", "gb+")
                 yield from self._resource(name, [base | {"profile": profile}], [])
-        remark = "Instances that have fewer compute slices than GPU slices are not offered, as there."
+        remark = "As with the plugin, instances with fewer compute slices than GPU slices are not offered."
         yield Entry(f"{_MIG}{{profile}}", [base], no={"profile": "?c.*"}, remarks=[remark])
 
     def _resource(self, name: str, where: list[Where], remarks: list[str]) -> Iterator[Entry]:
-        """One resource; two where only some of its devices are shared, and have a name of their own."""
+        """One resource, or two if only some of its devices are shared under another name."""
         self._served.add(name)
         share = self._shares.get(name)
         if share is None:
@@ -122,23 +125,28 @@ class Entries:
         else:
             overrides = [(block, share.replicas) for block in some]
             if most:
-                remarks.append("maxPerContainer counts for whole GPUs of this resource as well; not there.")
+                remarks.append(
+                    "maxPerContainer limits whole GPUs of this resource as well; the plugin limits "
+                    "only shares."
+                )
             yield Entry(name, where, 1, self._prefer, most, overrides, remarks=remarks)
 
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
-        """Which devices are shared; empty for all."""
+        """The devices that are shared; empty for all."""
         if not share.count and not share.listed:
             return []
         if not self._as_written:
-            remarks.append(f"devices, of which only some are shared: {IGNORED}")
+            remarks.append(f"devices, which shares only some: {IGNORED}")
             return []
         if share.count:
-            remarks.append(f"devices: of {share.count}, those with the lowest numbers.")
+            remarks.append(f"devices: {share.count} means the {share.count} devices with the lowest numbers.")
             return [block | {"index": f"0-{share.count - 1}"} for block in where]
         numbers = [one for one in share.listed if one.isdigit()]
         uuids = [one for one in share.listed if one.startswith(("GPU-", "MIG-"))]
         if len(numbers) + len(uuids) < len(share.listed):
-            remarks.append("devices: MIG instances are chosen by UUID only: those by number are left out.")
+            remarks.append(
+                "devices: devhost selects MIG instances only by UUID; those by number are omitted."
+            )
         chosen: list[Where] = [{"index": ",".join(numbers)}] if numbers else []
         chosen += [{"uuid": uuids}] if uuids else []
         return [block | one for block in where for one in chosen]
@@ -147,20 +155,23 @@ class Entries:
 def _grouped(
     patterns: Sequence[Pattern], where: Where, attribute: str, notes: list[str]
 ) -> list[tuple[str, list[Where]]]:
-    """The conditions of each name; the first pattern that fits decides, so none counts after ``*``."""
+    """The conditions of each name.
+
+    The first pattern that matches decides, so those after ``*`` have no effect.
+    """
     found: dict[str, list[Where]] = {}
     for number, pattern in enumerate(patterns, 1):
         block = where | _glob(attribute, pattern.pattern)
         found.setdefault(full_name(pattern.name), []).append(block)
         if block == where:
             if number < len(patterns):
-                notes.append(f"resources: patterns after {pattern.pattern} never matched: left out.")
+                notes.append(f"resources: patterns after {pattern.pattern} never match: omitted.")
             break
     return list(found.items())
 
 
 def _glob(attribute: str, pattern: str) -> Where:
-    """A condition for a pattern of the plugin's, which knows only ``*`` and need not be the whole text."""
+    """A condition for a pattern of the plugin, which has only ``*`` and can match a part of the text."""
     signs = ("[" + sign + "]" if sign in "?[" else sign for sign in f"*{pattern}*")
     glob = "".join(signs)
     while "**" in glob:

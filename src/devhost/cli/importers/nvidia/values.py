@@ -1,7 +1,7 @@
-"""Values of Helm charts that install NVIDIA's device plugin → the configuration that the plugin then has.
+"""Converts values of Helm charts that install the NVIDIA device plugin to the resulting configuration.
 
-Read are those of the plugin's own chart and of NVIDIA's GPU operator. A chart makes variables of some values,
-and with the plugin a variable wins over its file.
+The charts are the plugin's own and that of the NVIDIA GPU operator. A chart sets variables from some values,
+and for the plugin a variable takes precedence over its file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OTHERWISE: Mapping[tuple[str, ...], str] = {
     ("devicePlugin", "mps", "root"): "",
     ("cdi", "nvidiaHookPath"): "NVIDIA_CDI_HOOK_PATH",
 }
-"""Settings whose variables are called otherwise than the chart's keys."""
+"""Settings whose variables have other names than the chart's keys."""
 
 _SWITCHES = frozenset(
     {"pass-device-specs", "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "mofed-enabled"}
@@ -52,10 +52,10 @@ _SETTINGS: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("deviceIDStrategy",): (_PLUGIN, "deviceIDStrategy"),
     ("cdi", "nvidiaHookPath"): (_PLUGIN, "nvidiaCTKPath"),
 }
-"""Where the charts have a setting, and where the plugin's own file has it."""
+"""Where the charts have a setting, and where the plugin's file has it."""
 
 _BOTH = frozenset({"config", "devicePlugin", "gfd"})
-"""Further keys that are read here."""
+"""Further keys that this module reads."""
 
 _OPERATOR = frozenset({
     "ccManager", "daemonsets", "dcgm", "dcgmExporter", "driver", "gdrcopy", "gds", "hostPaths",
@@ -63,7 +63,7 @@ _OPERATOR = frozenset({
     "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator", "vfioManager",
     "vgpuDeviceManager", "vgpuManager",
 })  # fmt: skip
-"""Keys of the operator's chart; it starts gpu-feature-discovery unless it is told not to."""
+"""Keys of the operator's chart, which starts gpu-feature-discovery unless its values disable it."""
 
 _OF_PODS = frozenset({
     "affinity", "allowDefaultNamespace", "componentSelectorLabels", "fullnameOverride", "global",
@@ -72,7 +72,7 @@ _OF_PODS = frozenset({
     "runtimeClassName", "securityContext", "selectorLabelsOverride", "serviceAccount", "tolerations",
     "updateStrategy",
 })  # fmt: skip
-"""Keys that say how the plugin's pods run; many charts have them."""
+"""Keys for the plugin's pods, which many charts have."""
 
 _TELLING = (
     *(("config", key) for key in ("map", "name", "default", "fallbackStrategies")),
@@ -80,15 +80,15 @@ _TELLING = (
     ("gfd", "enabled"),
     *((key,) for key in ("dcgmExporter", "migManager", "nodeStatusExporter", "sandboxDevicePlugin")),
 )
-"""What tells values of these charts from those of others, beside the settings."""
+"""Keys that, besides the settings, identify values of these charts."""
 
 _SUBCHARTS = ("nvidia-device-plugin", "gpu-operator")
-"""Under these keys a chart that has one of the two as a part has its values."""
+"""Keys under which a chart with one of the two as a subchart has its values."""
 
 
 @dataclass(slots=True)
 class Values:
-    """The configuration that the values come down to, and what is to be said of them."""
+    """The configuration that results from the values, and remarks."""
 
     config: Fields
     place: Place
@@ -96,7 +96,7 @@ class Values:
 
 
 def found_in(node: Node, place: Place) -> tuple[Fields, Place] | None:
-    """The values in a document; nothing where it is something else."""
+    """The values in a document; ``None`` if it is something else."""
     if not isinstance(node, Fields):
         return None
     for key in _SUBCHARTS:
@@ -110,23 +110,23 @@ def found_in(node: Node, place: Place) -> tuple[Fields, Place] | None:
 
 
 def read_config(node: Node, place: Place, remark: Callable[[Remark], None]) -> Fields:
-    """The plugin's own configuration without keys that it ignores; ``remark`` is told of these.
+    """The plugin's configuration without keys that it ignores. Calls ``remark`` for each of them.
 
     Raises:
-        ConfigError: it is none: no mapping, or one of which the plugin knows no key.
+        ConfigError: it is not a mapping, or it has no key that the plugin knows.
     """
     if isinstance(node, Fields) and node.entries and not _is_known(node):
-        hint = f"known keys: {', '.join(sorted(keys(Config)))}; for what else there is see {GUIDE}"
-        message = "no key of it is known, so it is no configuration of NVIDIA's device plugin"
+        hint = f"known keys: {', '.join(sorted(keys(Config)))}; for other plugins see {GUIDE}"
+        message = "it has no key of the NVIDIA device plugin's configuration"
         place.diagnostics.fail(node.mark, message, hint)
     config = pruned(node, Config, place, remark)
     if not isinstance(config, Fields):
-        place.diagnostics.fail(node.mark, f"must be a mapping, not {node}", f"for what there is see {GUIDE}")
+        place.diagnostics.fail(node.mark, f"must be a mapping, not {node}", f"see {GUIDE}")
     return config
 
 
 def _is_known(node: Fields) -> bool:
-    """Whether the plugin reads any of the keys; ``resources`` of a chart are something else than its own."""
+    """Whether the plugin reads any of the keys. ``resources`` of a chart is not the key of the plugin."""
     names = {name.lower() for name in keys(Config)}
     for name, entry in node.entries.items():
         inner = {one.lower() for one in entry.value.entries} if isinstance(entry.value, Fields) else set()
@@ -137,14 +137,14 @@ def _is_known(node: Fields) -> bool:
 
 
 def settled(config: Fields, values: Fields, place: Place, where: Place, notes: Sequence[str] = ()) -> Values:
-    """A configuration with the settings that values give.
+    """A configuration with the settings of the values.
 
     Args:
         config: the configuration, which is changed.
         values: the values.
-        place: where the values stand.
-        where: where the configuration stands.
-        notes: what is to be said already.
+        place: the place of the values.
+        where: the place of the configuration.
+        notes: remarks so far.
     """
     for path, name, value in _given(values, place):
         _set(config, path, name, value)
@@ -152,16 +152,16 @@ def settled(config: Fields, values: Fields, place: Place, where: Place, notes: S
 
 
 def read_values(values: Fields, place: Place, key: str, remark: Callable[[Remark], None]) -> Values:
-    """The configuration of a node without a label of its own, or the one asked for.
+    """The configuration of a node without a label, or the requested one.
 
     Args:
         values: the values.
-        place: where they stand.
-        key: which of several configurations; what the chart takes if empty.
-        remark: is told of keys that are ignored.
+        place: the place of the values.
+        key: which of several configurations; if empty, the chart's choice.
+        remark: called with each key that is ignored.
 
     Raises:
-        ConfigError: the configuration is elsewhere, or it cannot be told which one is meant.
+        ConfigError: the configuration is elsewhere, or it is ambiguous.
     """
     of_operator = bool(values.entries.keys() & _OPERATOR) or at(values, "devicePlugin", "config") is not None
     notes: list[str] = []
@@ -170,21 +170,23 @@ def read_values(values: Fields, place: Place, key: str, remark: Callable[[Remark
     known = {path[0] for path in _SETTINGS} | _BOTH | _OPERATOR | _OF_PODS
     for name, entry in values.entries.items():
         if name not in known:
-            message = "the chart knows no such key and ignores it"
+            message = "the chart ignores this unknown key"
             remark(Remark(entry.mark, place.key(name).path, message, suggest(name, known, "keys")))
     _features(values, config, of_operator=of_operator, notes=notes)
     ignored = sorted(values.entries.keys() & (_OF_PODS | _OPERATOR) - {"mig"})
     if ignored:
-        notes.append(f"{', '.join(ignored)}: for the pods of the chart; here see deploy/README.md.")
+        notes.append(
+            f"{', '.join(ignored)}: settings of the chart's pods; for those of devhost see deploy/README.md."
+        )
     return settled(config, values, place, where, notes)
 
 
 def of_container(container: Container) -> Fields:
-    """What a container's variables and flags say, as values of the chart, which makes such variables."""
+    """A container's variables and flags, as the values of the chart that lead to them."""
     names = {_variable(path): path for path in _SETTINGS if path != ("mig", "strategy")}
     values = Fields(container.node.mark)
     given = [(flag.name, flag.value) for flag in container.flags(switches=_SWITCHES)]
-    for name, value in [*container.variables(), *given]:  # a flag wins over a variable
+    for name, value in [*container.variables(), *given]:  # a flag takes precedence over a variable
         path = names.get(name.upper().replace("-", "_"))
         if path is None:
             continue
@@ -196,7 +198,7 @@ def of_container(container: Container) -> Fields:
 
 
 def _variable(path: tuple[str, ...]) -> str:
-    """How the plugin calls a setting of the chart in a variable; its flags are the same in lower case."""
+    """The plugin's variable for a setting of the chart; its flag is the same in lower case."""
     if path in _OTHERWISE:
         return _OTHERWISE[path]
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path[-1]).upper()
@@ -238,7 +240,7 @@ def _chosen(values: Fields, place: Place, key: str, notes: list[str]) -> tuple[N
     if not wanted and "single" in fallbacks and len(names) == 1:
         wanted = names[0]
     if not wanted and "empty" in fallbacks:
-        notes.append(f"Without a label a node has none of the configurations {some(names)}: {CHOOSE}.")
+        notes.append(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
         return Fields(values.mark), place
     if wanted not in names:
         message = (
@@ -250,17 +252,17 @@ def _chosen(values: Fields, place: Place, key: str, notes: list[str]) -> tuple[N
 
 
 def others(chosen: str, names: list[str]) -> Iterator[str]:
-    """What is said where there are more configurations than the one that was read."""
+    """The remark if there are more configurations than the one that was read."""
     left = [name for name in names if name != chosen]
     if left:
         yield (
-            f"This is the configuration {chosen}. For nodes with another in the label "
-            f"nvidia.com/device-plugin.config ({some(left)}), import that with --key."
+            f"This is the configuration {chosen}. For nodes with another one in the label "
+            f"nvidia.com/device-plugin.config ({some(left)}), import it with --key."
         )
 
 
 def _given(values: Fields, place: Place) -> Iterator[tuple[tuple[str, ...], str, Node]]:
-    """The settings that the charts give the plugin as variables, without wrong ones."""
+    """The settings that the charts pass to the plugin as variables, without invalid ones."""
     kinds = {("flags",): keys(Flags), _PLUGIN: keys(Plugin)}
     for path, (section, name) in _SETTINGS.items():
         value, here = at(values, *path), place
@@ -276,7 +278,7 @@ def _given(values: Fields, place: Place) -> Iterator[tuple[tuple[str, ...], str,
 
 
 def _features(values: Fields, config: Fields, *, of_operator: bool, notes: list[str]) -> None:
-    """gpu-feature-discovery, which a chart starts or not, whatever the file says of it."""
+    """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
     enabled = text_at(values, "gfd", "enabled").lower() or ("true" if of_operator else "false")
     flags = at(config, "flags")
     if enabled == "true":
@@ -284,7 +286,10 @@ def _features(values: Fields, config: Fields, *, of_operator: bool, notes: list[
             _set(config, ("flags",), "gfd", Fields(values.mark))
     elif isinstance(flags, Fields) and "gfd" in flags.entries:
         del flags.entries["gfd"]
-        notes.append("flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled): no labels.")
+        notes.append(
+            "flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are "
+            "written."
+        )
 
 
 def _set(config: Fields, path: tuple[str, ...], name: str, value: Node) -> None:

@@ -38,7 +38,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield made
 
 
-async def test_a_container_gets_what_the_backend_gives_and_its_network_plugin_is_told(node: Node) -> None:
+async def test_a_container_gets_the_edits_and_the_device_info_of_the_backend(node: Node) -> None:
     async with node.served():
         await node.offers({CARD: 1}, only=True)
         started = await node.container({CARD: 1}, keep=True)
@@ -47,14 +47,14 @@ async def test_a_container_gets_what_the_backend_gives_and_its_network_plugin_is
         assert told["pci"] == {"pci-address": "card0"}
 
 
-async def test_a_pod_that_is_not_kept_has_ended(node: Node) -> None:
+async def test_a_pod_ends_unless_it_is_kept(node: Node) -> None:
     async with node.served():
         await node.offers({CARD: 1})
         for _ in range(2):
             await node.container({CARD: 1})
 
 
-async def test_what_changed_on_the_machine_shows_when_it_is_looked_at_again(node: Node) -> None:
+async def test_a_change_of_the_machine_appears_after_the_next_scan(node: Node) -> None:
     async with node.served():
         await node.offers({CARD: 1})
         (node.root / "dev/card0").unlink()
@@ -64,7 +64,7 @@ async def test_what_changed_on_the_machine_shows_when_it_is_looked_at_again(node
         assert node.devices("other") == {}
 
 
-async def test_a_file_stands_for_a_node_in_a_specification(node: Node) -> None:
+async def test_a_file_is_treated_as_a_node_in_a_specification(node: Node) -> None:
     node.configure(f"resources: [{{name: {CARD}, backend: card, inject: cdi}}]")
     async with node.served():
         await node.offers({CARD: 1})
@@ -75,7 +75,7 @@ async def test_a_file_stands_for_a_node_in_a_specification(node: Node) -> None:
             node.specified(["example.com/card=none"])
 
 
-async def test_reading_the_file_again_tells_what_is_wrong_with_it(node: Node) -> None:
+async def test_a_reload_returns_the_errors_in_the_file(node: Node) -> None:
     async with node.served():
         await node.offers({CARD: 1})
         node.configure(f"resources: [{{name: {CARD}, backend: crad}}]")
@@ -85,19 +85,19 @@ async def test_reading_the_file_again_tells_what_is_wrong_with_it(node: Node) ->
         assert not await node.reload()
 
 
-async def test_a_node_is_served_again_after_a_restart(node: Node) -> None:
+async def test_a_node_can_be_served_again_after_a_restart(node: Node) -> None:
     for _ in range(2):
         async with node.served():
             await node.offers({CARD: 1})
 
 
-async def test_a_wrong_file_is_said_at_once(node: Node) -> None:
+async def test_an_invalid_file_is_reported_at_once(node: Node) -> None:
     node.configure("resources: 1")
     with pytest.raises(ConfigError, match="must be a list"):
         async with node.served():
             pass
 
 
-async def test_asking_while_nothing_runs_says_so(node: Node) -> None:
+async def test_using_a_node_that_does_not_run_is_an_error(node: Node) -> None:
     with pytest.raises(AssertionError, match="devhost does not run"):
         node.devices("card")

@@ -154,7 +154,7 @@ def test_complaints_about_a_copy_have_the_lines_of_the_copy(tmp_path):
     kept = keep(config, tmp_path / "state", b"version: 1\nresources: 7\nbackends: 8\n")
     with pytest.raises(ConfigError) as caught:
         load_or_copy(config, kept)
-    missing, neither = caught.value.complaints
+    missing, neither = caught.value.diagnostics
     assert str(missing).startswith(f"{config}: there is no such file (check the path, or create it")
     line = kept.file.read_text().splitlines().index("resources: 7") + 1
     assert str(neither).startswith(

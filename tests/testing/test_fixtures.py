@@ -63,7 +63,7 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
-def test_a_backend_is_made_as_on_a_node_where_everything_is_wanted_and_nothing_held(tree: Tree) -> None:
+def test_a_backend_is_made_with_all_attributes_wanted_and_nothing_held(tree: Tree) -> None:
     with BackendFixture(Cards) as looking:
         for machine in (tree, tree.root):
             backend = looking(machine)
@@ -74,7 +74,7 @@ def test_a_backend_is_made_as_on_a_node_where_everything_is_wanted_and_nothing_h
             assert backend.context.log.name == "devhost.backend.cards"
 
 
-def test_each_call_makes_a_new_one_and_may_say_otherwise(tree: Tree) -> None:
+def test_each_call_makes_a_new_backend_with_its_own_arguments(tree: Tree) -> None:
     with BackendFixture(Cards) as looking:
         first = looking(tree)
         other = looking(tree, Wishes("x"), ("serial",), lambda: None, kind=Others)
@@ -84,7 +84,7 @@ def test_each_call_makes_a_new_one_and_may_say_otherwise(tree: Tree) -> None:
         assert other is not first
 
 
-def test_events_come_before_the_look_and_only_to_who_hears(tree: Tree) -> None:
+def test_events_are_sent_before_the_scan_to_backends_with_notice(tree: Tree) -> None:
     with BackendFixture(Cards) as looking:
         backend = looking(tree)
         assert list(by_id(backend, Event(sys_path="/sys/x"), Event(sys_path="/sys/y"))) == ["card-a"]
@@ -93,7 +93,7 @@ def test_events_come_before_the_look_and_only_to_who_hears(tree: Tree) -> None:
         assert list(by_id(deaf(tree), Event(sys_path="/sys/x"))) == ["only"]
 
 
-async def test_what_backends_began_has_ended_afterwards(tree: Tree) -> None:
+async def test_everything_that_backends_started_is_stopped(tree: Tree) -> None:
     with BackendFixture(Cards) as looking:
         thread = await looking(tree).context.run_blocking(threading.current_thread)
         assert thread is not threading.current_thread()

@@ -11,7 +11,7 @@ from contract_backends import cards
 from devhost.testing import faults
 
 
-def test_of_a_huge_tree_only_some_files_are_damaged(tmp_path: Path) -> None:
+def test_in_a_large_tree_only_some_files_are_damaged(tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"{number:04}").touch()
     assert 100 <= len(faults.victims(tmp_path)) <= faults.MOST_VICTIMS
@@ -19,9 +19,7 @@ def test_of_a_huge_tree_only_some_files_are_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 20, 21, 40, 60, 135, 150, 1000])
-def test_a_sample_of_all_damages_has_each_kind_and_the_rest_is_tried_later(
-    tmp_path: Path, count: int
-) -> None:
+def test_the_sample_has_every_kind_of_damage_and_the_rest_has_the_others(tmp_path: Path, count: int) -> None:
     for number in range(count):
         (tmp_path / f"{number:04}").touch()
     sample, others = faults.cases(tmp_path)
@@ -33,7 +31,7 @@ def test_a_sample_of_all_damages_has_each_kind_and_the_rest_is_tried_later(
     assert others or count <= faults.SAMPLE // len(faults.DAMAGES)
 
 
-def test_directories_are_listed_in_the_order_of_the_test_and_as_before_afterwards(tmp_path: Path) -> None:
+def test_directories_are_listed_in_the_given_order_only_meanwhile(tmp_path: Path) -> None:
     for name in "bca":
         (tmp_path / name).touch()
     for backwards, order in ((False, list("abc")), (True, list("cba"))):
@@ -56,7 +54,7 @@ def texts(root: Path) -> dict[Path, str]:
 
 
 @pytest.mark.parametrize("what", faults.DAMAGES)
-def test_a_damaged_tree_is_mended_again(tmp_path: Path, what: str) -> None:
+def test_a_damaged_tree_is_restored(tmp_path: Path, what: str) -> None:
     root = tmp_path / "root"
     cards(root)
     before = texts(root)

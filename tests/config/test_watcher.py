@@ -1,0 +1,129 @@
+"""Noticing that the configuration file changed, in the time of a fake clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+
+from devhost.backend.files import fingerprint
+from devhost.config.watcher import MAX_CHECKS, NODE, ConfigWatch
+
+MOMENT = NODE.settle / 10
+"""A time in which nothing is due."""
+
+
+class Scene:
+    """A watched file, and what was read of it: its text, and whether it counted as changed."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.file = tmp_path / "devhost.yaml"
+        self.write("first")
+        self.clock = FakeClock()
+        self.reads: list[tuple[str, bool]] = []
+        self.refused = False
+        self.failure: Exception | None = None
+        self.watch = ConfigWatch(
+            self.file, self._read, lambda: self.refused, fingerprint(self.file), clock=self.clock
+        )
+
+    def write(self, text: str) -> None:
+        """Replaces the file, as an editor does."""
+        part = self.file.with_suffix(".part")
+        part.write_text(text)
+        part.rename(self.file)
+
+    async def _read(self, changed: bool) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.reads.append((self.file.read_text() if self.file.exists() else "", changed))
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.watch.run())
+        await self.clock.settle()
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+async def test_an_edit_is_read_once_and_only_when_the_content_stays_the_same(scene: Scene) -> None:
+    async with scene.watching():
+        scene.write("half")
+        await scene.clock.advance(NODE.settle - MOMENT)
+        scene.write("whole")
+        await scene.clock.advance(NODE.settle)
+        assert scene.reads == [], "it changed less than that ago"
+        await scene.clock.advance(MOMENT)
+        assert scene.reads == [("whole", True)]
+        await scene.clock.advance(10 * NODE.poll)
+        assert scene.reads == [("whole", True)]
+
+
+async def test_events_while_the_content_settles_do_not_have_it_read_early(scene: Scene) -> None:
+    async with scene.watching():
+        scene.write("second")
+        for _ in range(9):
+            await scene.clock.advance(MOMENT)
+            (scene.file.parent / "other").write_text("an event in the same directory")
+        await scene.clock.settle()
+        assert scene.reads == []
+        await scene.clock.advance(2 * MOMENT)
+        assert scene.reads == [("second", True)]
+
+
+async def test_a_file_that_never_settles_is_read_as_it_is(scene: Scene) -> None:
+    async with scene.watching():
+        for number in range(MAX_CHECKS):
+            scene.write(f"edit {number}")
+            await scene.clock.advance(NODE.settle - MOMENT)
+            scene.write(f"more of edit {number}")
+            assert scene.reads == []
+            await scene.clock.advance(MOMENT)
+        assert scene.reads == [(f"more of edit {MAX_CHECKS - 1}", True)]
+        scene.write("the last edit")
+        await scene.clock.advance(NODE.settle)
+        assert scene.reads[1:] == [("the last edit", True)]
+
+
+async def test_a_file_that_was_removed_is_read_too(scene: Scene) -> None:
+    async with scene.watching():
+        scene.file.unlink()
+        await scene.clock.advance(NODE.poll + NODE.settle)
+        assert scene.reads == [("", True)]
+
+
+async def test_a_refused_file_is_read_again_although_it_is_the_same(scene: Scene) -> None:
+    scene.refused = True
+    async with scene.watching():
+        await scene.clock.advance(NODE.retry - MOMENT)
+        assert scene.reads == []
+        await scene.clock.advance(MOMENT)
+        assert scene.reads == [("first", False)]
+        await scene.clock.advance(NODE.retry)
+        assert scene.reads == [("first", False)] * 2
+        scene.refused = False
+        await scene.clock.advance(10 * NODE.retry)
+        assert scene.reads == [("first", False)] * 2
+
+
+async def test_an_edit_whose_reading_failed_unexpectedly_is_read_again(scene: Scene) -> None:
+    scene.failure = RuntimeError("a bug")
+    async with scene.watching():
+        scene.write("second")
+        await scene.clock.advance(NODE.poll + NODE.settle)
+    scene.failure = None
+    async with scene.watching():
+        await scene.clock.advance(NODE.settle)
+        assert scene.reads == [("second", True)]

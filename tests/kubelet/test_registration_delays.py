@@ -1,0 +1,126 @@
+"""When a registration is tried again, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+
+sys.path.append(str(Path(__file__).parent))
+
+from toy_resource import ToyResource
+
+from devhost.kubelet.api import KUBELET_SOCKET
+from devhost.kubelet.kubelet_socket import KubeletSocket
+from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.registration import Registration, State
+from devhost.kubelet.rivals import Rivals
+from devhost.kubelet.timing import Timing
+from devhost.telemetry.metrics import Metrics
+
+TOY = ToyResource.name
+TIMING = Timing(settle=0.0, refused=(0.05, 1.0), ask=0.4)
+
+
+class Times(Metrics):
+    """Keeps when a registration failed."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.failures: list[float] = []
+
+    def registration_failed(self, resource: str) -> None:
+        self.failures.append(self.clock.now)
+
+
+class Answers(PodResources):
+    """Reports devices of other plugins, and keeps when it was asked."""
+
+    def __init__(self, clock: FakeClock, **devices: frozenset[str]) -> None:
+        super().__init__(Path("/nowhere"))
+        self.clock = clock
+        self.devices = devices
+        self.asked: list[float] = []
+
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        self.asked.append(self.clock.now)
+        return {f"example.com/{name}": ids for name, ids in self.devices.items()}
+
+
+@contextmanager
+def kubelet_socket(directory: Path, *, listening: bool) -> Iterator[None]:
+    """A ``kubelet.sock``, with or without a process that listens on it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as kubelet:
+        kubelet.bind(str(directory / KUBELET_SOCKET))
+        if listening:
+            kubelet.listen()
+        yield
+
+
+@asynccontextmanager
+async def registering(
+    directory: Path, source: PodResources, metrics: Metrics, clock: FakeClock
+) -> AsyncIterator[Registration]:
+    kubelet = KubeletSocket(directory)
+    kubelet.look()
+    rivals = Rivals(source, directory, timing=TIMING, clock=clock)
+    registration = Registration(
+        ToyResource(), kubelet, rivals, metrics, lambda: None, timing=TIMING, clock=clock
+    )
+    tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
+    try:
+        yield registration
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_a_kubelet_socket_without_a_listener_is_tried_at_growing_intervals_up_to_a_second(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    metrics = Times(clock)
+    with kubelet_socket(tmp_path, listening=False):
+        async with registering(tmp_path, Answers(clock), metrics, clock):
+            await clock.advance(20.0)
+    intervals = [after - before for before, after in pairwise(metrics.failures)]
+    assert 0.025 <= intervals[0] <= 0.05
+    assert all(0.5 <= interval <= 1.0 + 1e-6 for interval in intervals[5:])
+    assert len(set(intervals[5:])) > 1, "the intervals have jitter"
+
+
+async def test_a_resource_of_another_plugin_is_asked_about_at_bounded_intervals(tmp_path: Path) -> None:
+    clock = FakeClock()
+    source = Answers(clock, toy=frozenset({"x"}))
+    with kubelet_socket(tmp_path, listening=True):
+        async with registering(tmp_path, source, Metrics(), clock) as registration:
+            await clock.advance(20.0)
+            assert registration.condition.state is State.WAITING
+            assert registration.condition.error.startswith("another device plugin serves it")
+    intervals = [after - before for before, after in pairwise(source.asked)]
+    assert all(0.4 <= interval <= 0.7 for interval in intervals)
+    assert len(set(intervals)) > 1, "the intervals have jitter"
+
+
+@pytest.mark.parametrize("ends", ["stopped", "cancelled"])
+async def test_a_registration_that_waits_ends_at_once(tmp_path: Path, ends: str) -> None:
+    clock = FakeClock()
+    kubelet = KubeletSocket(tmp_path)
+    kubelet.look()
+    rivals = Rivals(Answers(clock), tmp_path, clock=clock)
+    registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None, clock=clock)
+    running = asyncio.create_task(registration.run())
+    await clock.settle()
+    assert registration.condition.state is State.WAITING
+    registration.stop() if ends == "stopped" else running.cancel()
+    await clock.settle()
+    assert running.done()
