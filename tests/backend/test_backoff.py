@@ -45,7 +45,7 @@ def test_a_run_is_followed_by_a_rest_in_proportion() -> None:
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.0, 0.004), (60.0, 1.0)])
-def test_the_rest_has_a_least_and_a_most(took: float, pause: float) -> None:
+def test_the_pause_has_a_minimum_and_a_maximum(took: float, pause: float) -> None:
     pacer = Pacer()
     pacer.ran(10.0, 10.0 + took)
     assert pacer.pause(10.0 + took) == pytest.approx(pause)

@@ -61,14 +61,14 @@ def test_new_directories_are_readable_by_all_users_with_any_umask(
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o755
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir(mode=0o700)
     make_directory(tmp_path / "a" / "b")
     make_directory(tmp_path / "a")
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_reads_the_same_has_the_same_fingerprint_and_nothing_else_has(tmp_path: Path) -> None:
+def test_fingerprints_are_equal_exactly_if_reading_gives_the_same(tmp_path: Path) -> None:
     file, pipe = tmp_path / "file", tmp_path / "pipe"
     found = [fingerprint(file)]
     for text in ("a", "b", ""):
@@ -82,7 +82,7 @@ def test_what_reads_the_same_has_the_same_fingerprint_and_nothing_else_has(tmp_p
     assert len(set(found)) == len(found)
 
 
-def test_a_pipe_keeps_what_is_written_to_it_for_who_reads_it(tmp_path: Path) -> None:
+def test_a_fingerprint_does_not_read_from_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert fingerprint(pipe)

@@ -49,7 +49,7 @@ def test_the_limit_of_open_files_is_distinguished_from_that_of_inotify_instances
     assert "inotify" not in text
 
 
-def test_a_node_without_descriptors_is_another_matter() -> None:
+def test_a_node_without_descriptors_has_another_explanation() -> None:
     assert "inotify" not in explained(OSError(errno.ENFILE, os.strerror(errno.ENFILE)))
 
 

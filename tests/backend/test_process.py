@@ -127,7 +127,7 @@ def test_a_program_that_hangs_is_killed_with_what_it_started(program: Callable[[
     wait_for(lambda: not exists(int(caught.value.output)))
 
 
-def test_what_a_program_leaves_behind_neither_delays_the_answer_nor_stays(
+def test_leftover_children_of_a_program_are_killed_and_delay_nothing(
     program: Callable[[str], list[str]],
 ) -> None:
     command = program(
@@ -144,7 +144,7 @@ def test_a_deadline_is_measured_by_the_clock_it_is_given(program: Callable[[str]
         run(program("import time; time.sleep(600)"), deadline=1.0, clock=lambda: next(times, 10.0))
 
 
-def test_one_that_cannot_be_killed_is_reported_and_known_to_be_gone_later(
+def test_a_process_that_cannot_be_killed_is_reported_and_its_end_is_noticed(
     program: Callable[[str], list[str]],
 ) -> None:
     with pytest.raises(TimedOut, match="cannot be killed: a call into the kernel holds it") as caught:
@@ -155,7 +155,7 @@ def test_one_that_cannot_be_killed_is_reported_and_known_to_be_gone_later(
     wait_for(lambda: left.is_gone)
 
 
-def test_output_without_end_is_refused(program: Callable[[str], list[str]]) -> None:
+def test_endless_output_is_refused(program: Callable[[str], list[str]]) -> None:
     endless = program("import os, time\nwhile True:\n    os.write(1, b'x' * 65536)\n    time.sleep(0.01)")
     deadline, began = 15.0, time.monotonic()
     with pytest.raises(OutputTooLarge, match="wrote more than 100000 bytes"):
@@ -163,7 +163,7 @@ def test_output_without_end_is_refused(program: Callable[[str], list[str]]) -> N
     assert time.monotonic() - began < deadline, "it was refused only at the deadline"
 
 
-def test_of_errors_without_end_the_last_are_kept(program: Callable[[str], list[str]]) -> None:
+def test_the_end_of_a_long_error_output_is_kept(program: Callable[[str], list[str]]) -> None:
     talkative = program("import sys\nsys.stderr.write('x' * 200000 + '\\nthe reason\\n')\nsys.exit(1)")
     found = run(talkative, deadline=PATIENT)
     assert len(found.errors) <= 16 * 1024
@@ -263,9 +263,7 @@ def workers() -> Iterator[list[Worker]]:
         worker.close()
 
 
-def test_one_process_answers_all_questions(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
+def test_one_process_answers_all_requests(program: Callable[[str], list[str]], workers: list[Worker]) -> None:
     worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
     workers.append(worker)
     assert worker.pid is None
@@ -274,7 +272,7 @@ def test_one_process_answers_all_questions(
     assert {answer["pid"] for answer in answers} == {worker.pid}
 
 
-def test_questions_of_several_threads_get_their_own_answers(
+def test_requests_of_several_threads_get_their_own_answers(
     program: Callable[[str], list[str]], workers: list[Worker]
 ) -> None:
     worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
@@ -371,7 +369,7 @@ def test_back_off_doubles_until_there_is_an_answer(
         ({"raw": "[1]"}, ProcessError, "the program answered something that is no JSON object"),
     ],
 )
-def test_a_crash_or_nonsense_is_an_error(
+def test_a_crash_or_an_invalid_answer_is_an_error(
     program: Callable[[str], list[str]],
     workers: list[Worker],
     question: dict[str, object],
@@ -514,7 +512,7 @@ def test_a_crash_is_reported_with_its_signal(program: Callable[[str], list[str]]
     assert process.failure == "the tool was killed by SIGSEGV"
 
 
-def test_the_end_of_its_input_asks_a_program_to_end_and_one_that_does_not_is_killed(
+def test_closing_the_input_ends_a_program_or_kills_it(
     program: Callable[[str], list[str]],
 ) -> None:
     willing, stubborn = Output(), Output()
@@ -547,7 +545,7 @@ def test_a_program_that_does_not_read_is_killed_when_its_pipe_is_full(
     assert output.over.wait(PATIENT)
 
 
-def test_what_a_kept_program_started_ends_with_it(program: Callable[[str], list[str]]) -> None:
+def test_what_a_line_process_started_ends_with_it(program: Callable[[str], list[str]]) -> None:
     output = Output()
     text = "import os, time\nchild = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)\n"
     process = LineProcess(program(text), output)
@@ -576,7 +574,7 @@ def test_an_unkillable_process_is_left_and_its_end_is_noticed_later(
     assert process.is_gone
 
 
-def test_a_kept_program_leaves_no_descriptor_open(program: Callable[[str], list[str]]) -> None:
+def test_a_line_process_leaves_no_descriptor_open(program: Callable[[str], list[str]]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     output = Output()
     process = LineProcess(program(""), output)

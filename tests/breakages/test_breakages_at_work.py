@@ -154,7 +154,7 @@ async def test_a_backend_that_is_not_installed(node: ReadingNode) -> None:
 
 @pytest.fixture
 def second(node: ReadingNode, tmp_path: Path) -> Iterator[Any]:
-    """Another devhost on the same kubelet; gives what its ``/status.json`` would say."""
+    """Runs another devhost on the same kubelet; yields its status document."""
     place = tmp_path / "second"
     place.mkdir()
     config, socket = place / "devhost.yaml", place / "status.sock"

@@ -14,7 +14,7 @@ import pytest
 Command = Callable[..., CompletedProcess[str]]
 
 CONFIGURATION, MACHINE = 2, 3
-"""Exit codes: what the user gave is wrong; what the machine has is not enough."""
+"""Exit codes: the input of the user is wrong; the machine lacks something."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(devhost: Command, config: str, tmp_path: Path) -> Command:
-    """Runs ``devhost run`` with a good configuration, and what a test adds."""
+    """Runs ``devhost run`` with a valid configuration and further arguments."""
     directory = tmp_path / "plugins"
     directory.mkdir()
     return lambda *given: devhost("run", "--config", config, "--kubelet-dir", str(directory), *given)

@@ -58,7 +58,7 @@ def reasons(found: catalog.Catalog) -> str:
     return "\n".join(refusal.reason for refusal in found.refused)
 
 
-def test_a_dropped_in_file_brings_its_backend(tmp_path: Path) -> None:
+def test_a_drop_in_provides_its_backend(tmp_path: Path) -> None:
     file = drop_in(tmp_path, "card", "__version__ = '1.2'\n" + good("card"))
     found = load([tmp_path])
     assert found.refused == ()
@@ -224,7 +224,7 @@ def test_an_observer_needs_no_backend(tmp_path: Path) -> None:
     assert vars(observer.plugin)["heard"] == [(1,)]
 
 
-def test_one_plugin_may_bring_a_backend_and_observe(tmp_path: Path) -> None:
+def test_a_plugin_may_provide_a_backend_and_observe(tmp_path: Path) -> None:
     drop_in(tmp_path, "card", good("card") + "@hookimpl\ndef devhost_left(): ...")
     found = load([tmp_path])
     assert found.refused == ()
@@ -281,7 +281,7 @@ def test_observers_of_one_file_name_have_different_names(tmp_path: Path) -> None
         ("def devhost_left(news): ...", "nor any hook of an observer (is @hookimpl missing?)"),
     ],
 )
-def test_an_observer_that_could_not_be_called_is_refused_in_words(
+def test_an_observer_that_could_not_be_called_is_refused_with_the_reason(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     drop_in(tmp_path, "audit", text)
@@ -291,7 +291,7 @@ def test_an_observer_that_could_not_be_called_is_refused_in_words(
     assert "Error" not in reasons(found)
 
 
-def test_a_class_is_no_observer_but_an_object_of_it_is(
+def test_a_class_is_refused_as_an_observer_and_an_object_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "from devhost.backend.observe import hookimpl\n"
@@ -319,7 +319,7 @@ def test_ctrl_c_while_loading_is_not_swallowed(tmp_path: Path) -> None:
         load([tmp_path])
 
 
-def test_of_two_backends_with_one_name_the_first_stays(tmp_path: Path) -> None:
+def test_the_first_of_two_backends_with_the_same_name_stays(tmp_path: Path) -> None:
     drop_in(tmp_path, "a", good("card"))
     drop_in(tmp_path, "b", good("card"))
     found = load([tmp_path])
@@ -409,7 +409,7 @@ def test_each_flaw_of_a_backend_is_described_in_a_clause(change: dict[str, objec
     assert reason in "; ".join(catalog.flaws(type("Changed", (_Sound,), change)))
 
 
-def test_a_misspelt_required_method_is_one_complaint() -> None:
+def test_a_misspelled_required_method_is_one_error() -> None:
     class Odd(Backend):
         name = "odd"
 
@@ -429,7 +429,7 @@ def test_helpers_of_a_backend_with_other_names_are_accepted() -> None:
     assert list(catalog.flaws(type("Helped", (_Sound,), change))) == []
 
 
-def test_a_class_that_raises_on_every_look_is_only_refused(tmp_path: Path) -> None:
+def test_a_class_that_raises_on_every_access_is_refused(tmp_path: Path) -> None:
     text = (
         good("card")
         + """

@@ -99,7 +99,7 @@ def test_the_next_change_is_that_of_the_first_device_released() -> None:
     assert ward.next_change(now + 0.5, now + 0.5) == 1.5
 
 
-def test_a_hold_that_is_over_is_waited_for_until_it_was_asked_about_and_no_longer() -> None:
+def test_an_expired_hold_is_due_until_the_verdict_was_requested() -> None:
     ward = HealthTracker()
     now = flap(ward, 3)
     ward.verdict(GOOD, now)
@@ -152,7 +152,7 @@ def test_a_forgotten_device_starts_without_a_history() -> None:
     assert not ward.missing_paths
 
 
-def test_a_verdict_carries_a_reason_exactly_when_it_is_unhealthy() -> None:
+def test_a_verdict_has_a_reason_exactly_if_it_is_unhealthy() -> None:
     assert Health(True, "") == HEALTHY
     assert unhealthy("why") == Health(False, "why")
 
@@ -182,7 +182,7 @@ def test_a_device_is_unhealthy_in_a_resource_for_the_uses_that_it_hands_out(
     assert in_resource(device, unhealthy("too hot"), uses) == unhealthy("too hot")
 
 
-def test_of_several_verdicts_the_worst_counts_with_every_reason_once() -> None:
+def test_several_verdicts_are_combined_with_every_reason_once() -> None:
     hot, dead = unhealthy("too hot"), unhealthy("dead")
     assert worst(HEALTHY, HEALTHY) is HEALTHY
     assert worst(HEALTHY, hot) == hot

@@ -124,7 +124,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "devhost.discovery.observers"]
 
 
-async def test_news_arrive_in_order_on_one_thread_that_is_not_the_loops() -> None:
+async def test_news_arrive_in_order_on_one_thread() -> None:
     ear = Ear()
     async with Rig(ear) as rig:
         rig.observers.publish(appeared("a", "b"))
@@ -156,7 +156,7 @@ async def test_an_observer_gets_only_news_for_its_hooks_and_no_empty_calls() -> 
     assert ear.heard == [("left", ["a"], 0)]
 
 
-async def test_ten_thousand_devices_are_ten_calls() -> None:
+async def test_news_of_ten_thousand_devices_are_ten_calls() -> None:
     ear, many = Ear(), [f"d{n}" for n in range(10_000)]
     async with Rig(ear) as rig:
         rig.observers.publish(appeared(*many))
@@ -205,7 +205,7 @@ async def test_any_exception_of_an_observer_is_only_a_failure(error: BaseExcepti
     assert ear.heard == [("left", ["b"], 0)]
 
 
-async def test_one_that_fails_in_a_row_is_paused_and_comes_back_by_itself(
+async def test_an_observer_that_fails_repeatedly_is_paused_and_called_again_later(
     until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "devhost")
@@ -231,7 +231,7 @@ async def test_one_that_fails_in_a_row_is_paused_and_comes_back_by_itself(
     assert (("ear", True) in rig.metrics.told, rig.metrics.told[-1]) == (True, ("ear", False))
 
 
-async def test_one_that_hangs_is_left_alone_until_its_call_returns(
+async def test_a_hanging_observer_is_not_called_until_its_call_returns(
     until: Until,
 ) -> None:
     hung, other, over = Ear("hung"), Ear("other"), threading.Event()
@@ -286,7 +286,7 @@ async def test_a_batch_larger_than_the_queue_is_delivered_whole() -> None:
     assert ear.heard == [("appeared", many, 0)]
 
 
-async def test_leaving_waits_for_news_but_neither_for_a_hung_nor_for_a_paused_one(
+async def test_flush_waits_for_news_but_not_for_a_hanging_or_paused_observer(
     until: Until,
 ) -> None:
     hung, over = Ear("hung"), threading.Event()

@@ -116,7 +116,7 @@ def test_the_log_has_failures_and_recoveries_only(virtual: Virtual, caplog: pyte
     ]
 
 
-def test_an_event_leads_to_a_call_soon_except_after_a_failure(virtual: Virtual) -> None:
+def test_an_event_causes_a_call_soon_except_after_a_failure(virtual: Virtual) -> None:
     async def scene() -> None:
         for answer, soon in ((None, True), (NotYet("a pod has it"), True), (BackendError("no"), False)):
             toy = Toy([answer] * 20)
@@ -137,7 +137,7 @@ def test_an_event_leads_to_a_call_soon_except_after_a_failure(virtual: Virtual) 
     virtual(scene())
 
 
-def test_a_burst_of_events_is_one_call(virtual: Virtual) -> None:
+def test_a_burst_of_events_causes_one_call(virtual: Virtual) -> None:
     async def scene() -> None:
         toy = Toy()
         work = provisioned(toy)
@@ -166,7 +166,7 @@ def test_waiting_is_reported_and_is_not_a_failure(virtual: Virtual) -> None:
     virtual(scene())
 
 
-def test_other_options_are_brought_at_once_also_after_a_failure(virtual: Virtual) -> None:
+def test_new_options_are_provisioned_at_once_even_after_a_failure(virtual: Virtual) -> None:
     async def scene() -> None:
         old, new = Toy([BackendError("no")] * 20), Toy()
         work = provisioned(old)
@@ -205,7 +205,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
     work.close()
 
 
-async def test_a_backend_that_has_not_started_is_no_fault(tmp_path: Any) -> None:
+async def test_a_backend_that_has_not_started_is_not_a_failure(tmp_path: Any) -> None:
     class Maker(Backend):
         name = "maker"
 

@@ -103,7 +103,7 @@ def test_an_event_source_that_is_open_without_events_for_long_works_again(
     assert [message for message, _ in said(caplog)] == ["event source failed", "event source is back"]
 
 
-def test_a_backend_without_event_source_has_none_that_fails(virtual: Any) -> None:
+def test_a_backend_without_an_event_source_has_no_event_source_error(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
         old.source.watching = Netlink(silent=1e6)
@@ -119,7 +119,7 @@ def test_a_backend_without_event_source_has_none_that_fails(virtual: Any) -> Non
     virtual(main())
 
 
-def test_of_very_many_refused_devices_some_are_named_and_the_rest_is_counted_both_ways(
+def test_very_many_refused_or_accepted_devices_are_partly_named_and_counted(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

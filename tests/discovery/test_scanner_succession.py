@@ -48,7 +48,7 @@ def test_devices_of_a_failing_backend_become_unhealthy_on_time_and_not_at_the_ne
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_an_exchanged_backend_that_fails_as_before_changes_nothing(
+def test_a_replaced_backend_that_fails_as_before_changes_nothing(
     virtual: Any, caplog: pytest.LogCaptureFixture, stale: bool
 ) -> None:
     async def main() -> None:
@@ -72,7 +72,7 @@ def test_an_exchanged_backend_that_fails_as_before_changes_nothing(
     virtual(main())
 
 
-def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtual: Any) -> None:
+def test_a_replaced_backend_whose_probe_fails_as_before_changes_nothing(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(), Scene()
         async with old.running():

@@ -160,7 +160,7 @@ async def test_after_close_there_are_no_events(change: Any) -> None:
 
 @pytest.mark.root
 @real_uevents
-async def test_a_full_buffer_ends_in_a_call_to_look_at_everything(
+async def test_a_full_buffer_causes_a_full_scan(
     change: Any,
 ) -> None:
     heard = Heard()
@@ -309,7 +309,7 @@ async def test_the_swap_of_a_config_maps_data_directory_wakes(tmp_path: Path) ->
         assert config.read_text() == "two"
 
 
-async def test_a_burst_is_few_wakes(tmp_path: Path) -> None:
+async def test_a_burst_causes_few_wakes(tmp_path: Path) -> None:
     def burst() -> None:
         for number in range(500):
             (tmp_path / str(number)).touch()
@@ -332,7 +332,7 @@ async def test_a_recreated_directory_is_watched_again_even_with_the_same_inode(t
             await keeps_waking(wakes, directory)
 
 
-async def test_a_directory_exchanged_for_another_is_watched(tmp_path: Path) -> None:
+async def test_a_replaced_directory_is_watched(tmp_path: Path) -> None:
     directory = tmp_path / "device-plugins"
     directory.mkdir()
     async with watching(tmp_path, directory) as wakes:
@@ -413,7 +413,7 @@ async def test_a_watch_reports_that_inotify_is_exhausted_and_that_it_works_again
     assert last == ""
 
 
-async def test_a_quiet_directory_still_wakes_now_and_then(tmp_path: Path) -> None:
+async def test_a_directory_without_changes_wakes_at_intervals(tmp_path: Path) -> None:
     async with watching(tmp_path, poll=OFTEN) as wakes:
         for _ in range(5):
             await wakes.after(lambda: None)

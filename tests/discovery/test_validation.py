@@ -48,7 +48,7 @@ class Broken(Mapping[str, Any]):
         Device("d", numa_nodes=(-1,), pcie_path=("0000:00:01.0",), health=unhealthy("hot")),
     ],
 )
-def test_a_sound_device_passes(device: Device) -> None:
+def test_a_valid_device_is_accepted(device: Device) -> None:
     assert flaw_of(device, DECLARED) == ""
 
 
@@ -98,7 +98,7 @@ def bad(**fields: Any) -> Device:
         (bad(attributes=Broken()), "reading its fields failed: OSError: device is gone"),
     ],
 )
-def test_an_unsound_device_is_named_with_what_is_wrong(device: Any, reason: str) -> None:
+def test_an_invalid_device_is_refused_with_the_reason(device: Any, reason: str) -> None:
     assert reason in flaw_of(device, DECLARED)
     assert "\n" not in flaw_of(device, DECLARED)
 
@@ -112,7 +112,7 @@ def test_a_device_that_is_unusable_for_the_same_as_before_stays_the_same_object(
     assert other["d"].unusable_for == {"rdma": "another"}
 
 
-def test_anything_has_a_name_of_bearable_length() -> None:
+def test_any_refused_value_has_a_short_name() -> None:
     class Evil:
         def __repr__(self) -> str:
             raise RuntimeError

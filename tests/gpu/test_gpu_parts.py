@@ -13,14 +13,14 @@ from realgpu import presence, sees, smi
 from realgpu.enclosure import ALWAYS, Enclosure
 from realgpu.results import Results
 
-TOLD = """\
+ANSWER = """\
 0, GPU-8dfe9b2c-3b5a-11ee, NVIDIA H200, 00000000:3B:00.0, 143771, 9.0, 570.124.06, 165001, Enabled
 1, GPU-8dfe9b2c-3b5a-11ef, NVIDIA GB10, 0000000F:01:00.0, [N/A], 12.1, 580.95.05, [N/A], [N/A]
 """
 
 
 def test_the_answer_of_nvidia_smi_is_read() -> None:
-    first, second = smi.parse(TOLD)
+    first, second = smi.parse(ANSWER)
     assert first == smi.Gpu(
         index=0,
         uuid="GPU-8dfe9b2c-3b5a-11ee",
@@ -38,13 +38,15 @@ def test_the_answer_of_nvidia_smi_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["No devices were found", "0, GPU-1", "x, " * 9])
 def test_an_unexpected_answer_of_nvidia_smi_is_an_error(text: str) -> None:
-    with pytest.raises(smi.Failed, match="nvidia-smi says"):
+    with pytest.raises(smi.Failed, match="unexpected answer of nvidia-smi"):
         smi.parse(text)
 
 
 def test_instances_are_distinguished_from_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-8dfe9b2c)\n  MIG 1g.10gb Device 0: (UUID: MIG-c6d4f1ef)\n"
-    monkeypatch.setattr(smi, "_run", lambda *arguments: said)
+    answer = (
+        "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-8dfe9b2c)\n  MIG 1g.10gb Device 0: (UUID: MIG-c6d4f1ef)\n"
+    )
+    monkeypatch.setattr(smi, "_run", lambda *arguments: answer)
     assert smi.instances() == {"MIG-c6d4f1ef"}
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as they really are. What is found out goes into the table at the end."""
+"""Tests on real NVIDIA GPUs. Their results are in the table at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from devhost.discovery.runner import ServiceContext
 GPUS = "nvidia.com/gpu"
 PROBES = 5
 PATIENCE = 60.0
-"""Seconds for what devhost says by itself."""
+"""Seconds to wait for changes that devhost reports by itself."""
 
 CONTROL = {"/dev/nvidiactl", "/dev/nvidia-uvm"}
 PROGRAM = [sys.executable, "-I", sees.__file__]
@@ -38,7 +38,7 @@ CTK = Path("/usr/bin/nvidia-ctk")
 
 @pytest.fixture
 def whole(gpus, instances):
-    """The UUIDs of what can be handed out: GPUs, and the instances of those that are split."""
+    """The UUIDs of what can be allocated: GPUs, and the instances of those that are split."""
     return instances | {gpu.uuid for gpu in gpus if not gpu.split}
 
 
@@ -55,7 +55,7 @@ def entry(whole):
 
 @asynccontextmanager
 async def backend() -> AsyncIterator[Gpu]:
-    """The backend in this process, after its first look; its events are listened to."""
+    """The backend in this process, after its first scan; its events are consumed."""
     context = ServiceContext("gpu", Path("/"), ("*",))
     gpu = Gpu(GpuOptions(), context)
     await asyncio.to_thread(gpu.discover)
@@ -80,10 +80,10 @@ def given(allocation):
 
 
 def programs(pid):
-    """The processes that use NVML, of those that devhost has started and that are alive."""
+    """The running processes of devhost that use NVML."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process has just ended
             children = (task / "children").read_text().split()
             found += [one for one in children if b"nvml" in Path(f"/proc/{one}/cmdline").read_bytes()]
     return [int(child) for child in found]

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-MOST_FINGERED = (1 << 20) + 1
+FINGERPRINT_LIMIT = (1 << 20) + 1
 """Bytes of a file that its fingerprint depends on."""
 
 Fingerprint = object
@@ -24,7 +24,7 @@ def fingerprint(path: Path) -> Fingerprint:
         if not stat.S_ISREG(found.st_mode):  # not opened: it may be a pipe, which can be read once
             return found.st_mode, found.st_dev, found.st_ino
         with open(path, "rb", opener=without_waiting) as file:
-            return found.st_size, hashlib.sha256(file.read(MOST_FINGERED)).digest()
+            return found.st_size, hashlib.sha256(file.read(FINGERPRINT_LIMIT)).digest()
     except OSError as error:
         return error.errno
 
@@ -43,7 +43,7 @@ def without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def hostless(root: Path) -> str:
+def missing_host_reason(root: Path) -> str:
     """Why no device can be found below a directory used as ``/``; empty if there may be some."""
     there = any(os.path.isdir(root / top) for top in ("sys", "dev"))  # noqa: PTH112 - never raises
     return "" if there else f"{root} has neither sys nor dev"

@@ -145,7 +145,6 @@ def nodes_of(sysfs: Sysfs, path: str) -> tuple[str, ...]:
 PCI_BUS = "/sys/bus/pci/devices"
 
 _VIRTUAL_FUNCTION = re.compile(r"virtfn\d{1,5}")
-_HEX = re.compile(r"0x([0-9a-fA-F]{1,8})")
 _FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")
 _VIRTIO = re.compile(r"virtio\d+")
 
@@ -241,7 +240,7 @@ class AdapterScanner:
         )
 
     def _is_display(self, path: str) -> bool:
-        number = self._hex(f"{path}/class").rjust(6, "0")
+        number = self._sysfs.hexadecimal(f"{path}/class").rjust(6, "0")
         return number.startswith((DISPLAY, ACCELERATOR))
 
     def _pci(self, path: str, inode: int, nodes: tuple[str, ...]) -> Adapter:
@@ -253,11 +252,11 @@ class AdapterScanner:
             path=path,
             inode=inode,
             address=function,
-            vendor=self._hex(f"{path}/vendor"),
-            device=self._hex(f"{path}/device"),
-            subsystem_vendor=self._hex(f"{path}/subsystem_vendor"),
-            subsystem_device=self._hex(f"{path}/subsystem_device"),
-            pci_class=self._hex(f"{path}/class").rjust(6, "0"),
+            vendor=self._sysfs.hexadecimal(f"{path}/vendor"),
+            device=self._sysfs.hexadecimal(f"{path}/device"),
+            subsystem_vendor=self._sysfs.hexadecimal(f"{path}/subsystem_vendor"),
+            subsystem_device=self._sysfs.hexadecimal(f"{path}/subsystem_device"),
+            pci_class=self._sysfs.hexadecimal(f"{path}/class").rjust(6, "0"),
             driver=self._driver(path, nodes),
             numa_node=self._numa_node(path),
             physical_function=physical if BDF.fullmatch(physical) else "",
@@ -295,10 +294,6 @@ class AdapterScanner:
         if number is None and not path.startswith(DEVICES):
             number = self._sysfs.integer(f"{path}/numa_node")
         return number if number is not None and 0 <= number < 1 << 16 else None
-
-    def _hex(self, path: str) -> str:
-        found = _HEX.fullmatch(self._sysfs.text(path))
-        return found[1].lower() if found else ""
 
 
 def _order(adapter: Adapter) -> tuple[str, tuple[tuple[str, int], ...]]:

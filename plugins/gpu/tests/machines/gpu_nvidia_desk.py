@@ -1,4 +1,4 @@
-"""The backend on a machine with NVIDIA's GPUs, its events, and waiting for what it does by itself."""
+"""The backend on a machine with NVIDIA GPUs, its events, and waiting for its asynchronous work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 60.0
 
 
 class Clock:
-    """Monotonic seconds, ``ahead`` of the machine's by what a test adds."""
+    """Monotonic seconds, which a test can move ``ahead``."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -62,7 +62,7 @@ class NvidiaDesk:
         return {name: reason for name, reason in all_reasons if reason}
 
     def probe(self) -> dict[str, str]:
-        """What a probe finds wrong, by id."""
+        """The faults that a probe finds, by id."""
         verdicts = self.backend.probe(list(self.look().values()))
         return {name: health.reason for name, health in verdicts.items()}
 
@@ -124,7 +124,7 @@ class NvidiaDesk:
                 await task
 
     def close(self) -> None:
-        """Ends what it began."""
+        """Ends the backend and its processes."""
         self.backend.close()
         for vendor in self.backend.vendors.values():
             for process in vendor.client.processes if isinstance(vendor, Nvidia) else ():
