@@ -123,9 +123,9 @@ class Edits:
     """Everything that a container needs to use some devices, independent of how it is injected.
 
     The name of a variable may contain ``{RESOURCE}``. The core replaces it by the name of the resource that
-    the container requested, in upper case and with ``_`` for all but letters and digits
-    (``intel.com/sriov_dpdk`` → ``INTEL_COM_SRIOV_DPDK``), so that two resources in one container never
-    set the same variable. ``{RESOURCE-}`` is the same with hyphens kept.
+    the container requested, in upper case and with ``_`` for all but letters and digits:
+    ``INTEL_COM_SRIOV_DPDK`` for ``intel.com/sriov_dpdk``. So two resources in one container never set the
+    same variable. ``{RESOURCE-}`` is the same with hyphens kept.
     """
 
     nodes: tuple[DeviceNode, ...] = ()
