@@ -111,8 +111,8 @@ class GpuOptions:
     health_checks: Literal["all", "none"] | tuple[HealthCheck, ...] = option(
         "all",
         "Which faults make an NVIDIA GPU Unhealthy that could still be used: `all`, `none`, or a list. "
-        "`xid`: error numbers. `ecc`: uncorrectable memory errors. `recovery`: the driver recommends a reset or a "
-        "reboot. `remap`: memory needs a reset to be replaced, or cannot be replaced. `drain`: "
+        "`xid`: error numbers. `ecc`: uncorrectable memory errors. `recovery`: the driver recommends a reset "
+        "or a reboot. `remap`: memory needs a reset to be replaced, or cannot be replaced. `drain`: "
         "`nvidia-smi drain`.",
         example=["xid", "ecc"],
     )
