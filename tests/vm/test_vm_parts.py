@@ -1,4 +1,4 @@
-"""How the machine's parts are kept, and what they are made of. Runs on the host, and makes no machine."""
+"""The parts of the virtual machine: how they are built and kept. Runs on the host, without a machine."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_part_that_a_computer_or_its_network_cannot_give_is_no_fault_of_its_re
 
 
 class Moody:
-    """Stands for a machine whose QEMU dies of itself, so often; then its tests end with 0."""
+    """A substitute for a machine whose QEMU crashes this many times; then its tests end with 0."""
 
     console = Path("console")
 
