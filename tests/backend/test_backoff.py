@@ -45,7 +45,7 @@ def test_a_run_is_followed_by_a_rest_in_proportion() -> None:
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.0, 0.004), (60.0, 1.0)])
-def test_the_rest_has_a_least_and_a_most(took: float, pause: float) -> None:
+def test_the_pause_has_a_minimum_and_a_maximum(took: float, pause: float) -> None:
     pacer = Pacer()
     pacer.ran(10.0, 10.0 + took)
     assert pacer.pause(10.0 + took) == pytest.approx(pause)
@@ -61,7 +61,7 @@ def test_runs_within_the_budget_have_no_pause_and_the_run_that_exceeds_it_has() 
     assert pacer.pause(now) == pytest.approx(0.025 * 5 * 5 - 0.125 - 0.1 * 5)
 
 
-def test_quiet_time_gives_the_budget_back_and_no_more() -> None:
+def test_quiet_time_refills_the_budget_up_to_its_size() -> None:
     pacer = Pacer(rest=4.0, budget=0.1)
     for began in (10.0, 1000.0, 2000.0):
         pacer.ran(began, began + 0.11)

@@ -29,7 +29,7 @@ from devhost.backend import claim
         (claim.other("my-bus", "slot 4"), "my-bus:slot 4"),
     ],
 )
-def test_a_claim_is_the_string_that_all_backends_write(made: str, text: str) -> None:
+def test_a_claim_is_the_same_string_for_all_backends(made: str, text: str) -> None:
     assert made == text
 
 
@@ -52,6 +52,6 @@ def test_a_claim_is_the_string_that_all_backends_write(made: str, text: str) -> 
         (lambda kind: claim.other(kind, "x"), "a:b"),
     ],
 )
-def test_what_names_no_such_thing_is_refused(make: Callable[..., str], wrong: object) -> None:
+def test_an_invalid_name_is_refused(make: Callable[..., str], wrong: object) -> None:
     with pytest.raises(ValueError, match=r"is not|names nothing"):
         make(wrong)

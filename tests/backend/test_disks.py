@@ -36,16 +36,16 @@ def found(tree: Tree) -> Disks:
     return Disks({path.rpartition("/")[2]: what for path, what in known.carried.items()}, known.is_complete)
 
 
-def test_nothing_is_known_of_a_machine_without_proc(tree: Tree) -> None:
+def test_without_proc_no_disk_is_known_to_be_in_use(tree: Tree) -> None:
     assert found(tree) == Disks()
 
 
-def test_a_volume_leads_to_what_it_is_made_of_and_the_shortest_mount_point_counts(tree: Tree) -> None:
+def test_a_volume_leads_to_its_disks_and_the_shortest_mount_point_counts(tree: Tree) -> None:
     mounted(tree, "253:0 / /var/lib rw - xfs /dev/dm-0 rw", "253:0 / / rw - xfs /dev/dm-0 rw")
     assert found(tree) == Disks({"dm-0": "/", "sda2": "/"})
 
 
-def test_a_file_system_without_a_number_of_its_own_is_found_by_its_source(tree: Tree) -> None:
+def test_a_file_system_with_an_anonymous_number_is_found_by_its_source(tree: Tree) -> None:
     tree.file("/sys/fs/btrfs/0c1d/devices/sda1", "")
     tree.file("/sys/fs/btrfs/0c1d/devices/sda2", "")
     mounted(tree, "0:40 /@ / rw shared:1 - btrfs /dev/sda1 rw")
@@ -54,7 +54,7 @@ def test_a_file_system_without_a_number_of_its_own_is_found_by_its_source(tree: 
     assert found(tree).carried.keys() == {"dm-0", "sda2", "sda1"}
 
 
-def test_what_has_no_disk_is_passed_over(tree: Tree) -> None:
+def test_a_file_system_without_a_disk_is_ignored(tree: Tree) -> None:
     mounted(
         tree, "0:5 / /dev rw - devtmpfs udev rw", "0:9 / /mnt rw - nfs4 srv:/data rw", "nonsense", "8:1 /"
     )
@@ -69,13 +69,13 @@ def test_swap_space_counts_unless_something_is_mounted_there(tree: Tree) -> None
     assert found(tree) == Disks({"sda1": SWAP})
 
 
-def test_only_mount_points_of_concern_count(tree: Tree) -> None:
+def test_only_the_selected_mount_points_count(tree: Tree) -> None:
     mounted(tree, "8:1 / /boot rw - ext4 /dev/sda1 rw", "8:2 / /data rw - ext4 /dev/sda2 rw")
     known = disks(Sysfs(tree.root), lambda point: point == "/data")
     assert [path.rpartition("/")[2] for path in known.carried] == ["sda2"]
 
 
-def test_a_zfs_pool_leaves_it_open_which_disks_are_in_use(tree: Tree) -> None:
+def test_with_a_zfs_pool_the_disks_in_use_are_unknown(tree: Tree) -> None:
     mounted(tree, "0:30 / / rw - zfs rpool/ROOT rw", "8:1 / /boot rw - ext4 /dev/sda1 rw")
     assert found(tree) == Disks({"sda1": "/boot"}, is_complete=False)
 

@@ -31,7 +31,7 @@ class Own(OSError):
         (OSError(5, "two\nlines", "/a\nb"), "/a b: two lines"),
     ],
 )
-def test_what_the_system_refused_is_told_without_number_and_type(error: OSError, text: str) -> None:
+def test_an_error_of_the_system_is_shown_without_number_and_type(error: OSError, text: str) -> None:
     assert one_line(error) == text
 
 
@@ -49,7 +49,7 @@ def test_an_oserror_without_the_systems_words_keeps_its_type(error: OSError, tex
     assert one_line(error) == text
 
 
-def test_an_error_whose_file_cannot_be_named_is_told_all_the_same() -> None:
+def test_an_error_whose_file_has_no_name_is_still_shown() -> None:
     class Nameless:
         def __str__(self) -> str:
             raise ValueError
@@ -63,7 +63,7 @@ def test_any_other_exception_keeps_its_type_for_the_author() -> None:
     assert one_line(KeyError("serial")) == "KeyError: 'serial'"
 
 
-def test_the_reason_outlives_a_path_that_is_far_too_long() -> None:
+def test_the_reason_is_shown_even_if_the_path_is_too_long() -> None:
     text = one_line(OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "/x" * 5000))
     assert text.endswith(": File name too long")
     assert len(text) <= 500

@@ -41,7 +41,7 @@ def test_the_content_is_replaced_and_only_the_file_is_left(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["wanted"]
 
 
-def test_a_directory_that_is_not_there_or_none_is_told_of_the_file_in_it(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_directory_names_the_file_in_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place, kind in (("none", FileNotFoundError), ("file", NotADirectoryError)):
         with pytest.raises(kind) as caught:
@@ -49,7 +49,7 @@ def test_a_directory_that_is_not_there_or_none_is_told_of_the_file_in_it(tmp_pat
         assert caught.value.filename == str(tmp_path / place / "wanted")
 
 
-def test_directories_that_are_made_are_for_everybody_to_read_whatever_the_umask_is(
+def test_new_directories_are_readable_by_all_users_with_any_umask(
     tmp_path: Path,
 ) -> None:
     before = os.umask(0o077)
@@ -61,14 +61,14 @@ def test_directories_that_are_made_are_for_everybody_to_read_whatever_the_umask_
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o755
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir(mode=0o700)
     make_directory(tmp_path / "a" / "b")
     make_directory(tmp_path / "a")
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_reads_the_same_has_the_same_fingerprint_and_nothing_else_has(tmp_path: Path) -> None:
+def test_fingerprints_are_equal_exactly_if_reading_gives_the_same(tmp_path: Path) -> None:
     file, pipe = tmp_path / "file", tmp_path / "pipe"
     found = [fingerprint(file)]
     for text in ("a", "b", ""):
@@ -82,7 +82,7 @@ def test_what_reads_the_same_has_the_same_fingerprint_and_nothing_else_has(tmp_p
     assert len(set(found)) == len(found)
 
 
-def test_a_pipe_keeps_what_is_written_to_it_for_who_reads_it(tmp_path: Path) -> None:
+def test_a_fingerprint_does_not_read_from_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert fingerprint(pipe)

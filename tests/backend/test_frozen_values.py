@@ -35,7 +35,7 @@ def test_a_mapping_of_a_value_cannot_be_changed(change: Callable[[Any], object])
     assert device.attributes == {"model": "x"}
 
 
-def test_the_dict_a_value_was_made_of_may_change_afterwards() -> None:
+def test_changing_the_dict_of_a_value_does_not_change_the_value() -> None:
     given = {"model": "x"}
     values = (
         Device("d", given, unusable_for=given),
@@ -70,7 +70,7 @@ def test_a_list_becomes_a_tuple() -> None:
     assert AllocateRequest(given).devices == (1,)
 
 
-def test_a_frozen_mapping_is_a_dict_to_everything_that_reads_it() -> None:
+def test_a_frozen_mapping_can_be_read_like_a_dict() -> None:
     mapping: FrozenDict[str, object] = FrozenDict({"a": 1})
     assert mapping == {"a": 1} and {**mapping} == mapping
     assert json.dumps(mapping) == '{"a": 1}'

@@ -25,5 +25,5 @@ def test_what_recurs_is_logged_once_in_a_while_with_how_often_it_was_not() -> No
     recurring = Recurring(60.0, lambda: now[0])
     for at in (0, 1, 59, 60, 61, 200):
         now[0] = 100.0 + at
-        recurring.tell(told.append)
+        recurring.report(told.append)
     assert told == [0, 2, 1]

@@ -41,7 +41,7 @@ def test_the_limit_is_named_with_its_value_and_the_command_that_raises_it(number
     assert int(found[2]) >= 2 * int(found[1])
 
 
-def test_the_limit_of_open_files_is_told_from_that_of_inotify_instances() -> None:
+def test_the_limit_of_open_files_is_distinguished_from_that_of_inotify_instances() -> None:
     with no_file_left():
         text = explained(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     assert text.startswith("too many open files: the limit, RLIMIT_NOFILE, is 3 ")
@@ -49,7 +49,7 @@ def test_the_limit_of_open_files_is_told_from_that_of_inotify_instances() -> Non
     assert "inotify" not in text
 
 
-def test_a_node_without_descriptors_is_another_matter() -> None:
+def test_a_node_without_descriptors_has_another_explanation() -> None:
     assert "inotify" not in explained(OSError(errno.ENFILE, os.strerror(errno.ENFILE)))
 
 

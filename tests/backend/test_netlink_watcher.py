@@ -135,7 +135,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_a_message_is_an_event_and_noise_is_none(kernel: Kernel) -> None:
+async def test_a_relevant_message_is_an_event_and_others_are_not(kernel: Kernel) -> None:
     async with listening(kernel, Words()) as heard:
         kernel.say(b"noise")
         kernel.say(b"up")
@@ -180,7 +180,7 @@ async def test_lost_messages_are_a_resync_and_the_socket_stays(
     assert not caplog.records
 
 
-async def test_a_socket_that_fails_is_opened_again_and_the_log_says_so_once(
+async def test_a_socket_that_fails_is_reopened_and_logged_once(
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -212,7 +212,7 @@ async def test_a_refused_subscription_is_tried_again_with_back_off_and_logged_on
     ]
 
 
-async def test_back_off_is_longer_than_the_time_between_two_looks(kernel: Kernel) -> None:
+async def test_back_off_is_longer_than_the_interval_of_checks(kernel: Kernel) -> None:
     kernel.refuses = 1000
     looked = []
 
@@ -229,7 +229,7 @@ async def test_back_off_is_longer_than_the_time_between_two_looks(kernel: Kernel
     assert len(looked) == 1
 
 
-async def test_groups_that_come_later_are_joined_then(kernel: Kernel) -> None:
+async def test_groups_that_appear_later_are_joined_then(kernel: Kernel) -> None:
     later = Words(GENERIC, None)
     async with listening(kernel, Words(), later) as heard:
         assert kernel.opened == [(ROUTE, 1, ())]
@@ -239,7 +239,7 @@ async def test_groups_that_come_later_are_joined_then(kernel: Kernel) -> None:
         assert await heard.next() == "switch"
 
 
-async def test_what_follows_late_is_looked_at_once_more(kernel: Kernel) -> None:
+async def test_the_last_change_of_a_burst_is_repeated_once(kernel: Kernel) -> None:
     async with listening(kernel, Words(), repeat=0.3) as heard:
         kernel.say(b"down")
         assert [await heard.next(), await heard.next()] == ["down", "down"]

@@ -42,12 +42,12 @@ def bus(tmp_path: Path) -> Bus:
     return found
 
 
-def test_a_function_of_interest_comes_with_its_ids(bus: Bus) -> None:
+def test_a_matching_function_is_returned_with_its_ids(bus: Bus) -> None:
     path = "/sys/bus/pci/devices/0000:01:00.0"
     assert list(bus.filter().scan()) == [PciIds("0000:01:00.0", path, "15b3", "1017", "020000")]
 
 
-def test_a_function_of_no_interest_is_compared_once_until_another_is_in_its_place(bus: Bus) -> None:
+def test_another_function_is_checked_once_until_it_is_replaced(bus: Bus) -> None:
     found = bus.filter()
     for _ in range(3):
         list(found.scan())
@@ -65,7 +65,7 @@ def test_virtual_functions_and_those_left_out_are_not_found(bus: Bus) -> None:
     assert not list(found.scan(leave_out={"0000:01:00.0"}))
 
 
-def test_a_driver_that_the_user_has_chosen_is_no_missing_driver(bus: Bus) -> None:
+def test_a_driver_that_the_user_has_chosen_is_not_a_missing_driver(bus: Bus) -> None:
     path = "/sys/bus/pci/devices/0000:01:00.0"
     assert bus.sysfs.lacks_driver(path)
     override = bus.root / path.lstrip("/") / "driver_override"

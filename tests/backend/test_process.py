@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -25,6 +27,7 @@ from devhost.backend.process import (
     kill_group,
     python,
     run,
+    run_async,
 )
 
 PATIENT = 60.0
@@ -99,7 +102,7 @@ def test_an_inherited_descriptor_keeps_its_number(
         ("import os; os.abort()", -signal.SIGABRT, "was killed by SIGABRT"),
     ],
 )
-def test_a_failure_is_told_in_the_words_of_the_program_or_of_the_system(
+def test_a_failure_has_the_words_of_the_program_or_of_the_system(
     program: Callable[[str], list[str]], text: str, status: int, failure: str
 ) -> None:
     found = run(program(text), deadline=PATIENT)
@@ -124,7 +127,7 @@ def test_a_program_that_hangs_is_killed_with_what_it_started(program: Callable[[
     wait_for(lambda: not exists(int(caught.value.output)))
 
 
-def test_what_a_program_leaves_behind_neither_delays_the_answer_nor_stays(
+def test_leftover_children_of_a_program_are_killed_and_delay_nothing(
     program: Callable[[str], list[str]],
 ) -> None:
     command = program(
@@ -141,7 +144,7 @@ def test_a_deadline_is_measured_by_the_clock_it_is_given(program: Callable[[str]
         run(program("import time; time.sleep(600)"), deadline=1.0, clock=lambda: next(times, 10.0))
 
 
-def test_one_that_cannot_be_killed_is_reported_and_known_to_be_gone_later(
+def test_a_process_that_cannot_be_killed_is_reported_and_its_end_is_noticed(
     program: Callable[[str], list[str]],
 ) -> None:
     with pytest.raises(TimedOut, match="cannot be killed: a call into the kernel holds it") as caught:
@@ -152,7 +155,7 @@ def test_one_that_cannot_be_killed_is_reported_and_known_to_be_gone_later(
     wait_for(lambda: left.is_gone)
 
 
-def test_output_without_end_is_refused(program: Callable[[str], list[str]]) -> None:
+def test_endless_output_is_refused(program: Callable[[str], list[str]]) -> None:
     endless = program("import os, time\nwhile True:\n    os.write(1, b'x' * 65536)\n    time.sleep(0.01)")
     deadline, began = 15.0, time.monotonic()
     with pytest.raises(OutputTooLarge, match="wrote more than 100000 bytes"):
@@ -160,11 +163,58 @@ def test_output_without_end_is_refused(program: Callable[[str], list[str]]) -> N
     assert time.monotonic() - began < deadline, "it was refused only at the deadline"
 
 
-def test_of_errors_without_end_the_last_are_kept(program: Callable[[str], list[str]]) -> None:
+def test_the_end_of_a_long_error_output_is_kept(program: Callable[[str], list[str]]) -> None:
     talkative = program("import sys\nsys.stderr.write('x' * 200000 + '\\nthe reason\\n')\nsys.exit(1)")
     found = run(talkative, deadline=PATIENT)
     assert len(found.errors) <= 16 * 1024
     assert found.failure == "exited with status 1: the reason"
+
+
+async def test_a_program_can_be_run_from_an_event_loop(program: Callable[[str], list[str]]) -> None:
+    found = await run_async(program("import sys; print('a'); sys.exit('no driver')"), deadline=PATIENT)
+    assert (found.output, found.failure) == (b"a\n", "exited with status 1: no driver")
+    with pytest.raises(NotStarted, match="the tool cannot be started: /nowhere: No such file"):
+        await run_async(["/nowhere"], deadline=PATIENT, name="the tool")
+    with pytest.raises(TimedOut, match=r"did not end within 0\.1 s"):
+        await run_async(program("import time; time.sleep(600)"), deadline=0.1)
+    with pytest.raises(OutputTooLarge, match="wrote more than 10 bytes"):
+        await run_async(program("print('x' * 100)"), deadline=PATIENT, limit=10)
+
+
+async def test_a_cancelled_run_has_killed_its_program_with_what_it_started(
+    tmp_path: Path, program: Callable[[str], list[str]]
+) -> None:
+    pids = tmp_path / "pids"
+    command = program(
+        "import os, time\n"
+        "os.fork()\n"
+        f"with open({str(pids)!r}, 'a') as file: file.write('%d\\n' % os.getpid())\n"
+        "time.sleep(600)\n"
+    )
+    task = asyncio.ensure_future(run_async(command, deadline=PATIENT))
+    async with asyncio.timeout(PATIENT):
+        while not pids.exists() or len(pids.read_text().splitlines()) < 2:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    first, second = map(int, pids.read_text().split())
+    wait_for(lambda: not exists(first) and not exists(second))
+
+
+async def test_a_cancelled_run_does_not_wait_for_a_program_that_cannot_be_killed(
+    program: Callable[[str], list[str]],
+) -> None:
+    survivors: list[subprocess.Popen[bytes]] = []
+    command = program("import time; time.sleep(600)")
+    task = asyncio.ensure_future(run_async(command, deadline=PATIENT, grace=0.05, kill=survivors.append))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert survivors[0].poll() is None
+    survivors[0].kill()
+    survivors[0].wait(PATIENT)
 
 
 def test_no_descriptor_stays_open(program: Callable[[str], list[str]]) -> None:
@@ -173,6 +223,7 @@ def test_no_descriptor_stays_open(program: Callable[[str], list[str]]) -> None:
     run(command, deadline=PATIENT)
     with pytest.raises(NotStarted):
         run(["/nowhere"], deadline=1.0)
+    asyncio.run(run_async(command, deadline=PATIENT))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -212,9 +263,7 @@ def workers() -> Iterator[list[Worker]]:
         worker.close()
 
 
-def test_one_process_answers_all_questions(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
+def test_one_process_answers_all_requests(program: Callable[[str], list[str]], workers: list[Worker]) -> None:
     worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
     workers.append(worker)
     assert worker.pid is None
@@ -223,7 +272,7 @@ def test_one_process_answers_all_questions(
     assert {answer["pid"] for answer in answers} == {worker.pid}
 
 
-def test_questions_of_several_threads_get_their_own_answers(
+def test_requests_of_several_threads_get_their_own_answers(
     program: Callable[[str], list[str]], workers: list[Worker]
 ) -> None:
     worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
@@ -320,7 +369,7 @@ def test_back_off_doubles_until_there_is_an_answer(
         ({"raw": "[1]"}, ProcessError, "the program answered something that is no JSON object"),
     ],
 )
-def test_a_crash_or_nonsense_is_an_error(
+def test_a_crash_or_an_invalid_answer_is_an_error(
     program: Callable[[str], list[str]],
     workers: list[Worker],
     question: dict[str, object],
@@ -428,7 +477,7 @@ def test_a_closed_worker_kills_its_process_and_can_be_asked_again(
 # --- lines
 
 
-class Heard:
+class Output:
     """Keeps what a process reports."""
 
     def __init__(self) -> None:
@@ -445,11 +494,11 @@ class Heard:
 def test_lines_come_whole_and_the_last_ones_before_the_end_is_reported(
     program: Callable[[str], list[str]],
 ) -> None:
-    heard = Heard()
+    output = Output()
     text = "import os\nos.write(1, b'on')\nos.write(1, b'e\\ntwo\\nthr')\nos.write(1, b'ee\\nrest')\n"
-    process = LineProcess(program(text), heard)
-    assert heard.over.wait(PATIENT)
-    assert heard.lines == [b"one", b"two", b"three"]
+    process = LineProcess(program(text), output)
+    assert output.over.wait(PATIENT)
+    assert output.lines == [b"one", b"two", b"three"]
     assert process.wait(PATIENT) and process.is_gone and process.is_over
     assert process.failure is None
     with pytest.raises(Ended, match="the program has ended"):
@@ -457,16 +506,16 @@ def test_lines_come_whole_and_the_last_ones_before_the_end_is_reported(
 
 
 def test_a_crash_is_reported_with_its_signal(program: Callable[[str], list[str]]) -> None:
-    heard = Heard()
-    process = LineProcess(program("import os; os.kill(os.getpid(), 11)"), heard, name="the tool")
-    assert heard.over.wait(PATIENT)
+    output = Output()
+    process = LineProcess(program("import os; os.kill(os.getpid(), 11)"), output, name="the tool")
+    assert output.over.wait(PATIENT)
     assert process.failure == "the tool was killed by SIGSEGV"
 
 
-def test_the_end_of_its_input_asks_a_program_to_end_and_one_that_does_not_is_killed(
+def test_closing_the_input_ends_a_program_or_kills_it(
     program: Callable[[str], list[str]],
 ) -> None:
-    willing, stubborn = Heard(), Heard()
+    willing, stubborn = Output(), Output()
     asked = LineProcess(program("import sys; sys.stdin.read(); print('bye')"), willing, grace=PATIENT)
     asked.end()
     assert willing.over.wait(PATIENT)
@@ -478,62 +527,64 @@ def test_the_end_of_its_input_asks_a_program_to_end_and_one_that_does_not_is_kil
 
 
 def test_a_line_without_end_kills_the_program(program: Callable[[str], list[str]]) -> None:
-    heard = Heard()
+    output = Output()
     endless = program("import os\nwhile True: os.write(1, b'x' * 4096)")
-    process = LineProcess(endless, heard, limit=10_000)
-    assert heard.over.wait(PATIENT)
+    process = LineProcess(endless, output, limit=10_000)
+    assert output.over.wait(PATIENT)
     assert process.failure == "the program wrote a line of more than 10000 bytes"
 
 
 def test_a_program_that_does_not_read_is_killed_when_its_pipe_is_full(
     program: Callable[[str], list[str]],
 ) -> None:
-    heard = Heard()
-    process = LineProcess(program("import time; time.sleep(600)"), heard)
+    output = Output()
+    process = LineProcess(program("import time; time.sleep(600)"), output)
     with pytest.raises(TimedOut, match=r"did not take a question within 0.05 s"):
         for _ in range(100):
             process.send(b"x" * 100_000, deadline=0.05)
-    assert heard.over.wait(PATIENT)
+    assert output.over.wait(PATIENT)
 
 
-def test_what_a_kept_program_started_ends_with_it(program: Callable[[str], list[str]]) -> None:
-    heard = Heard()
+def test_what_a_line_process_started_ends_with_it(program: Callable[[str], list[str]]) -> None:
+    output = Output()
     text = "import os, time\nchild = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)\n"
-    process = LineProcess(program(text), heard)
-    wait_for(lambda: bool(heard.lines))
+    process = LineProcess(program(text), output)
+    wait_for(lambda: bool(output.lines))
     process.kill("enough")
     assert process.wait(PATIENT)
     assert process.failure == "enough"
-    wait_for(lambda: not exists(int(heard.lines[0])))
+    wait_for(lambda: not exists(int(output.lines[0])))
 
 
 def test_an_unkillable_process_is_left_and_its_end_is_noticed_later(
     program: Callable[[str], list[str]],
 ) -> None:
-    heard = Heard()
+    output = Output()
     process = LineProcess(
-        program("import time; time.sleep(600)"), heard, grace=0.02, kill=lambda process: None
+        program("import time; time.sleep(600)"), output, grace=0.02, kill=lambda process: None
     )
     process.kill()
-    assert heard.over.wait(PATIENT)
+    assert output.over.wait(PATIENT)
     assert not process.is_gone and not process.wait(0)
+    waiting = threading.Thread(target=process.wait, args=(60 * PATIENT,), daemon=True)
+    waiting.start()
     os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: process.is_gone)
+    waiting.join(PATIENT)
+    assert not waiting.is_alive()
+    assert process.is_gone
 
 
-def test_a_kept_program_leaves_no_descriptor_open(program: Callable[[str], list[str]]) -> None:
+def test_a_line_process_leaves_no_descriptor_open(program: Callable[[str], list[str]]) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    heard = Heard()
-    process = LineProcess(program(""), heard)
-    assert heard.over.wait(PATIENT) and process.wait(PATIENT)
+    output = Output()
+    process = LineProcess(program(""), output)
+    assert output.over.wait(PATIENT) and process.wait(PATIENT)
     with pytest.raises(NotStarted):
-        LineProcess(["/nowhere"], heard)
+        LineProcess(["/nowhere"], output)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_reaped_process_is_not_killed_since_its_id_may_be_anothers() -> None:
-    import subprocess
-
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""], start_new_session=True) as process:
         process.wait()
         kill_group(process)

@@ -43,7 +43,7 @@ def test_the_real_root_needs_no_prefix():
     assert Sysfs(Path("/")).prefix == ""
 
 
-def test_a_tree_is_told_from_the_running_kernel_wherever_that_is_mounted(tree, tmp_path):
+def test_a_recorded_tree_is_distinguished_from_a_mounted_sysfs(tree, tmp_path):
     assert is_live(Path("/"))
     (tmp_path / "host").mkdir()
     (tmp_path / "host/sys").symlink_to("/sys")
@@ -74,7 +74,7 @@ def test_a_text_is_a_page_of_printable_characters_or_nothing(content, text, tmp_
     assert read_line(str(tmp_path / "file")) == text
 
 
-def test_what_cannot_be_read_is_nothing(tmp_path):
+def test_an_unreadable_file_is_empty(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     for path in (tmp_path, tmp_path / "absent", tmp_path / "loop", "with\0nul"):
         assert read_line(str(path)) == ""
@@ -108,7 +108,7 @@ def test_names_are_in_natural_order(tree, sysfs):
     assert sorted(["a", "a1b", "a1", "a02"], key=natural) == ["a", "a1", "a1b", "a02"]
 
 
-def test_only_what_is_absent_counts_as_empty_where_silence_would_mean_gone(sysfs, monkeypatch):
+def test_only_a_missing_directory_is_listed_as_empty(sysfs, monkeypatch):
     def refused(path: str) -> object:
         raise PermissionError(13, "Permission denied", path)
 
@@ -121,7 +121,7 @@ def test_only_what_is_absent_counts_as_empty_where_silence_would_mean_gone(sysfs
         sysfs.identities("/sys/class")
 
 
-def test_what_came_back_under_its_name_has_another_identity(tree, sysfs):
+def test_a_recreated_entry_has_another_identity(tree, sysfs):
     tree.file("/sys/x/one")
     tree.file("/sys/x/two")
     before = sysfs.identities("/sys/x")
@@ -148,7 +148,7 @@ def test_a_link_through_a_link_is_followed_as_the_kernel_does(tree, sysfs):
     assert sysfs.device("/sys/class/net/through") == f"/sys/devices/{CARD}/infiniband/mlx5_0"
 
 
-def test_a_link_that_leads_nowhere_or_out_of_the_tree_is_none(tree, sysfs):
+def test_a_broken_link_or_one_out_of_the_tree_is_ignored(tree, sysfs):
     listing = tree.root / "sys/class/infiniband"
     (listing / "loop").symlink_to("loop")
     (listing / "gone").symlink_to("../../devices/virtual/infiniband/gone")
@@ -165,7 +165,7 @@ def test_the_last_name_of_a_link_and_the_link_itself(sysfs):
     assert sysfs.target("/sys/absent") == sysfs.link("/sys/absent") == ""
 
 
-def test_a_pci_function_is_found_from_anything_that_hangs_on_it(sysfs):
+def test_a_pci_function_is_found_from_any_device_below_it(sysfs):
     function = sysfs.pci(f"/sys/devices/{CARD}/infiniband/mlx5_0")
     assert function is not None
     assert function == sysfs.pci(f"/sys/devices/{CARD}")
@@ -202,7 +202,7 @@ def test_a_machine_without_numa_has_no_node(tree, sysfs):
     assert sysfs.numa_node("/sys/devices/virtual/misc/fuse") is None
 
 
-def test_a_function_of_which_the_configuration_space_reads_as_ones_is_dead(tree, sysfs):
+def test_a_function_whose_configuration_space_reads_as_ones_is_dead(tree, sysfs):
     path = f"/sys/devices/{CARD}"
     assert not sysfs.is_dead(path), "there is none"
     config = tree.root / path[1:] / "config"

@@ -74,7 +74,7 @@ def test_a_directory_on_the_way_that_others_can_write_to_is_refused(
     assert why_listed(place / "inner") == expected
 
 
-def test_a_sticky_directory_on_the_way_is_no_fault_but_none_to_list_files_in(place: Path) -> None:
+def test_a_sticky_directory_is_accepted_on_the_way_and_not_for_listing(place: Path) -> None:
     """In `/tmp` only the owner of an entry can replace it, and anybody can add one."""
     (place / "inner").chmod(0o1777)
     assert trusted.read_bytes(place / "inner/card.py") == b"sound"
@@ -110,7 +110,7 @@ def test_links_and_dots_are_resolved_as_the_kernel_does(place: Path, monkeypatch
         trusted.read_bytes(place / "loop")
 
 
-def test_what_is_missing_or_another_kind_of_file_is_told_as_the_system_tells_it(place: Path) -> None:
+def test_a_missing_file_or_another_kind_of_file_has_the_systems_error(place: Path) -> None:
     for wrong, error in (
         ("none/card.py", FileNotFoundError),
         ("inner/card.py/x", NotADirectoryError),

@@ -45,13 +45,13 @@ def test_a_list_attribute_matches_by_any_member() -> None:
     assert not block.holds({"links": ()})
 
 
-def test_case_is_ignored_only_where_asked() -> None:
+def test_case_is_ignored_only_for_hex_ids() -> None:
     assert Text("1A86", fold=True).matches("1a86")
     assert Text("1a*", fold=True).matches("1A86")
     assert not Text("1A86").matches("1a86")
 
 
-def test_a_plain_string_has_no_secret_meaning() -> None:
+def test_a_plain_string_is_compared_literally() -> None:
     assert Text("a.b+c").matches("a.b+c")
     assert not Text("a.b").matches("axb")
     assert Text("[ab]1").matches("b1")
@@ -70,7 +70,7 @@ def test_true_is_not_the_number_one() -> None:
     assert not Flag(True).matches(1)
 
 
-def test_the_objection_names_the_term_and_what_the_device_is() -> None:
+def test_the_objection_names_the_term_and_the_value_of_the_device() -> None:
     assert where.objection((TTY,), {"subsystem": "drm"}) == "subsystem must be tty, it is drm"
     assert where.objection((TTY,), {}) == "subsystem must be tty, it has none"
     refusing = Block((), (TTY,))
@@ -143,7 +143,7 @@ def one(*patterns: Pattern, refuse: tuple[Block, ...] = ()) -> where.Where:
         ((Block((), (TTY,)),), one(Flag(True), refuse=(TTY,))),
     ],
 )
-def test_cover_is_seen_where_the_text_shows_it(wide: where.Where, narrow: where.Where) -> None:
+def test_covers_is_true_if_the_conditions_show_it(wide: where.Where, narrow: where.Where) -> None:
     assert where.covers(wide, narrow)
 
 
@@ -177,7 +177,7 @@ values: st.SearchStrategy[AttributeValue] = st.one_of(
 
 @patient
 @given(wheres, wheres, st.lists(st.dictionaries(names, values), min_size=10, max_size=30))
-def test_what_is_covered_is_always_taken(
+def test_a_covered_condition_never_selects_more(
     wide: where.Where, narrow: where.Where, devices: list[dict[str, AttributeValue]]
 ) -> None:
     if where.covers(wide, narrow):
@@ -187,7 +187,7 @@ def test_what_is_covered_is_always_taken(
 
 @patient
 @given(wheres, st.dictionaries(names, values))
-def test_there_is_an_objection_exactly_when_it_does_not_hold(
+def test_there_is_an_objection_exactly_if_the_condition_does_not_hold(
     conditions: where.Where, attributes: dict[str, AttributeValue]
 ) -> None:
     assert bool(where.objection(conditions, attributes)) != where.holds(conditions, attributes)

@@ -1,4 +1,4 @@
-"""What the breakages share: a whole node, and ``devhost`` as an operator runs it."""
+"""Fixtures of the breakages: a whole node, and ``devhost`` as an operator runs it."""
 
 from __future__ import annotations
 

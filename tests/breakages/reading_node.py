@@ -1,4 +1,4 @@
-"""``devhost run`` as a process beside the kubelet simulator, and everything an operator can read of it."""
+"""``devhost run`` as a process with the kubelet simulator, and all outputs that an operator can read."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def devhost_backends():
 
 
 class ReadingNode:
-    """A node whose devhost is a process of its own.
+    """A node whose devhost is a separate process.
 
     Attributes:
         kubelet: the simulator; it runs while the node is entered, unless a test stops it.
@@ -90,7 +90,7 @@ class ReadingNode:
         self._socket = place / "status.sock"
         self._log = place / "log"
         self._process: subprocess.Popen[bytes]
-        with socket.socket() as probe:  # an address of this process's own: nobody takes its port meanwhile
+        with socket.socket() as probe:  # an address of this process, so that no other takes its port
             own = f"127.{1 + os.getpid() // 65536 % 254}.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
             probe.bind((own, 0))
             self._address = f"{own}:{probe.getsockname()[1]}"
@@ -117,12 +117,12 @@ class ReadingNode:
         await self.kubelet.stop()
 
     async def again(self, *options: str) -> None:
-        """Kills devhost, and starts it anew with a log of its own."""
+        """Kills devhost, and starts it again with a new log."""
         await self._restarted(*options)
         await self.until(lambda: self.get("/status.json")[0] == 200)
 
     async def refused(self, *options: str) -> list[str]:
-        """Kills devhost, and starts it anew, which must end with exit code 2; gives the reasons it logs."""
+        """Kills devhost and starts it again, which must end with exit code 2; returns the logged reasons."""
         await self._restarted(*options)
         assert await asyncio.to_thread(self._process.wait, PATIENCE) == 2
         return [line["reason"] for line in self.log(message="cannot start")]
@@ -133,11 +133,11 @@ class ReadingNode:
         self._start(*options)
 
     def plug(self, *toys: str) -> None:
-        """Makes exactly these exist; :meth:`look` has devhost notice."""
+        """Makes exactly these devices exist; :meth:`look` makes devhost notice."""
         (self.root / "toys").write_text("\n".join(toys))
 
     def mood(self, mood: str) -> None:
-        """Has the backend be ``well``, ``fail``, ``hang``, or have its program ``killed``."""
+        """Makes the backend ``well``, ``fail`` or ``hang``, or its program ``killed``."""
         (self.root / "mood").write_text(mood)
 
     def look(self) -> None:
@@ -156,7 +156,7 @@ class ReadingNode:
                 await asyncio.sleep(0.05)
 
     def get(self, path: str) -> tuple[int, str]:
-        """What the listener answers; 0 while it is not there."""
+        """The answer of the listener; 0 while there is none."""
         try:
             with urllib.request.urlopen(f"http://{self._address}{path}", timeout=PATIENCE) as answer:
                 return answer.status, answer.read().decode()
@@ -194,11 +194,11 @@ class ReadingNode:
                     yield sample.labels, sample.value
 
     def problems(self, kind: str) -> list[dict[str, Any]]:
-        """What ``/status.json`` says of one kind."""
+        """The problems of one kind in ``/status.json``."""
         return [problem for problem in self.document()["problems"] if problem["kind"] == kind]
 
     def unsaid(self, kind: str, subject: str, reason: str) -> list[str]:
-        """The places in which a problem does not stand in these words; none when all is right."""
+        """The places that do not show a problem with these words; none if all do."""
         places = {
             "/status.json": any(
                 (problem["subject"], problem["reason"]) == (subject, reason)

@@ -94,7 +94,7 @@ async def test_a_kubelet_directory_that_is_moved_away(node: ReadingNode) -> None
     await over(node, "kubelet")
 
 
-async def test_a_kubelet_that_does_not_say_who_holds_what(node: ReadingNode) -> None:
+async def test_a_kubelet_that_does_not_report_who_holds_what(node: ReadingNode) -> None:
     socket = node.kubelet.pod_resources
     assert socket is not None
     socket.rename(socket.with_name("aside"))
@@ -154,7 +154,7 @@ async def test_a_backend_that_is_not_installed(node: ReadingNode) -> None:
 
 @pytest.fixture
 def second(node: ReadingNode, tmp_path: Path) -> Iterator[Any]:
-    """Another devhost on the same kubelet; gives what its ``/status.json`` would say."""
+    """Runs another devhost on the same kubelet; yields its status document."""
     place = tmp_path / "second"
     place.mkdir()
     config, socket = place / "devhost.yaml", place / "status.sock"

@@ -14,7 +14,7 @@ import pytest
 Command = Callable[..., CompletedProcess[str]]
 
 CONFIGURATION, MACHINE = 2, 3
-"""Exit codes: what the user gave is wrong; what the machine has is not enough."""
+"""Exit codes: the input of the user is wrong; the machine lacks something."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(devhost: Command, config: str, tmp_path: Path) -> Command:
-    """Runs ``devhost run`` with a good configuration, and what a test adds."""
+    """Runs ``devhost run`` with a valid configuration and further arguments."""
     directory = tmp_path / "plugins"
     directory.mkdir()
     return lambda *given: devhost("run", "--config", config, "--kubelet-dir", str(directory), *given)
@@ -45,7 +45,9 @@ def ends(ended: CompletedProcess[str], code: int, cause: str, fix: str) -> None:
     assert fix in line
 
 
-def test_a_start_says_of_a_wrong_configuration_what_check_says(devhost: Command, tmp_path: Path) -> None:
+def test_a_start_with_an_invalid_configuration_prints_the_same_errors_as_check(
+    devhost: Command, tmp_path: Path
+) -> None:
     file = tmp_path / "devhost.yaml"
     file.write_text("version: 1\nresources:\n- {name: serial, backend: udev}\n")
     checked, started = devhost("check", str(file)), devhost("run", "--config", str(file))

@@ -13,12 +13,12 @@ from reading_node import RESOURCE, ReadingNode
 
 @dataclass(frozen=True)
 class Broken:
-    """A file that is wrong in one way.
+    """A file with one error.
 
     Attributes:
-        place: line and column of what is wrong, as an editor counts them.
-        cause: words of the complaint that say what is wrong.
-        fix: words of the complaint that say what to write instead.
+        place: line and column of the error, as an editor counts them.
+        cause: the part of the message with the cause.
+        fix: the part of the message with what to write instead.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a restart does with a bad file: devhost starts from its copy of the last accepted one."""
+"""A restart with an invalid file: devhost starts from its copy of the last accepted one."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_a_file_that_is_missing_at_a_restart_is_waited_for(node):
 
 
 async def test_relative_paths_in_the_copy_begin_where_the_file_was(node):
-    """A drop-in beside the file is found, though the copy is elsewhere."""
+    """A drop-in next to the file is found, although the copy is elsewhere."""
     assert "backendPaths: [backends]" in copy(node).read_text()
     node.configure(WRONG)
     await node.again()
@@ -148,7 +148,7 @@ async def test_strict_config_ends_with_2_at_a_start_with_a_bad_file(node):
     await node.again("--strict-config")
     await serves(node, RESOURCE)
     node.configure(WRONG)
-    await node.until(lambda: node.problems("config"))  # a running host keeps what it has, as ever
+    await node.until(lambda: node.problems("config"))  # a running host keeps its configuration
 
 
 async def test_a_bad_file_at_another_path_ends_with_2(node, tmp_path):

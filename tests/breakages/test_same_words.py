@@ -1,4 +1,4 @@
-"""What is wrong stands in the same words in the log, in ``devhost status``, on the page and in metrics."""
+"""A problem has the same words in the log, in ``devhost status``, on the page and in metrics."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def node(tmp_path: Path) -> AsyncIterator[ReadingNode]:
 
 
 async def everywhere(node: ReadingNode, kind: str, subject: str, *, of: int = 1) -> list[str]:
-    """The reasons of all problems of a kind, once they stand in the same words in every place."""
+    """The reasons of all problems of a kind, once every place shows the same words."""
     await node.until(lambda: len(node.problems(kind)) == of)
     reasons = [problem["reason"] for problem in node.problems(kind)]
     for reason in reasons:
@@ -85,7 +85,7 @@ async def everywhere(node: ReadingNode, kind: str, subject: str, *, of: int = 1)
 
 
 async def over(node: ReadingNode, kind: str, back: str) -> None:
-    """Waits until nothing says any more that anything of a kind is wrong, and the log that it is over."""
+    """Waits until no place shows a problem of a kind, and the log reports its end."""
     await node.until(lambda: not node.problems(kind) and node.log(message=back))
     assert node.value("devhost_problems", kind=kind) == 0
     assert node.series("devhost_problem_info", kind=kind) == []
@@ -107,7 +107,7 @@ async def test_a_broken_configuration(node: ReadingNode) -> None:
 
 
 async def test_an_entry_that_no_device_matches(node: ReadingNode) -> None:
-    """Other plugins do not mention a selector that selects nothing; here nothing says that all is well."""
+    """Other plugins do not report a selector that selects nothing."""
     node.configure(f"{{name: {RESOURCE}, backend: toy, where: {{model: X100}}}}")
     reason = '0 devices; 3 match all but model ("x100", not "X100")'
     assert await everywhere(node, "entry", RESOURCE) == [reason]
@@ -207,7 +207,7 @@ async def test_a_device_that_is_unplugged_while_a_pod_has_it(node: ReadingNode) 
     assert node.series("devhost_devices", resource=RESOURCE, health="Unhealthy") == []
 
 
-async def test_a_device_that_is_unplugged_while_nobody_has_it(node: ReadingNode) -> None:
+async def test_a_device_that_is_unplugged_while_no_container_holds_it(node: ReadingNode) -> None:
     def departed() -> list[tuple[str, str]]:
         return [
             (left["device"], left["reason"])
@@ -247,7 +247,7 @@ async def test_a_device_that_was_unplugged_while_a_pod_had_it_and_devhost_was_aw
     await node.until(lambda: not node.problems("device") and not node.document()["held"])
 
 
-async def test_a_device_that_says_it_is_ill(node: ReadingNode) -> None:
+async def test_a_device_that_reports_that_it_is_unhealthy(node: ReadingNode) -> None:
     node.plug("a", "illb", "c")
     node.look()
     assert await everywhere(node, "device", f"{RESOURCE} b") == ["port 1 is down"]

@@ -1,4 +1,4 @@
-"""Puts what the tests of scanners share on the path."""
+"""Adds the common module of the scanner tests to the path."""
 
 import sys
 from pathlib import Path

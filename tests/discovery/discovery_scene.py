@@ -16,7 +16,7 @@ from devhost.discovery.scanner import Scanner, State
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 LIMIT = 10_000
-"""Looks after which a test gives up on a loop that runs wild."""
+"""The number of scans after which a test fails because of an endless loop."""
 
 
 class Toy(Backend):
@@ -26,7 +26,7 @@ class Toy(Backend):
 
 
 class FakeSource:
-    """Stands for the backend and its threads; everything happens in the loop, at a virtual time."""
+    """A substitute for the backend and its threads, in the event loop with virtual time."""
 
     name = "toy"
     kind: type[Toy] = Toy
@@ -98,7 +98,7 @@ def now() -> float:
 
 
 class Scene:
-    """A discovery that runs, its source, and every time it said that something changed."""
+    """A running scanner, its source, and the times at which it reported a change."""
 
     def __init__(self, *, probes: bool = True, clock: Clock = LOOP_CLOCK) -> None:
         self.source = FakeSource(probes=probes)

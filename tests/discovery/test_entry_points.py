@@ -40,20 +40,20 @@ def test_only_lines_of_the_group_count(tmp_path: Path) -> None:
     assert found(tmp_path) == [("nic", "nic_backend", "Nic-Backend", "2.1")]
 
 
-def test_a_package_of_an_old_installer_is_found_too(tmp_path: Path) -> None:
+def test_a_package_with_egg_info_is_found(tmp_path: Path) -> None:
     install(
         tmp_path, "nic_backend-2.1-py3.11.egg-info", "[devhost]\nnic = nic_backend\n", "nic-backend", "2.1"
     )
     assert found(tmp_path) == [("nic", "nic_backend", "nic-backend", "2.1")]
 
 
-def test_of_two_packages_of_one_name_the_first_on_the_path_counts(tmp_path: Path) -> None:
+def test_the_first_of_two_packages_with_the_same_name_counts(tmp_path: Path) -> None:
     install(tmp_path / "a", "nic_backend-2.0.dist-info", "[devhost]\nnic = new\n", "nic-backend", "2.0")
     install(tmp_path / "b", "nic.backend-1.0.dist-info", "[devhost]\nnic = old\n", "nic.backend", "1.0")
     assert found(tmp_path / "a", tmp_path / "b") == [("nic", "new", "nic-backend", "2.0")]
 
 
-def test_what_is_no_directory_or_lacks_files_is_passed_over(tmp_path: Path) -> None:
+def test_paths_without_package_metadata_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "archive.zip").write_bytes(b"PK")
     (tmp_path / "site/empty-1.0.dist-info").mkdir(parents=True)
     (tmp_path / "site/nic-3.0.dist-info").mkdir()

@@ -24,7 +24,7 @@ def flap(ward: HealthTracker, times: int, *, start: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("start", [0.0, 5.0, 1e9])
-def test_sickness_and_the_first_recoveries_show_at_once(start: float) -> None:
+def test_failures_and_the_first_recoveries_take_effect_at_once(start: float) -> None:
     ward = HealthTracker()
     for now in (start, start + 2):
         assert ward.verdict(GOOD, now) == HEALTHY
@@ -34,7 +34,7 @@ def test_sickness_and_the_first_recoveries_show_at_once(start: float) -> None:
 
 
 @pytest.mark.parametrize(("falls", "hold"), [(3, 2.0), (4, 4.0), (5, 8.0), (8, 60.0), (20, 60.0)])
-def test_a_flapping_device_is_held_longer_with_each_fall(falls: int, hold: float) -> None:
+def test_a_flapping_device_is_held_longer_with_each_failure(falls: int, hold: float) -> None:
     ward = HealthTracker()
     now = flap(ward, falls)
     held = ward.verdict(GOOD, now)
@@ -45,7 +45,7 @@ def test_a_flapping_device_is_held_longer_with_each_fall(falls: int, hold: float
     assert ward.next_change(now + hold, now + hold) is None
 
 
-def test_a_device_that_was_well_for_a_window_recovers_at_once_again() -> None:
+def test_a_device_that_was_healthy_for_a_window_recovers_at_once_again() -> None:
     ward = HealthTracker()
     now = flap(ward, 3)
     assert ward.verdict(GOOD, now + 2.0)
@@ -53,7 +53,7 @@ def test_a_device_that_was_well_for_a_window_recovers_at_once_again() -> None:
     assert ward.verdict(GOOD, now + WINDOW + 1.0)
 
 
-def test_a_fall_while_held_starts_the_hold_anew() -> None:
+def test_a_failure_during_the_hold_restarts_it() -> None:
     ward = HealthTracker()
     now = flap(ward, 3)
     assert ward.verdict(BAD, now + 1.0) == unhealthy("too hot")
@@ -67,7 +67,7 @@ Steps = st.lists(st.tuples(st.integers(0, 40).map(lambda quarter: quarter / 4), 
 
 @settings(deadline=None, derandomize=True)
 @given(Steps)
-def test_a_verdict_is_never_rosier_than_the_device_and_changes_when_it_was_foretold(
+def test_a_verdict_is_never_better_than_the_device_and_changes_at_the_predicted_time(
     steps: list[tuple[float, bool]],
 ) -> None:
     ward, now = HealthTracker(), 0.0
@@ -99,7 +99,7 @@ def test_the_next_change_is_that_of_the_first_device_released() -> None:
     assert ward.next_change(now + 0.5, now + 0.5) == 1.5
 
 
-def test_a_hold_that_is_over_is_waited_for_until_it_was_asked_about_and_no_longer() -> None:
+def test_an_expired_hold_is_due_until_the_verdict_was_requested() -> None:
     ward = HealthTracker()
     now = flap(ward, 3)
     ward.verdict(GOOD, now)
@@ -108,7 +108,7 @@ def test_a_hold_that_is_over_is_waited_for_until_it_was_asked_about_and_no_longe
     assert ward.verdict(GOOD, now + 2.5) == HEALTHY
 
 
-def test_a_probe_counts_beside_discover_and_says_whether_it_is_news() -> None:
+def test_a_probe_counts_in_addition_to_discover_and_returns_whether_it_changed() -> None:
     ward = HealthTracker()
     assert not ward.apply_probe({})
     assert not ward.apply_probe({"d0": HEALTHY})
@@ -120,7 +120,7 @@ def test_a_probe_counts_beside_discover_and_says_whether_it_is_news() -> None:
     assert ward.verdict(GOOD, 2.0) == HEALTHY
 
 
-def test_a_denied_device_is_sick_until_everything_it_lacked_is_back() -> None:
+def test_a_denied_device_is_unhealthy_until_all_missing_paths_are_back() -> None:
     ward = HealthTracker()
     ward.report_missing("d0", ["/dev/a", "/dev/b"])
     assert ward.missing_paths == {"d0": ("/dev/a", "/dev/b")}
@@ -132,7 +132,7 @@ def test_a_denied_device_is_sick_until_everything_it_lacked_is_back() -> None:
     assert ward.verdict(GOOD, 2.0) == HEALTHY
 
 
-def test_a_stale_backend_makes_all_its_devices_sick_and_its_first_answer_heals_them() -> None:
+def test_a_stale_backend_makes_all_its_devices_unhealthy_until_its_first_answer() -> None:
     ward = HealthTracker()
     ward.stale = "it hangs"
     assert ward.verdict(GOOD, 1.0) == ward.verdict(BAD, 1.0) == unhealthy("it hangs")
@@ -140,7 +140,7 @@ def test_a_stale_backend_makes_all_its_devices_sick_and_its_first_answer_heals_t
     assert ward.verdict(GOOD, 2.0) == HEALTHY
 
 
-def test_what_is_forgotten_is_a_stranger_again() -> None:
+def test_a_forgotten_device_starts_without_a_history() -> None:
     ward = HealthTracker()
     ward.report_missing("d1", ["/dev/a"])
     now = flap(ward, 5)
@@ -152,12 +152,12 @@ def test_what_is_forgotten_is_a_stranger_again() -> None:
     assert not ward.missing_paths
 
 
-def test_a_verdict_carries_a_reason_exactly_when_it_is_unhealthy() -> None:
+def test_a_verdict_has_a_reason_exactly_if_it_is_unhealthy() -> None:
     assert Health(True, "") == HEALTHY
     assert unhealthy("why") == Health(False, "why")
 
 
-def test_every_sickness_has_a_reason_that_can_be_shown() -> None:
+def test_every_unhealthy_verdict_has_a_reason_that_can_be_shown() -> None:
     assert sound_health(unhealthy(" ")) == unhealthy(NO_REASON)
     long = sound_health(unhealthy("x" * 10_000)).reason
     assert len(long) == MAX_REASON and long.endswith("x…")
@@ -182,7 +182,7 @@ def test_a_device_is_unhealthy_in_a_resource_for_the_uses_that_it_hands_out(
     assert in_resource(device, unhealthy("too hot"), uses) == unhealthy("too hot")
 
 
-def test_of_several_verdicts_the_worst_counts_with_every_reason_once() -> None:
+def test_several_verdicts_are_combined_with_every_reason_once() -> None:
     hot, dead = unhealthy("too hot"), unhealthy("dead")
     assert worst(HEALTHY, HEALTHY) is HEALTHY
     assert worst(HEALTHY, hot) == hot

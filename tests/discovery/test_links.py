@@ -34,7 +34,7 @@ def devices(count: int) -> dict[str, Device]:
     return {f"d{n}": Device(f"d{n}") for n in range(count)}
 
 
-async def test_each_pair_is_asked_for_once_while_its_devices_are_the_same() -> None:
+async def test_the_links_of_a_pair_are_read_once_while_its_devices_are_the_same() -> None:
     asked = Asked()
     links = LinkCache("toy", asked)
     known = devices(3)
@@ -53,7 +53,7 @@ async def test_each_pair_is_asked_for_once_while_its_devices_are_the_same() -> N
     assert links.links == {}
 
 
-async def test_a_failure_is_logged_once_and_what_is_known_stays(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_once_and_known_links_stay(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "devhost")
     asked, clock = Asked(), FakeClock()
     links = LinkCache("toy", asked, clock)
@@ -76,7 +76,7 @@ async def test_a_failure_is_logged_once_and_what_is_known_stays(caplog: pytest.L
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_of_very_many_devices_none_is_asked_for() -> None:
+async def test_links_are_not_read_for_very_many_devices() -> None:
     asked = Asked()
     links = LinkCache("toy", asked)
     links.update(devices(MOST + 1))
@@ -100,7 +100,7 @@ def source(links: object, tmp_path: Path) -> BackendRunner:
     return BackendRunner(Toy, NoOptions(), tmp_path)
 
 
-async def test_a_hung_backend_loses_its_links_and_nothing_else(tmp_path: Path, hang: threading.Event) -> None:
+async def test_a_hanging_backend_only_loses_its_links(tmp_path: Path, hang: threading.Event) -> None:
     made = source(lambda self, a, b: hang.wait(), tmp_path)
     assert await made.discover([]) == []
     assert made.link_cache is not None
@@ -115,12 +115,12 @@ async def test_a_hung_backend_loses_its_links_and_nothing_else(tmp_path: Path, h
 
 
 @pytest.mark.parametrize("answer", ["near", None])
-async def test_an_answer_that_is_no_number_is_refused(tmp_path: Path, answer: object) -> None:
+async def test_a_result_that_is_not_a_number_is_refused(tmp_path: Path, answer: object) -> None:
     made = source(lambda self, a, b: answer, tmp_path)
     await made.discover([])
     assert made.link_cache is not None
     made.link_cache.update(devices(2))
-    with pytest.raises(BackendError, match="something else than int"):
+    with pytest.raises(BackendError, match="did not return an int"):
         await made.link_cache.refresh()
     made.close()
 
@@ -131,7 +131,7 @@ async def test_a_backend_without_links_has_none(tmp_path: Path) -> None:
     made.close()
 
 
-async def test_new_devices_are_asked_for_by_themselves() -> None:
+async def test_the_links_of_new_devices_are_read_alone() -> None:
     asked = Asked()
     links = LinkCache("toy", asked)
     running = asyncio.create_task(links.run())

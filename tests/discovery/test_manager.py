@@ -83,7 +83,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.parametrize("reason", ["other options", "no longer named", "end of the process"])
-async def test_a_backend_that_is_left_keeps_no_thread(
+async def test_closing_a_backend_ends_its_threads(
     tmp_path: Path, until: Callable[[Any], Any], reason: str
 ) -> None:
     machine = Machine(tmp_path)

@@ -124,7 +124,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "devhost.discovery.observers"]
 
 
-async def test_news_arrive_in_order_on_one_thread_that_is_not_the_loops() -> None:
+async def test_news_arrive_in_order_on_one_thread() -> None:
     ear = Ear()
     async with Rig(ear) as rig:
         rig.observers.publish(appeared("a", "b"))
@@ -146,7 +146,7 @@ async def test_without_observers_there_is_no_thread_and_nothing_is_made() -> Non
     assert threading.active_count() == before
 
 
-async def test_an_observer_hears_only_of_what_it_has_hooks_for_and_of_nothing_when_nothing_is() -> None:
+async def test_an_observer_gets_only_news_for_its_hooks_and_no_empty_calls() -> None:
     ear = Ear(hooks=("devhost_left",))
     async with Rig(ear) as rig:
         rig.observers.publish(Batch(Appeared, 1, lambda: pytest.fail("somebody made it")))
@@ -156,7 +156,7 @@ async def test_an_observer_hears_only_of_what_it_has_hooks_for_and_of_nothing_wh
     assert ear.heard == [("left", ["a"], 0)]
 
 
-async def test_ten_thousand_devices_are_ten_calls() -> None:
+async def test_news_of_ten_thousand_devices_are_ten_calls() -> None:
     ear, many = Ear(), [f"d{n}" for n in range(10_000)]
     async with Rig(ear) as rig:
         rig.observers.publish(appeared(*many))
@@ -165,7 +165,7 @@ async def test_ten_thousand_devices_are_ten_calls() -> None:
     assert [one for _, ids, _ in ear.heard for one in ids] == many
 
 
-async def test_one_that_raises_is_logged_once_for_each_kind_and_harms_nobody(
+async def test_an_observer_that_raises_is_logged_once_for_each_kind_and_affects_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bad, good = Ear("bad"), Ear("good")
@@ -188,7 +188,7 @@ async def test_one_that_raises_is_logged_once_for_each_kind_and_harms_nobody(
 @pytest.mark.parametrize(
     "error", [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration()]
 )
-async def test_whatever_it_raises_is_only_a_failure(error: BaseException) -> None:
+async def test_any_exception_of_an_observer_is_only_a_failure(error: BaseException) -> None:
     ear = Ear()
 
     def fail() -> None:
@@ -205,7 +205,7 @@ async def test_whatever_it_raises_is_only_a_failure(error: BaseException) -> Non
     assert ear.heard == [("left", ["b"], 0)]
 
 
-async def test_one_that_fails_in_a_row_is_paused_and_comes_back_by_itself(
+async def test_an_observer_that_fails_repeatedly_is_paused_and_called_again_later(
     until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "devhost")
@@ -231,7 +231,7 @@ async def test_one_that_fails_in_a_row_is_paused_and_comes_back_by_itself(
     assert (("ear", True) in rig.metrics.told, rig.metrics.told[-1]) == (True, ("ear", False))
 
 
-async def test_one_that_hangs_is_left_alone_until_its_call_returns(
+async def test_a_hanging_observer_is_not_called_until_its_call_returns(
     until: Until,
 ) -> None:
     hung, other, over = Ear("hung"), Ear("other"), threading.Event()
@@ -258,7 +258,7 @@ async def test_one_that_hangs_is_left_alone_until_its_call_returns(
     assert ("hung", ObserverFailure.TIMEOUT) in rig.metrics.told
 
 
-async def test_a_queue_that_is_full_drops_the_oldest_counts_them_and_tells_the_observer(
+async def test_a_full_queue_drops_the_oldest_news_and_reports_their_number(
     caplog: pytest.LogCaptureFixture, until: Until
 ) -> None:
     ear, over = Ear(), threading.Event()
@@ -278,7 +278,7 @@ async def test_a_queue_that_is_full_drops_the_oldest_counts_them_and_tells_the_o
     assert sum(int(str(count)) for _, count in rig.metrics.told) == 15
 
 
-async def test_one_batch_larger_than_the_queue_is_told_whole() -> None:
+async def test_a_batch_larger_than_the_queue_is_delivered_whole() -> None:
     ear, many = Ear(), [str(number) for number in range(25)]
     async with Rig(ear, queue=10) as rig:
         rig.observers.publish(appeared(*many))
@@ -286,7 +286,7 @@ async def test_one_batch_larger_than_the_queue_is_told_whole() -> None:
     assert ear.heard == [("appeared", many, 0)]
 
 
-async def test_leaving_waits_for_news_but_neither_for_a_hung_nor_for_a_paused_one(
+async def test_flush_waits_for_news_but_not_for_a_hanging_or_paused_observer(
     until: Until,
 ) -> None:
     hung, over = Ear("hung"), threading.Event()
@@ -308,7 +308,7 @@ async def test_leaving_waits_for_news_but_neither_for_a_hung_nor_for_a_paused_on
         over.set()
 
 
-async def test_a_new_observer_is_told_first_of_what_there_is_and_an_old_one_is_not_told_again() -> None:
+async def test_a_new_observer_first_gets_what_exists_and_an_old_one_does_not_get_it_again() -> None:
     old, new = Ear("old"), Ear("new")
     async with Rig(old) as rig:
         rig.follow(old, new, present=[appeared("a", "b")])
@@ -318,7 +318,7 @@ async def test_a_new_observer_is_told_first_of_what_there_is_and_an_old_one_is_n
     assert new.heard == [("appeared", ["a", "b"], 0), ("left", ["a"], 0)]
 
 
-async def test_one_that_was_replaced_is_called_no_more_even_if_news_wait_for_it(until: Until) -> None:
+async def test_a_replaced_observer_is_not_called_even_if_news_wait_for_it(until: Until) -> None:
     old, new, over = Ear(), Ear(), threading.Event()
     old.during = lambda: over.wait(120)
     async with Rig(old) as rig:

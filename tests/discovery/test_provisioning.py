@@ -86,7 +86,7 @@ def test_it_waits_for_the_backend_and_is_then_called_now_and_at_intervals(virtua
     virtual(scene())
 
 
-def test_a_failure_is_told_and_tried_again_ever_more_slowly(virtual: Virtual) -> None:
+def test_a_failure_is_reported_and_retried_with_back_off(virtual: Virtual) -> None:
     async def scene() -> None:
         toy = Toy([BackendError("no room")] * 50)
         told: list[str] = []
@@ -103,9 +103,7 @@ def test_a_failure_is_told_and_tried_again_ever_more_slowly(virtual: Virtual) ->
     virtual(scene())
 
 
-def test_the_log_tells_when_it_fails_and_when_it_is_back_and_nothing_of_what_is_well(
-    virtual: Virtual, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_has_failures_and_recoveries_only(virtual: Virtual, caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         toy = Toy([None, BackendError("no room"), BackendError("no room"), None, None])
         await after(300, provisioned(toy))
@@ -118,7 +116,7 @@ def test_the_log_tells_when_it_fails_and_when_it_is_back_and_nothing_of_what_is_
     ]
 
 
-def test_an_event_leads_to_a_call_soon_except_after_a_failure(virtual: Virtual) -> None:
+def test_an_event_causes_a_call_soon_except_after_a_failure(virtual: Virtual) -> None:
     async def scene() -> None:
         for answer, soon in ((None, True), (NotYet("a pod has it"), True), (BackendError("no"), False)):
             toy = Toy([answer] * 20)
@@ -139,7 +137,7 @@ def test_an_event_leads_to_a_call_soon_except_after_a_failure(virtual: Virtual) 
     virtual(scene())
 
 
-def test_a_burst_of_events_is_one_call(virtual: Virtual) -> None:
+def test_a_burst_of_events_causes_one_call(virtual: Virtual) -> None:
     async def scene() -> None:
         toy = Toy()
         work = provisioned(toy)
@@ -157,7 +155,7 @@ def test_a_burst_of_events_is_one_call(virtual: Virtual) -> None:
     virtual(scene())
 
 
-def test_what_it_waits_for_is_told_as_no_failure(virtual: Virtual) -> None:
+def test_waiting_is_reported_and_is_not_a_failure(virtual: Virtual) -> None:
     async def scene() -> None:
         work = provisioned(Toy([NotYet("a pod has it")]))
         await after(0.1, work)
@@ -168,7 +166,7 @@ def test_what_it_waits_for_is_told_as_no_failure(virtual: Virtual) -> None:
     virtual(scene())
 
 
-def test_other_options_are_brought_at_once_also_after_a_failure(virtual: Virtual) -> None:
+def test_new_options_are_provisioned_at_once_even_after_a_failure(virtual: Virtual) -> None:
     async def scene() -> None:
         old, new = Toy([BackendError("no")] * 20), Toy()
         work = provisioned(old)
@@ -185,7 +183,7 @@ def test_other_options_are_brought_at_once_also_after_a_failure(virtual: Virtual
     virtual(scene())
 
 
-async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
+async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
     hang: threading.Event, until: Any
 ) -> None:
     old, new = Toy(), Toy()
@@ -193,7 +191,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
     work = provisioned(old, timing=Timing(provision=0.05))
     task = asyncio.ensure_future(work.run())
     await until(lambda: state_of(work) is State.FAILED)
-    assert "for more than" in work.condition.reason and work.hung
+    assert "longer than" in work.condition.reason and work.hung
     work.follow(cast("Scanner", new))
     work.wake()
     await asyncio.sleep(0.3)
@@ -207,7 +205,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
     work.close()
 
 
-async def test_a_backend_that_has_not_started_is_no_fault(tmp_path: Any) -> None:
+async def test_a_backend_that_has_not_started_is_not_a_failure(tmp_path: Any) -> None:
     class Maker(Backend):
         name = "maker"
 

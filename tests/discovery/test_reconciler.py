@@ -73,7 +73,7 @@ async def test_the_first_pass_runs_at_once_and_the_next_when_woken(clock: FakeCl
         assert work.ran == [0, 100]
 
 
-async def test_the_first_pass_waits_for_a_wake_where_it_shall(clock: FakeClock, work: Work) -> None:
+async def test_the_first_pass_waits_for_a_wake_if_configured(clock: FakeClock, work: Work) -> None:
     reconciler = Reconciler(work, first=None, clock=clock)
     async with running(reconciler):
         await clock.advance(100)
@@ -91,7 +91,7 @@ async def test_a_wake_before_the_start_counts(clock: FakeClock, work: Work) -> N
         assert work.ran == [0]
 
 
-async def test_a_pass_says_when_the_next_one_runs(clock: FakeClock, work: Work) -> None:
+async def test_the_result_of_a_pass_decides_when_the_next_one_runs(clock: FakeClock, work: Work) -> None:
     work.again = 60.0
     reconciler = Reconciler(work, clock=clock)
     async with running(reconciler):
@@ -135,7 +135,7 @@ async def test_a_burst_settles_before_the_pass(clock: FakeClock, work: Work) -> 
         assert work.ran == [1.0]  # counted from the first wake, so that a steady stream delays nothing
 
 
-async def test_the_earliest_of_several_wishes_counts(clock: FakeClock, work: Work) -> None:
+async def test_the_earliest_of_several_requests_counts(clock: FakeClock, work: Work) -> None:
     reconciler = Reconciler(work, first=None, clock=clock)
     async with running(reconciler):
         reconciler.wake(5.0)
@@ -189,7 +189,7 @@ async def test_the_jitter_is_that_of_the_backoff(clock: FakeClock, work: Work) -
     ("default", "of_failure", "ends"),
     [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],
 )
-async def test_a_wake_ends_a_back_off_only_where_it_may(
+async def test_a_wake_ends_a_back_off_only_if_that_is_allowed(
     clock: FakeClock, work: Work, default: bool, of_failure: bool | None, ends: bool
 ) -> None:
     work.error = Retry(wakeable=of_failure)
@@ -272,7 +272,7 @@ async def test_a_long_pass_can_report_success_before_it_ends(clock: FakeClock, w
         assert work.ran[-1] == 8  # the shortest delay again
 
 
-async def test_a_bug_leaves_the_loop_and_its_pass_is_owed(clock: FakeClock, work: Work) -> None:
+async def test_a_bug_is_raised_and_its_pass_is_repeated(clock: FakeClock, work: Work) -> None:
     reconciler = Reconciler(work, first=None, clock=clock)
     reconciler.wake()
     work.error = ZeroDivisionError()
@@ -306,7 +306,7 @@ async def test_a_reconciler_that_ends_leaves_no_timer(clock: FakeClock, work: Wo
     assert clock.timers == []
 
 
-async def test_passes_that_follow_each_other_leave_the_loop_to_others(work: Work) -> None:
+async def test_consecutive_passes_let_other_tasks_run(work: Work) -> None:
     work.again = 0.0
     async with running(Reconciler(work)):
         for _ in range(10):

@@ -107,7 +107,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("error", "text"), FAILURES)
 @pytest.mark.parametrize("where", ["init", "discover", "notice", "probe", "prepare", "allocate"])
-async def test_whatever_a_backend_raises_leaves_as_a_backend_error_of_one_line(
+async def test_any_exception_of_a_backend_becomes_a_backend_error_of_one_line(
     source: Any, where: str, error: BaseException, text: str
 ) -> None:
     broken = source(**{"__init__" if where == "init" else where: raising(error)})
@@ -120,7 +120,7 @@ async def test_whatever_a_backend_raises_leaves_as_a_backend_error_of_one_line(
     assert isinstance(caught.value, AllocationError) == isinstance(error, AllocationError)
 
 
-async def test_a_generator_that_fails_half_way_gives_no_half_list(source: Any) -> None:
+async def test_a_generator_that_fails_half_way_does_not_shorten_the_list(source: Any) -> None:
     def discover(self: Backend) -> Iterator[Device]:
         yield Device("d0")
         raise OSError("unplugged while we looked")
@@ -130,22 +130,22 @@ async def test_a_generator_that_fails_half_way_gives_no_half_list(source: Any) -
 
 
 @pytest.mark.parametrize("answer", [None, 7, Device("d0")])
-async def test_an_answer_that_is_no_list_is_a_failure(source: Any, answer: object) -> None:
+async def test_a_result_that_is_not_a_list_is_a_failure(source: Any, answer: object) -> None:
     with pytest.raises(BackendError, match="backend card failed: TypeError"):
         await source(discover=lambda self: answer).discover([])
 
 
 @pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}])
-async def test_a_probe_that_answers_nonsense_is_a_failure(source: Any, answer: object) -> None:
+async def test_a_probe_with_an_invalid_result_is_a_failure(source: Any, answer: object) -> None:
     broken = source(probe=lambda self, devices: answer)
     await broken.discover([])
     with pytest.raises(
-        BackendError, match=r"^backend card answered probe\(\) with something else than Health"
+        BackendError, match=r"^probe\(\) of backend card did not return a mapping of ids to Health"
     ):
         await broken.probe([])
 
 
-async def test_a_failed_start_is_tried_again_with_the_next_look(source: Any) -> None:
+async def test_a_failed_start_is_retried_with_the_next_scan(source: Any) -> None:
     starts: list[int] = []
 
     def init(self: Backend, options: object, context: object) -> None:
@@ -164,7 +164,7 @@ async def test_a_failed_start_is_tried_again_with_the_next_look(source: Any) -> 
     assert len(starts) == 3
 
 
-async def test_a_hung_look_does_not_delay_a_pod(source: Any, hang: threading.Event) -> None:
+async def test_a_hanging_scan_does_not_delay_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source()
     await slow.discover([])
     type(slow.backend).discover_deadline = 0.05
@@ -177,7 +177,7 @@ async def test_a_hung_look_does_not_delay_a_pod(source: Any, hang: threading.Eve
     assert slow.hung == 1
 
 
-async def test_a_hung_probe_delays_neither_a_look_nor_a_pod(source: Any, hang: threading.Event) -> None:
+async def test_a_hanging_probe_delays_neither_a_scan_nor_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source(probe=lambda self, devices: hang.wait())
     await slow.discover([])
     type(slow.backend).discover_deadline = 0.05
@@ -191,7 +191,7 @@ async def test_a_hung_probe_delays_neither_a_look_nor_a_pod(source: Any, hang: t
     assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
 
 
-async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for_it(
+async def test_scans_probes_and_pods_have_separate_threads_once_they_are_needed(
     source: Any, until: Any
 ) -> None:
     def threads() -> list[str]:
@@ -213,7 +213,7 @@ async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for
     assert threads() == ["card-discover"]
 
 
-async def test_a_hung_pod_call_does_not_delay_a_look(source: Any, hang: threading.Event) -> None:
+async def test_a_hanging_call_for_a_pod_does_not_delay_a_scan(source: Any, hang: threading.Event) -> None:
     slow = source(prepare=lambda self, request: hang.wait())
     await slow.discover([])
     with pytest.raises(
@@ -223,7 +223,7 @@ async def test_a_hung_pod_call_does_not_delay_a_look(source: Any, hang: threadin
     assert await slow.discover([]) == [Device("d0")]
 
 
-async def test_optional_methods_are_used_where_there_are_any(source: Any) -> None:
+async def test_optional_methods_are_called_if_they_are_defined(source: Any) -> None:
     heard: list[object] = []
 
     async def watch(self: Backend) -> AsyncIterator[Event]:
@@ -262,7 +262,7 @@ async def test_a_backend_gets_its_options_its_root_and_what_is_wanted(source: An
     assert await context.run_blocking(lambda: threading.current_thread().name) == "card-watch"
 
 
-async def test_paths_are_looked_for_below_the_root(source: Any, tmp_path: Path) -> None:
+async def test_paths_are_checked_below_the_root(source: Any, tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/a").touch()
     one = source()
@@ -306,13 +306,13 @@ def test_a_backend_without_options_for_resources_gets_none() -> None:
     assert own == AllocateRequest(DEVICES, NoOptions())
 
 
-def test_a_backend_that_there_are_no_options_for_is_not_called_at_all() -> None:
+def test_a_backend_without_its_options_is_not_called() -> None:
     with pytest.raises(BackendError, match="was not given its options"):
         own_request(Taking(None, CONTEXT), AllocateRequest(DEVICES, NewUse()), (None,))
 
 
 @pytest.mark.parametrize(("options", "wanted"), [(None, True), (Use(), True)])
-async def test_container_starts_are_announced_unless_the_options_say_no(
+async def test_container_starts_are_announced_unless_the_options_disable_it(
     source: Any, options: object, wanted: bool
 ) -> None:
     made = source(prepare=lambda self, request: None)
@@ -320,7 +320,7 @@ async def test_container_starts_are_announced_unless_the_options_say_no(
     assert made.prepares(SimpleNamespace(prepares=False)) is False
 
 
-async def test_a_backend_that_is_left_lets_go_after_its_last_look(
+async def test_a_backend_is_closed_after_its_last_scan(
     source: Callable[..., BackendRunner],
 ) -> None:
     looking, look, closed = threading.Event(), threading.Event(), threading.Event()
@@ -343,7 +343,7 @@ async def test_a_backend_that_is_left_lets_go_after_its_last_look(
     assert await asyncio.to_thread(closed.wait, 30)
 
 
-async def test_a_backend_that_is_left_ends_the_thread_of_its_event_source(source: Any, until: Any) -> None:
+async def test_closing_a_backend_ends_the_thread_of_its_event_source(source: Any, until: Any) -> None:
     def threads() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name.endswith("-watch")]
 
@@ -361,7 +361,7 @@ async def test_a_backend_that_is_left_ends_the_thread_of_its_event_source(source
     await until(lambda: not threads())
 
 
-async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
+async def test_a_backend_whose_close_fails_is_only_logged(
     source: Callable[..., BackendRunner], caplog: pytest.LogCaptureFixture
 ) -> None:
     def close(self: Card) -> None:
@@ -374,7 +374,7 @@ async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
         await asyncio.sleep(0.01)
 
 
-async def test_pods_are_served_by_the_last_backend_that_knows_devices_however_often_it_is_replaced(
+async def test_pods_are_served_by_the_last_backend_that_has_discovered_devices(
     source: Callable[..., BackendRunner], tmp_path: Path
 ) -> None:
     first = source()

@@ -19,7 +19,7 @@ from devhost.discovery.timing import NODE
 from devhost.telemetry.metrics import BackendFailure
 
 
-def test_it_looks_at_the_start_and_at_each_resync(virtual: Any) -> None:
+def test_a_backend_is_scanned_at_the_start_and_at_each_resync(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene(probes=False)
         async with scene.running():
@@ -46,7 +46,7 @@ def test_the_first_event_after_quiet_is_handled_at_once_and_carries_its_time(vir
     virtual(main())
 
 
-def test_a_burst_is_folded_into_one_look_that_hears_of_every_event_once(virtual: Any) -> None:
+def test_a_burst_becomes_one_scan_that_gets_every_event_once(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -76,7 +76,7 @@ def test_events_that_keep_coming_take_at_most_a_fifth_of_the_time_and_none_is_lo
     virtual(main())
 
 
-def test_past_the_limit_of_events_the_look_is_a_full_rescan(virtual: Any) -> None:
+def test_beyond_the_limit_of_events_the_scan_is_full(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -93,7 +93,7 @@ def test_past_the_limit_of_events_the_look_is_a_full_rescan(virtual: Any) -> Non
     virtual(main())
 
 
-def test_an_event_without_a_path_is_heard_too_and_makes_the_look_a_full_rescan(virtual: Any) -> None:
+def test_an_event_without_a_path_causes_a_full_scan(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -106,7 +106,7 @@ def test_an_event_without_a_path_is_heard_too_and_makes_the_look_a_full_rescan(v
     virtual(main())
 
 
-def test_a_failing_backend_is_asked_ever_less_often_and_events_do_not_hammer_it(virtual: Any) -> None:
+def test_a_failing_backend_is_scanned_with_back_off_also_if_events_arrive(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.error = BackendError("driver is busy")
@@ -124,7 +124,7 @@ def test_a_failing_backend_is_asked_ever_less_often_and_events_do_not_hammer_it(
     virtual(main())
 
 
-def test_after_a_failure_the_next_look_is_full_and_a_success_ends_the_back_off(virtual: Any) -> None:
+def test_after_a_failure_the_next_scan_is_full_and_a_success_ends_the_back_off(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -143,7 +143,7 @@ def test_after_a_failure_the_next_look_is_full_and_a_success_ends_the_back_off(v
     virtual(main())
 
 
-def test_an_error_never_empties_the_list_and_is_told_as_the_condition(virtual: Any) -> None:
+def test_an_error_never_empties_the_list_and_is_in_the_condition(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -163,7 +163,7 @@ def test_an_error_never_empties_the_list_and_is_told_as_the_condition(virtual: A
 
 
 @pytest.mark.parametrize("takes", [0.0, 2.0])
-def test_named_events_that_keep_coming_do_not_put_the_resync_off(virtual: Any, takes: float) -> None:
+def test_sustained_events_do_not_delay_the_resync(virtual: Any, takes: float) -> None:
     async def main() -> None:
         scene = Scene(probes=False)
         scene.source.takes = takes
@@ -190,7 +190,7 @@ def test_a_single_failure_after_a_long_quiet_makes_no_device_unhealthy(virtual: 
     virtual(main())
 
 
-def test_devices_are_no_longer_believed_in_when_the_backend_stays_silent(virtual: Any) -> None:
+def test_devices_of_a_backend_that_never_answers_become_unhealthy(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -207,7 +207,7 @@ def test_devices_are_no_longer_believed_in_when_the_backend_stays_silent(virtual
     virtual(main())
 
 
-def test_a_denied_device_is_told_at_once_and_looked_for_more_often_until_it_is_back(virtual: Any) -> None:
+def test_a_denied_device_is_reported_at_once_and_checked_more_often_until_it_is_back(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -228,7 +228,7 @@ def test_a_denied_device_is_told_at_once_and_looked_for_more_often_until_it_is_b
     virtual(main())
 
 
-def test_only_news_is_told_and_an_unchanged_device_stays_the_same_object(virtual: Any) -> None:
+def test_only_changes_are_reported_and_an_unchanged_device_stays_the_same_object(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -246,7 +246,7 @@ def test_only_news_is_told_and_an_unchanged_device_stays_the_same_object(virtual
     virtual(main())
 
 
-def test_a_bad_device_is_left_out_and_logged_once(virtual: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_device_is_omitted_and_logged_once(virtual: Any, caplog: pytest.LogCaptureFixture) -> None:
     class Evil:
         def __repr__(self) -> str:
             raise OSError("no")
@@ -271,7 +271,7 @@ def test_a_bad_device_is_left_out_and_logged_once(virtual: Any, caplog: pytest.L
     assert len(caplog.records) == 3
 
 
-def test_a_device_that_goes_takes_its_history_with_it(virtual: Any) -> None:
+def test_the_history_of_a_removed_device_is_dropped(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -285,7 +285,7 @@ def test_a_device_that_goes_takes_its_history_with_it(virtual: Any) -> None:
     virtual(main())
 
 
-def test_the_backends_own_events_make_it_look(virtual: Any) -> None:
+def test_the_backends_own_events_cause_a_scan(virtual: Any) -> None:
     async def ticking() -> AsyncIterator[Event]:
         for number in range(3):
             await asyncio.sleep(7)
@@ -304,9 +304,7 @@ def test_the_backends_own_events_make_it_look(virtual: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [None, OSError("netlink\nis gone"), BackendError("not yet")])
-def test_an_event_source_that_ends_is_restarted_ever_less_often(
-    virtual: Any, error: Exception | None
-) -> None:
+def test_an_event_source_that_ends_is_restarted_with_back_off(virtual: Any, error: Exception | None) -> None:
     async def ending() -> AsyncIterator[Event]:
         if error:
             raise error
@@ -327,7 +325,7 @@ def test_an_event_source_that_ends_is_restarted_ever_less_often(
     virtual(main())
 
 
-def test_an_event_source_that_spoke_is_restarted_soon(virtual: Any) -> None:
+def test_an_event_source_that_had_events_is_restarted_soon(virtual: Any) -> None:
     async def brief() -> AsyncIterator[Event]:
         await asyncio.sleep(100)
         yield event(1)
@@ -358,7 +356,7 @@ def test_an_event_source_waits_for_the_first_answer_of_the_backend(virtual: Any)
     virtual(main())
 
 
-def test_a_source_of_nonsense_does_not_end_the_watching(virtual: Any) -> None:
+def test_a_source_with_invalid_messages_does_not_end_the_watcher(virtual: Any) -> None:
     async def nonsense() -> AsyncIterator[Any]:
         yield "not an event"
 
@@ -372,7 +370,7 @@ def test_a_source_of_nonsense_does_not_end_the_watching(virtual: Any) -> None:
     virtual(main())
 
 
-def test_one_look_without_a_loop_tells_whether_it_went_well(virtual: Any) -> None:
+def test_a_scan_without_a_loop_returns_whether_it_succeeded(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         assert await scene.discovery.scan_once()
@@ -383,7 +381,7 @@ def test_one_look_without_a_loop_tells_whether_it_went_well(virtual: Any) -> Non
     virtual(main())
 
 
-def test_what_a_backend_was_asked_for_is_known_of_the_devices_and_not_of_a_look_that_still_runs(
+def test_the_requested_attributes_are_those_of_the_published_devices(
     virtual: Any,
 ) -> None:
     async def main() -> None:

@@ -41,7 +41,7 @@ class Netlink:
         await asyncio.sleep(1e6)
 
 
-def test_a_backend_that_fails_in_turn_for_two_reasons_is_told_of_once_for_each_and_back_once(
+def test_a_backend_that_fails_for_two_reasons_in_turn_logs_each_once_and_its_recovery_once(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -63,7 +63,7 @@ def test_a_backend_that_fails_in_turn_for_two_reasons_is_told_of_once_for_each_a
     ]
 
 
-def test_an_event_source_that_keeps_failing_is_told_of_once_and_once_when_it_speaks_again(
+def test_an_event_source_that_keeps_failing_is_logged_once_and_once_when_it_works_again(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -82,7 +82,7 @@ def test_an_event_source_that_keeps_failing_is_told_of_once_and_once_when_it_spe
     ]
 
 
-def test_an_event_source_that_is_open_and_silent_for_long_is_well_again(
+def test_an_event_source_that_is_open_without_events_for_long_works_again(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -103,7 +103,7 @@ def test_an_event_source_that_is_open_and_silent_for_long_is_well_again(
     assert [message for message, _ in said(caplog)] == ["event source failed", "event source is back"]
 
 
-def test_a_backend_without_event_source_has_none_that_fails(virtual: Any) -> None:
+def test_a_backend_without_an_event_source_has_no_event_source_error(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
         old.source.watching = Netlink(silent=1e6)
@@ -119,7 +119,7 @@ def test_a_backend_without_event_source_has_none_that_fails(virtual: Any) -> Non
     virtual(main())
 
 
-def test_of_very_many_refused_devices_some_are_named_and_the_rest_is_counted_both_ways(
+def test_very_many_refused_or_accepted_devices_are_partly_named_and_counted(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

@@ -56,7 +56,7 @@ def test_hot_plug_is_noticed_while_a_probe_hangs(virtual: Any) -> None:
     virtual(main())
 
 
-def test_the_time_of_a_probe_does_not_hold_back_the_next_look(virtual: Any) -> None:
+def test_the_duration_of_a_probe_does_not_delay_the_next_scan(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -73,7 +73,7 @@ def test_the_time_of_a_probe_does_not_hold_back_the_next_look(virtual: Any) -> N
 
 
 @pytest.mark.parametrize("one", [ANYTHING, event(1)])
-def test_however_many_events_come_they_cause_no_probe(virtual: Any, one: Any) -> None:
+def test_events_cause_no_probe(virtual: Any, one: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -120,7 +120,7 @@ def test_a_backend_without_a_probe_is_never_probed_and_nothing_waits_for_it(virt
     virtual(main())
 
 
-def test_a_backend_without_devices_is_not_probed_and_not_woken_for_it(virtual: Any) -> None:
+def test_a_backend_without_devices_is_neither_probed_nor_woken(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.devices = []
@@ -137,7 +137,7 @@ def test_a_backend_without_devices_is_not_probed_and_not_woken_for_it(virtual: A
     virtual(main())
 
 
-def test_it_is_probed_at_the_start_at_each_resync_and_when_somebody_doubts(virtual: Any) -> None:
+def test_a_backend_is_probed_at_the_start_at_each_resync_and_on_request(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -151,7 +151,7 @@ def test_it_is_probed_at_the_start_at_each_resync_and_when_somebody_doubts(virtu
     virtual(main())
 
 
-def test_probes_keep_their_distance_whoever_asks(virtual: Any) -> None:
+def test_probes_have_a_least_interval_for_all_requests(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -166,7 +166,7 @@ def test_probes_keep_their_distance_whoever_asks(virtual: Any) -> None:
     virtual(main())
 
 
-def test_dear_probes_take_at_most_a_fifth_of_the_time(virtual: Any) -> None:
+def test_expensive_probes_take_at_most_a_fifth_of_the_time(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.probe_takes = 3.0
@@ -179,7 +179,7 @@ def test_dear_probes_take_at_most_a_fifth_of_the_time(virtual: Any) -> None:
     virtual(main())
 
 
-def test_a_device_is_probed_once_when_it_is_denied_and_not_each_time_it_is_looked_for(virtual: Any) -> None:
+def test_a_denied_device_is_probed_once_and_not_at_each_check(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -193,7 +193,7 @@ def test_a_device_is_probed_once_when_it_is_denied_and_not_each_time_it_is_looke
     virtual(main())
 
 
-def test_it_is_probed_when_looks_succeed_again(virtual: Any) -> None:
+def test_a_backend_is_probed_when_scans_succeed_again(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -212,7 +212,7 @@ def test_it_is_probed_when_looks_succeed_again(virtual: Any) -> None:
 # The first list
 
 
-def test_a_device_known_to_be_ill_is_never_offered_after_a_start(virtual: Any) -> None:
+def test_a_device_known_to_be_unhealthy_is_never_offered_after_a_start(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.probe_takes = 4.0
@@ -229,7 +229,7 @@ def test_a_device_known_to_be_ill_is_never_offered_after_a_start(virtual: Any) -
     virtual(main())
 
 
-def test_what_is_plugged_in_during_the_first_probe_is_in_the_first_list(virtual: Any) -> None:
+def test_a_device_plugged_in_during_the_first_probe_is_in_the_first_list(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.probe_takes = 4.0
@@ -265,7 +265,7 @@ def test_the_first_list_waits_for_a_failing_probe_no_longer_than_it_takes_to_fai
     virtual(main())
 
 
-def test_a_look_that_fails_during_the_first_probe_is_told_and_publishes_nothing(virtual: Any) -> None:
+def test_a_scan_that_fails_during_the_first_probe_is_reported_and_publishes_nothing(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.probe_takes = 4.0
@@ -285,7 +285,7 @@ def test_a_look_that_fails_during_the_first_probe_is_told_and_publishes_nothing(
     virtual(main())
 
 
-def test_a_backend_that_comes_late_is_probed_before_its_first_list(virtual: Any) -> None:
+def test_a_backend_that_starts_late_is_probed_before_its_first_list(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.error = BackendError("no driver yet")
@@ -301,7 +301,7 @@ def test_a_backend_that_comes_late_is_probed_before_its_first_list(virtual: Any)
     virtual(main())
 
 
-def test_changed_options_forget_no_verdict_until_there_is_another(virtual: Any) -> None:
+def test_verdicts_stay_after_changed_options_until_the_next_probe(virtual: Any) -> None:
     async def main() -> None:
         before, after, bare = Scene(), Scene(), Scene(probes=False)
         before.source.verdicts = {"d1": DOWN}

@@ -28,7 +28,7 @@ async def handed_over(old: Scene, new: Scene, after: float) -> None:
     new.succeed(old)
 
 
-def test_devices_of_a_failing_backend_are_believed_no_more_when_it_is_time_and_not_at_the_next_try(
+def test_devices_of_a_failing_backend_become_unhealthy_on_time_and_not_at_the_next_try(
     virtual: Any,
 ) -> None:
     async def main() -> None:
@@ -48,7 +48,7 @@ def test_devices_of_a_failing_backend_are_believed_no_more_when_it_is_time_and_n
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_an_exchanged_backend_that_fails_as_before_changes_nothing(
+def test_a_replaced_backend_that_fails_as_before_changes_nothing(
     virtual: Any, caplog: pytest.LogCaptureFixture, stale: bool
 ) -> None:
     async def main() -> None:
@@ -72,7 +72,7 @@ def test_an_exchanged_backend_that_fails_as_before_changes_nothing(
     virtual(main())
 
 
-def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtual: Any) -> None:
+def test_a_replaced_backend_whose_probe_fails_as_before_changes_nothing(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(), Scene()
         async with old.running():
@@ -89,7 +89,7 @@ def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtua
     virtual(main())
 
 
-def test_an_exchanged_backend_that_answers_is_well_at_once(virtual: Any) -> None:
+def test_a_replaced_backend_that_answers_is_ok_at_once(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
         await handed_over(old, new, NODE.stale_after + 5)
@@ -99,7 +99,7 @@ def test_an_exchanged_backend_that_answers_is_well_at_once(virtual: Any) -> None
     virtual(main())
 
 
-def test_time_goes_on_for_an_exchanged_backend_also_while_it_says_nothing_at_all(virtual: Any) -> None:
+def test_the_time_of_failures_continues_for_a_replaced_backend_that_does_not_answer(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
         new.source.takes = 1e6

@@ -21,7 +21,7 @@ DOWN = unhealthy("link down")
 # Failing and hanging
 
 
-def test_a_probe_that_fails_degrades_the_backend_keeps_the_verdicts_and_stops_no_look(virtual: Any) -> None:
+def test_a_failing_probe_degrades_the_backend_keeps_the_verdicts_and_stops_no_scan(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}
@@ -66,7 +66,7 @@ def test_after_a_while_without_a_good_probe_devices_are_unhealthy_until_the_next
     virtual(main())
 
 
-def test_a_failing_look_and_a_failing_probe_each_degrade_and_both_must_recover(virtual: Any) -> None:
+def test_a_failing_scan_and_a_failing_probe_each_degrade_and_both_must_recover(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -86,7 +86,7 @@ def test_a_failing_look_and_a_failing_probe_each_degrade_and_both_must_recover(v
     virtual(main())
 
 
-def test_a_failing_probe_is_tried_ever_less_often_and_requests_do_not_hammer_it(virtual: Any) -> None:
+def test_a_failing_probe_is_retried_with_back_off_also_if_requested(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -121,7 +121,7 @@ def test_a_probe_that_answers_ends_the_back_off(virtual: Any) -> None:
     virtual(main())
 
 
-def test_a_failing_probe_of_devices_that_are_gone_is_nobodys_trouble(virtual: Any) -> None:
+def test_a_failing_probe_of_removed_devices_degrades_nothing(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -148,7 +148,7 @@ def test_a_failing_probe_of_devices_that_are_gone_is_nobodys_trouble(virtual: An
 # Whom an answer is about
 
 
-def test_what_a_probe_finds_is_told_once(virtual: Any) -> None:
+def test_what_a_probe_finds_is_reported_once(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -159,7 +159,7 @@ def test_what_a_probe_finds_is_told_once(virtual: Any) -> None:
     virtual(main())
 
 
-def test_a_device_found_ill_is_probed_once_more_soon(virtual: Any) -> None:
+def test_a_device_found_unhealthy_is_probed_again_soon(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -171,7 +171,7 @@ def test_a_device_found_ill_is_probed_once_more_soon(virtual: Any) -> None:
     virtual(main())
 
 
-def test_a_verdict_is_not_laid_on_a_device_that_came_back_while_the_probe_ran(virtual: Any) -> None:
+def test_a_verdict_does_not_count_for_a_device_that_came_back_during_the_probe(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -201,7 +201,7 @@ def test_a_verdict_is_not_laid_on_a_device_that_came_back_while_the_probe_ran(vi
         (Device("d1", health=unhealthy("too hot")), False),
     ],
 )
-def test_a_verdict_counts_for_a_device_that_is_what_it_was_but_for_attributes(
+def test_a_verdict_counts_for_a_device_that_only_changed_attributes(
     virtual: Any, after: Device, laid: bool
 ) -> None:
     async def main() -> None:
@@ -223,7 +223,7 @@ def test_a_verdict_counts_for_a_device_that_is_what_it_was_but_for_attributes(
     virtual(main())
 
 
-def test_the_last_verdict_does_not_outlive_the_device(virtual: Any) -> None:
+def test_a_verdict_is_dropped_with_its_device(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}
@@ -244,7 +244,7 @@ def test_the_last_verdict_does_not_outlive_the_device(virtual: Any) -> None:
     virtual(main())
 
 
-def test_a_device_that_gets_well_by_itself_is_probed_at_once_if_its_probe_held_it_ill(virtual: Any) -> None:
+def test_a_device_that_recovers_is_probed_at_once_if_its_probe_had_failed(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}
@@ -264,7 +264,7 @@ def test_a_device_that_gets_well_by_itself_is_probed_at_once_if_its_probe_held_i
     virtual(main())
 
 
-def test_one_look_and_one_probe_without_loops_are_all_a_survey_needs(virtual: Any) -> None:
+def test_a_single_scan_and_probe_work_without_loops(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}

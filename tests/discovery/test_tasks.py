@@ -23,9 +23,7 @@ class Time:
 
 
 @pytest.mark.parametrize(("works", "longest"), [(1.0, LONGEST_PAUSE), (LONGEST_PAUSE + 1.0, 1.0)])
-async def test_a_task_that_ran_for_long_is_started_again_as_soon_as_the_first_time(
-    works: float, longest: float
-) -> None:
+async def test_a_task_that_ran_for_long_restarts_with_the_first_delay(works: float, longest: float) -> None:
     time = Time()
     tasks = Tasks(lambda: time.now, time.sleep)
 
@@ -40,7 +38,7 @@ async def test_a_task_that_ran_for_long_is_started_again_as_soon_as_the_first_ti
     assert longest / 2 <= time.slept[-1] <= longest
 
 
-async def test_all_end_also_those_that_have_lost_their_name() -> None:
+async def test_all_tasks_end_including_those_that_have_lost_their_name() -> None:
     tasks = Tasks()
     ended = []
 

@@ -145,7 +145,7 @@ async def test_a_kernel_uevent_arrives_with_everything_a_backend_needs(change: A
 
 @pytest.mark.root
 @real_uevents
-async def test_after_close_nothing_is_heard_any_more(change: Any) -> None:
+async def test_after_close_there_are_no_events(change: Any) -> None:
     heard, other = Heard(), Heard()
     closed, monitor = UeventMonitor(heard), UeventMonitor(other)
     closed.close()
@@ -160,7 +160,7 @@ async def test_after_close_nothing_is_heard_any_more(change: Any) -> None:
 
 @pytest.mark.root
 @real_uevents
-async def test_a_full_buffer_ends_in_a_call_to_look_at_everything(
+async def test_a_full_buffer_causes_a_full_scan(
     change: Any,
 ) -> None:
     heard = Heard()
@@ -191,7 +191,7 @@ async def test_where_udevd_runs_the_kernels_events_are_only_a_late_second_look(
 
 @pytest.mark.root
 @real_uevents
-async def test_where_udevd_cannot_be_heard_the_kernels_event_counts_at_once_and_a_late_look_follows(
+async def test_without_udevds_events_the_kernels_count_at_once_and_a_late_scan_follows(
     change: Any, tmp_path: Path, udevd: Path
 ) -> None:
     """This is so in a pod with its own network; udevd sets names and permissions after the kernel."""
@@ -309,7 +309,7 @@ async def test_the_swap_of_a_config_maps_data_directory_wakes(tmp_path: Path) ->
         assert config.read_text() == "two"
 
 
-async def test_a_burst_is_few_wakes(tmp_path: Path) -> None:
+async def test_a_burst_causes_few_wakes(tmp_path: Path) -> None:
     def burst() -> None:
         for number in range(500):
             (tmp_path / str(number)).touch()
@@ -320,7 +320,7 @@ async def test_a_burst_is_few_wakes(tmp_path: Path) -> None:
         assert wakes.count < 50
 
 
-async def test_a_directory_made_anew_is_watched_again_even_with_the_same_inode(tmp_path: Path) -> None:
+async def test_a_recreated_directory_is_watched_again_even_with_the_same_inode(tmp_path: Path) -> None:
     directory = tmp_path / "device-plugins"
     directory.mkdir()
     async with watching(tmp_path, directory) as wakes:
@@ -332,7 +332,7 @@ async def test_a_directory_made_anew_is_watched_again_even_with_the_same_inode(t
             await keeps_waking(wakes, directory)
 
 
-async def test_a_directory_exchanged_for_another_is_watched(tmp_path: Path) -> None:
+async def test_a_replaced_directory_is_watched(tmp_path: Path) -> None:
     directory = tmp_path / "device-plugins"
     directory.mkdir()
     async with watching(tmp_path, directory) as wakes:
@@ -369,7 +369,7 @@ async def test_two_names_of_one_directory_are_both_watched_to_the_end(tmp_path: 
 
 
 @pytest.mark.parametrize(("call", "number"), [("Inotify", errno.EMFILE), ("add_watch", errno.ENOSPC)])
-async def test_where_inotify_is_exhausted_it_polls_and_says_so_once(
+async def test_if_inotify_is_exhausted_the_watch_polls_and_logs_it_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -413,7 +413,7 @@ async def test_a_watch_reports_that_inotify_is_exhausted_and_that_it_works_again
     assert last == ""
 
 
-async def test_a_quiet_directory_still_wakes_now_and_then(tmp_path: Path) -> None:
+async def test_a_directory_without_changes_wakes_at_intervals(tmp_path: Path) -> None:
     async with watching(tmp_path, poll=OFTEN) as wakes:
         for _ in range(5):
             await wakes.after(lambda: None)

@@ -48,7 +48,7 @@ class Broken(Mapping[str, Any]):
         Device("d", numa_nodes=(-1,), pcie_path=("0000:00:01.0",), health=unhealthy("hot")),
     ],
 )
-def test_a_sound_device_passes(device: Device) -> None:
+def test_a_valid_device_is_accepted(device: Device) -> None:
     assert flaw_of(device, DECLARED) == ""
 
 
@@ -82,7 +82,7 @@ def bad(**fields: Any) -> Device:
         (bad(pcie_path=(1,)), "its pcie_path is not a tuple of strings"),
         (bad(unusable_for=("rdma",)), "its unusable_for is not a mapping of strings to strings"),
         (bad(unusable_for={"rdma": None}), "its unusable_for is not a mapping of strings to strings"),
-        (bad(unusable_for=Broken()), "looking at it failed: OSError: device is gone"),
+        (bad(unusable_for=Broken()), "reading its fields failed: OSError: device is gone"),
         (bad(attributes={7: "x"}), "attribute name 7 is not a string"),
         (bad(attributes={"colour": "red"}), "attribute 'colour' is not declared by the backend"),
         (bad(attributes={"model": 1}), "attribute 'model' is int, declared as str"),
@@ -95,10 +95,10 @@ def bad(**fields: Any) -> Device:
         (bad(attributes={"sysattr.x": 1}), "attribute 'sysattr.x' is int, declared as str"),
         (bad(attributes={"kind": "sf"}), "attribute 'kind' is 'sf', declared as one of pf, vf"),
         (bad(attributes={"modes": ("a", "c")}), "attribute 'modes' is 'c', declared as one of a, b"),
-        (bad(attributes=Broken()), "looking at it failed: OSError: device is gone"),
+        (bad(attributes=Broken()), "reading its fields failed: OSError: device is gone"),
     ],
 )
-def test_an_unsound_device_is_named_with_what_is_wrong(device: Any, reason: str) -> None:
+def test_an_invalid_device_is_refused_with_the_reason(device: Any, reason: str) -> None:
     assert reason in flaw_of(device, DECLARED)
     assert "\n" not in flaw_of(device, DECLARED)
 
@@ -112,7 +112,7 @@ def test_a_device_that_is_unusable_for_the_same_as_before_stays_the_same_object(
     assert other["d"].unusable_for == {"rdma": "another"}
 
 
-def test_anything_has_a_name_of_bearable_length() -> None:
+def test_any_refused_value_has_a_short_name() -> None:
     class Evil:
         def __repr__(self) -> str:
             raise RuntimeError

@@ -61,7 +61,7 @@ def results(request: pytest.FixtureRequest) -> Results:
 
 @pytest.fixture(scope="session")
 def gpus() -> list[smi.Gpu]:
-    """The GPUs as NVIDIA's own program tells of them."""
+    """The GPUs that nvidia-smi reports."""
     return smi.gpus()
 
 

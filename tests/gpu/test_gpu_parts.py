@@ -13,14 +13,14 @@ from realgpu import presence, sees, smi
 from realgpu.enclosure import ALWAYS, Enclosure
 from realgpu.results import Results
 
-TOLD = """\
+ANSWER = """\
 0, GPU-8dfe9b2c-3b5a-11ee, NVIDIA H200, 00000000:3B:00.0, 143771, 9.0, 570.124.06, 165001, Enabled
 1, GPU-8dfe9b2c-3b5a-11ef, NVIDIA GB10, 0000000F:01:00.0, [N/A], 12.1, 580.95.05, [N/A], [N/A]
 """
 
 
 def test_the_answer_of_nvidia_smi_is_read() -> None:
-    first, second = smi.parse(TOLD)
+    first, second = smi.parse(ANSWER)
     assert first == smi.Gpu(
         index=0,
         uuid="GPU-8dfe9b2c-3b5a-11ee",
@@ -37,18 +37,20 @@ def test_the_answer_of_nvidia_smi_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["No devices were found", "0, GPU-1", "x, " * 9])
-def test_an_answer_that_is_something_else_is_told(text: str) -> None:
-    with pytest.raises(smi.Failed, match="nvidia-smi says"):
+def test_an_unexpected_answer_of_nvidia_smi_is_an_error(text: str) -> None:
+    with pytest.raises(smi.Failed, match="unexpected answer of nvidia-smi"):
         smi.parse(text)
 
 
-def test_instances_are_told_from_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-8dfe9b2c)\n  MIG 1g.10gb Device 0: (UUID: MIG-c6d4f1ef)\n"
-    monkeypatch.setattr(smi, "_run", lambda *arguments: said)
+def test_instances_are_distinguished_from_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = (
+        "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-8dfe9b2c)\n  MIG 1g.10gb Device 0: (UUID: MIG-c6d4f1ef)\n"
+    )
+    monkeypatch.setattr(smi, "_run", lambda *arguments: answer)
     assert smi.instances() == {"MIG-c6d4f1ef"}
 
 
-def test_a_machine_without_a_gpu_is_skipped_and_says_what_it_lacks(
+def test_a_machine_without_a_gpu_is_skipped_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(presence, "DRIVER", tmp_path / "version")
@@ -59,7 +61,7 @@ def test_a_machine_without_a_gpu_is_skipped_and_says_what_it_lacks(
     assert presence.why_not() == "there is no program nvidia-smi"
 
 
-def test_a_program_that_fails_is_told_in_its_own_words(
+def test_a_failing_program_is_reported_with_its_own_output(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "nvidia-smi").write_text(
@@ -71,7 +73,7 @@ def test_a_program_that_fails_is_told_in_its_own_words(
         smi.gpus()
 
 
-def test_the_cuda_program_says_what_failed() -> None:
+def test_the_cuda_program_names_the_call_that_failed() -> None:
     with pytest.raises(OSError, match="cuda"):
         sees.seen("libcuda-of-nobody.so.1")
 
@@ -113,6 +115,8 @@ def test_only_make_gpu_uses_a_gpu() -> None:
         "-rs",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
         str(here / "test_real_gpu.py"),
     ]
     done = subprocess.run(

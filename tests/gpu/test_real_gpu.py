@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as they really are. What is found out goes into the table at the end."""
+"""Tests on real NVIDIA GPUs. Their results are in the table at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from devhost.discovery.runner import ServiceContext
 GPUS = "nvidia.com/gpu"
 PROBES = 5
 PATIENCE = 60.0
-"""Seconds for what devhost says by itself."""
+"""Seconds to wait for changes that devhost reports by itself."""
 
 CONTROL = {"/dev/nvidiactl", "/dev/nvidia-uvm"}
 PROGRAM = [sys.executable, "-I", sees.__file__]
@@ -38,7 +38,7 @@ CTK = Path("/usr/bin/nvidia-ctk")
 
 @pytest.fixture
 def whole(gpus, instances):
-    """The UUIDs of what can be handed out: GPUs, and the instances of those that are split."""
+    """The UUIDs of what can be allocated: GPUs, and the instances of those that are split."""
     return instances | {gpu.uuid for gpu in gpus if not gpu.split}
 
 
@@ -55,7 +55,7 @@ def entry(whole):
 
 @asynccontextmanager
 async def backend() -> AsyncIterator[Gpu]:
-    """The backend in this process, after its first look; its events are listened to."""
+    """The backend in this process, after its first scan; its events are consumed."""
     context = ServiceContext("gpu", Path("/"), ("*",))
     gpu = Gpu(GpuOptions(), context)
     await asyncio.to_thread(gpu.discover)
@@ -80,10 +80,10 @@ def given(allocation):
 
 
 def programs(pid):
-    """The processes that use NVML, of those that devhost has started and that are alive."""
+    """The running processes of devhost that use NVML."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process has just ended
             children = (task / "children").read_text().split()
             found += [one for one in children if b"nvml" in Path(f"/proc/{one}/cmdline").read_bytes()]
     return [int(child) for child in found]
@@ -101,7 +101,7 @@ def digits(uuid):
     return uuid.partition("-")[2].replace("-", "")
 
 
-async def test_every_gpu_is_found_and_is_what_nvidia_smi_says(node, entry, gpus, instances, results):
+async def test_every_gpu_is_found_as_nvidia_smi_reports_it(node, entry, gpus, instances, results):
     node.write(entry)
     began = time.monotonic()
     found = await node.look()
@@ -151,7 +151,7 @@ async def test_probes_find_every_gpu_well(whole, results):
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"])
-async def test_the_container_runtime_is_told_which_gpu(node, entry, whole, results, strategy):
+async def test_the_container_runtime_gets_the_name_of_the_gpu(node, entry, whole, results, strategy):
     await node.serve(entry, backends={"gpu": {"deviceListStrategy": strategy}})
     await node.shows(GPUS, healthy=len(whole))
     allocation = await node.admit("pod", GPUS)
@@ -227,7 +227,7 @@ async def test_a_cuda_program_that_was_given_no_gpu_sees_none(results, directory
     results.say("CUDA program without a GPU", "sees none")
 
 
-async def test_the_health_loop_runs_in_a_process_of_its_own_and_outlives_it(node, entry, whole, results):
+async def test_the_health_loop_runs_in_a_separate_process_and_outlives_it(node, entry, whole, results):
     await node.serve(entry)
     await node.shows(GPUS, healthy=len(whole))
     (program,) = await until("one process uses NVML", lambda: programs(node.pid))

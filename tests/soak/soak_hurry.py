@@ -1,7 +1,7 @@
-"""devhost's patience made short, so that a minute of soaking holds many quiet periods.
+"""Short durations for devhost, so that there are many quiet periods in a minute.
 
-Only waits that end in giving up or trying again are shortened. What must work without a net (the slow
-resync, the polling behind inotify) keeps its length: an event that is lost shows up as a finding.
+Only waits before a retry or a failure are shortened. Safeguards (the resync, the polling behind inotify) keep
+their intervals, so that a lost event becomes a finding.
 """
 
 from __future__ import annotations

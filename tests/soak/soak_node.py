@@ -109,7 +109,7 @@ class Node:
             self.good_config = text
 
     def valid(self) -> Settings | None:
-        """What the file says now; ``None`` if it is wrong."""
+        """The settings in the file; ``None`` if it is invalid."""
         try:
             return self.load().settings
         except ConfigError:
@@ -167,7 +167,7 @@ class Node:
             self.host.scanners[name].request_scan()
 
     def doubt(self, name: str) -> None:
-        """Reason to probe what this backend has: no event tells of what only a probe finds."""
+        """Requests a probe of this backend: what only a probe finds causes no event."""
         if self.host is not None and name in self.host.scanners:
             self.host.scanners[name].recheck()
 
@@ -225,7 +225,7 @@ class Node:
         self.loosen(self._in_spite(again()))
 
     async def _in_spite(self, work: Awaitable[None]) -> None:
-        """What the kubelet refuses in the middle of disturbances is counted and no finding."""
+        """Counts what the kubelet refuses during disturbances, which is not a finding."""
         try:
             await work
         except UnexpectedAdmissionError:
@@ -267,7 +267,7 @@ class Node:
 
     # Being in order
 
-    def mend(self, *, backends: bool) -> None:
+    def end_faults(self, *, backends: bool) -> None:
         """Ends the kubelet's faults, and those of pods; with ``backends`` also those of discovery."""
         self.kubelet.faults.clear()
         while self.gates:
@@ -281,13 +281,13 @@ class Node:
                 (self.nodes / device).touch()
 
     def gate(self) -> Gate:
-        """A hang that :meth:`mend` ends."""
+        """A hang that :meth:`end_faults` ends."""
         self.gates.append(Gate())
         return self.gates[-1]
 
     async def close(self) -> None:
         """Ends everything."""
-        self.mend(backends=True)
+        self.end_faults(backends=True)
         await self.stop_host()
         await self.kubelet.stop()
         for task in tuple(self.loose):

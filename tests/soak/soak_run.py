@@ -27,13 +27,13 @@ def soak(
     seconds: float = 0.0,
     tell: Callable[[int, Tally], None] = lambda _seed, _tally: None,
 ) -> Tally:
-    """Lets nodes live and disturbs them; what was done and found.
+    """Runs nodes and disturbs them; returns what was done and found.
 
     Args:
-        first_seed: where the random choices begin; each batch of ``lives`` takes the next one.
+        first_seed: the seed of the first batch of ``lives``; each batch uses the next seed.
         steps: disturbances in one life.
-        seconds: no life begins after these; without them there is one batch.
-        tell: hears of each batch that ended, with its seed.
+        seconds: no life begins after this time; without it there is one batch.
+        tell: called after each batch, with its seed.
     """
     tally = Tally()
     end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Backends on strings: what each finds and how it fails is what its :class:`Toy` says at the moment."""
+"""Controlled backends: a :class:`Toy` determines what each of them finds and how it fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from devhost.backend import (
 )
 
 MODES = ("raise", "hang", "slow", "garbage")
-"""Ways for a call to go wrong; ``ok`` is none of them."""
+"""Ways in which a call can fail; ``ok`` is success."""
 
 BACKENDS = ("toy", "other", "prep")
 
@@ -36,7 +36,7 @@ JUNK: tuple[object, ...] = (
     Device(id="n", attributes={"colour": "red"}),
     Device(id="n", numa_nodes=("one",)),  # type: ignore[arg-type]
 )
-"""What a backend may return beside its devices; none of it may reach a kubelet."""
+"""Invalid values that a backend returns with its devices; none of them may reach a kubelet."""
 
 
 @dataclass(slots=True)
@@ -66,13 +66,13 @@ class Toy:
         return self.discover in bad or (self.probe in bad and bool(self.devices))
 
     def heal(self) -> None:
-        """Everything works again, and whatever hung returns."""
+        """Ends all failures, and lets hanging calls return."""
         self.discover = self.probe = self.allocate = self.prepare = self.watch = "ok"
         self.held.set()
         self.held = threading.Event()
 
     def go_wrong(self, mode: str) -> Any:
-        """What a call in trouble does; ``None`` if it goes on all the same."""
+        """The failure of a call; ``None`` if it succeeds."""
         if mode == "raise":
             raise OSError(5, "the driver is busy")
         if mode == "hang":
@@ -95,7 +95,7 @@ def backend(name: str, toy: Toy) -> type[Backend]:
 
 
 class ToyBackend(Backend):
-    """What the three have together."""
+    """The common part of the three backends."""
 
     toy: ClassVar[Toy]
     discover_deadline = 0.3

@@ -1,7 +1,7 @@
-"""What must be true of a node once it has been left alone, worked out without asking the host for it.
+"""The expected state of a node after a quiet period, computed independently of the host.
 
-The plan is made anew from what the backends' worlds hold; only of a backend that is broken now are the
-host's own devices taken, since nobody else knows what its last good answer was.
+The plan is computed from the state of the controlled backends. Only for a backend that fails now, the host's
+devices are used, because only the host has its last valid answer.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from devhost.testing.kubelet import Allocation, ContainerStartError, UnexpectedA
 from devhost.testing.kubelet import events as ev
 
 KEPT = "from before it was shared in this way"
-"""What devhost says of a token that waits for those who have its device by an earlier way to share it."""
+"""The reason for a token whose device is held by containers from before its sharing was changed."""
 
 LATE = "did not answer within"
-"""How devhost says that a backend did not answer in time."""
+"""The text for a backend that did not answer in time."""
 
 PATIENCE = 60.0
-"""Seconds after which what is not right yet will not come right."""
+"""Seconds after which a wrong state is a finding."""
 
 CALM = 0.3
-"""Seconds for which it must then stay right, with no registration in them."""
+"""Seconds for which the state must then stay right, without a registration."""
 
 EXTRA_TASKS = {"other": {"watch other"}, "prep": {"probe prep"}}
-"""What runs for a backend beside its looks."""
+"""The tasks of a backend in addition to its scans."""
 
 
 async def quiet(node: Node, *, all_well: bool) -> list[str]:
-    """Leaves the node alone until all is right; what was still wrong when patience ran out.
+    """Waits until the state of the node is right; returns what was still wrong after :data:`PATIENCE`.
 
     Args:
-        all_well: whether also the backends are mended; else the broken ones are part of the picture.
+        all_well: whether the faults of backends end, too; otherwise they are part of the expected state.
     """
-    node.mend(backends=all_well)
+    node.end_faults(backends=all_well)
     if not node.kubelet.running:
         await node.kubelet.start()
     elif not (node.kubelet.socket.exists() and node.pod_resources.exists()):
@@ -182,7 +182,7 @@ def _vanished(node: Node, host: Host, name: str, extra: set[str]) -> Iterator[st
 
 
 def _others(node: Node, host: Host, plan: Plan) -> Iterator[str]:
-    """Each service has one server and one stream; nothing else is registered, nor lies about."""
+    """Each service has one server and one stream; there are no other registrations or sockets."""
     entries = {(entry.backend, entry.name) for entry in host.settings.resources}
     for name, service in host.services.items():
         server = service.registration.server
@@ -212,7 +212,7 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
         wanted = State.DEGRADED if node.toys[name].broken else State.OK
         if discovery.condition.state is not wanted:
             yield f"backend {name} is {discovery.condition}"
-        if discovery.runner.hung > 3 * MAX_ABANDONED:  # a lane to look, one to probe, one to serve
+        if discovery.runner.hung > 3 * MAX_ABANDONED:  # one worker each for scans, probes and pods
             yield f"backend {name} has {discovery.runner.hung} hung threads"
 
 
@@ -281,7 +281,7 @@ async def pods_run(node: Node) -> list[str]:
 
 
 async def _probed(node: Node, resource: str) -> Allocation:
-    """What a pod gets, which is gone then. A machine can be too busy for the short deadlines: it asks again.
+    """What a pod gets, which then ends. Retries, because the short deadlines may pass on a busy machine.
 
     Raises:
         UnexpectedAdmissionError: it is rejected.
@@ -303,7 +303,7 @@ async def _probed(node: Node, resource: str) -> Allocation:
 
 
 def footprint() -> Mapping[str, int]:
-    """What this process holds: descriptors by what they are, without numbers, and threads of lanes."""
+    """The descriptors of this process, by their targets, and its worker threads."""
     kinds: Counter[str] = Counter()
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -324,7 +324,7 @@ async def leftovers(node: Node, before: Mapping[str, int]) -> list[str]:
     end = loop.time() + PATIENCE
     while (wrong := list(_left(node, before))) and loop.time() < end:
         await asyncio.sleep(0.02)
-        gc.collect()  # gRPC closes a channel's descriptors when nobody refers to it any more
+        gc.collect()  # gRPC closes a channel's descriptors when there is no reference to it
     return wrong + node.complaints
 
 

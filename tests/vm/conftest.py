@@ -1,4 +1,4 @@
-"""Lets tests import the packages beside them: ``machine`` (on the host) and ``lab`` (in the machine)."""
+"""Makes the packages ``machine`` (on the host) and ``lab`` (in the machine) importable."""
 
 from __future__ import annotations
 

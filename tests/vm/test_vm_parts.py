@@ -1,4 +1,4 @@
-"""How the machine's parts are kept, and what they are made of. Runs on the host, and makes no machine."""
+"""The parts of the virtual machine: how they are built and kept. Runs on the host, without a machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fill(directory, log):
     (directory / "versions").write_text("tool\t1.2\n")
 
 
-def test_a_part_is_made_once_and_its_versions_are_said(store, said):
+def test_a_part_is_built_once_and_its_versions_are_printed(store, said):
     first = store.part("one", fill, "recipe")
     assert store.part("one", fill, "recipe") == first
     assert first.versions == {"tool": "1.2"}
@@ -51,7 +51,7 @@ def test_another_recipe_makes_a_part_again_and_those_made_of_it_too(store, said)
     assert [line for line in said if line.startswith("making")] == ["making below", "making above"] * 2
 
 
-def test_a_recipe_in_a_file_counts_by_what_it_says(store, tmp_path):
+def test_a_recipe_is_identified_by_its_content(store, tmp_path):
     recipe = tmp_path / "recipe"
     recipe.write_text("one")
     before = store.part("part", fill, recipe).fingerprint
@@ -72,7 +72,7 @@ def test_an_interrupted_part_is_made_again_and_the_old_one_not_used(store, tmp_p
     assert not (made.path / "half").exists()
 
 
-def test_too_small_a_disk_is_told_before_anything_is_made(store, said, monkeypatch):
+def test_too_small_a_disk_is_an_error_before_anything_is_built(store, said, monkeypatch):
     monkeypatch.setattr("machine.store.ROOM", 1 << 60)
     with pytest.raises(Unavailable, match="XDG_CACHE_HOME"):
         store.part("part", fill, "recipe")
@@ -133,7 +133,7 @@ ONE = [sample(0, ""), sample(1, "a"), sample(1.2, "ab"), sample(1.3, "ab")]
         ([sample(0, ""), sample(0.1, "a", ended=3.0)], 3.0, 3.0, False),
     ],
 )
-def test_how_a_burst_went_is_told_by_the_worst_that_may_lie_between_two_looks(samples, pause, whole, falls):
+def test_the_result_of_a_burst_is_the_worst_case_between_two_observations(samples, pause, whole, falls):
     assert longest_pause(samples) == pytest.approx(pause)
     assert length(samples) == pytest.approx(whole)
     assert falls_late(samples) is falls
@@ -189,7 +189,7 @@ def test_a_part_that_a_computer_or_its_network_cannot_give_is_no_fault_of_its_re
 
 
 class Moody:
-    """Stands for a machine whose QEMU dies of itself, so often; then its tests end with 0."""
+    """A substitute for a machine whose QEMU crashes this many times; then its tests end with 0."""
 
     console = Path("console")
 
@@ -230,7 +230,7 @@ def test_a_machine_that_fails_by_itself_has_failed():
         (Failed, "echo 'Kernel panic - not syncing' >console; exit 0"),
     ],
 )
-def test_a_qemu_that_went_wrong_is_told_from_a_kernel_that_did(tmp_path, monkeypatch, kind, ending):
+def test_a_failure_of_qemu_is_distinguished_from_one_of_the_kernel(tmp_path, monkeypatch, kind, ending):
     monkeypatch.setattr(boot, "BOUND", ("sh", "-c", ending))
     machine = boot.Machine(SimpleNamespace(command=[]), Image(Part(tmp_path, "")), tmp_path, tmp_path / "run")
     with pytest.raises(Failed) as failure:

@@ -45,7 +45,7 @@ def test_the_runtime_gets_uuids_by_default() -> None:
     assert given([gpu(A, 0), gpu(B, 1)]) == Edits(env={"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"})
 
 
-def test_the_same_gpus_are_named_in_the_same_order_whatever_the_order_of_the_request() -> None:
+def test_gpus_are_named_in_the_same_order_for_any_order_of_the_request() -> None:
     cards = [gpu(A, 10), gpu(B, 9), gpu(C, 2)]
     wanted = Edits(env={"NVIDIA_VISIBLE_DEVICES": f"{C},{B},{A}"})
     assert given(cards) == given(cards[::-1]) == wanted
@@ -93,7 +93,7 @@ def test_a_mig_instance_comes_with_its_gpu_s_node_and_access_to_itself_alone() -
     assert not {path for path in got if "nvidia-cap" in path} - own
 
 
-def test_a_driver_in_a_container_of_its_own_has_the_nodes_below_its_root(tmp_path: Path) -> None:
+def test_a_driver_in_a_separate_container_has_the_nodes_below_its_root(tmp_path: Path) -> None:
     driver = "/run/nvidia/driver"
     options = {"device_list_strategy": "device-specs", "driver_root": driver}
     assert nodes(given([gpu(A, 0)], tmp_path, **options))["/dev/nvidia0"] == "/dev/nvidia0"
@@ -165,10 +165,14 @@ def test_containers_get_the_imex_channels_that_the_node_has(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("card", "options", "words"),
     [
-        (gpu("", 0), {}, "0000:00:00.0: NVIDIA's driver has not told its UUID"),
+        (gpu("", 0), {}, "0000:00:00.0: NVIDIA's driver has not reported its UUID"),
         (gpu(A, 0, ""), {"device_ID_strategy": "index"}, f"{A}: its number is not known"),
-        (gpu(A, None), {"device_list_strategy": "device-specs"}, "does not say which /dev/nvidia… it is"),
-        (mig(M, A, 0, ()), {"device_list_strategy": "device-specs"}, "which nodes give access to it"),
+        (
+            gpu(A, None),
+            {"device_list_strategy": "device-specs"},
+            "does not report the number of its /dev/nvidia…",
+        ),
+        (mig(M, A, 0, ()), {"device_list_strategy": "device-specs"}, "the nodes that give access to it"),
         (gpu(A, 0), {"device_list_strategy": "cdi"}, f"{A}: no CDI specification names it"),
     ],
 )

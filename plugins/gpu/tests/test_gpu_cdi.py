@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,6 +26,7 @@ from gpu_ctk import install
 
 from devhost.backend import HEALTHY, Device, Event, Health, unhealthy
 from devhost.backend.errors import BackendError
+from devhost.backend.process import kill_group
 from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import ServiceContext
 
@@ -291,7 +294,7 @@ async def test_a_card_that_no_specification_names_has_a_clear_reason(
     [
         ({"fails": "no NVML"}, "nvidia-ctk failed: no NVML"),
         ({"names": [A]}, f"nvidia-ctk left out {B}"),
-        ({"hangs": True}, "nvidia-ctk takes longer than 0.5 s"),
+        ({"hangs": True}, "nvidia-ctk did not end within 0.5 s"),
     ],
 )
 async def test_what_goes_wrong_with_nvidia_ctk_is_the_card_s_reason(
@@ -309,6 +312,33 @@ async def test_nvidia_ctk_ends_with_devhost(place: Place) -> None:
         await place.until(lambda: len(place.calls) == 1)
     with pytest.raises(ProcessLookupError):
         os.kill(int((place.here / "pid").read_text()), 0)
+
+
+async def test_no_second_nvidia_ctk_is_started_beside_one_that_cannot_be_killed(place: Place) -> None:
+    place.install(hangs=True)
+    killable = False
+
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        if killable:
+            kill_group(process)
+
+    timings = Timings(nvidia_ctk=0.02, nvidia_ctk_grace=0.02)
+    kit = GpuSpecification(place.root, place.options, timings, kill)
+
+    async def failure() -> str:
+        with pytest.raises(BackendError) as caught:
+            await kit.run(())
+        return caught.value.message
+
+    assert "nvidia-ctk did not end within 0.02 s and cannot be killed" in await failure()
+    refusal = await failure()
+    assert "an earlier /usr/bin/nvidia-ctk" in refusal
+    killable = True
+    os.kill(int(refusal.partition("(pid ")[2].partition(")")[0]), signal.SIGKILL)
+    end = time.monotonic() + 60
+    while (again := await failure()) == refusal:
+        assert time.monotonic() < end
+    assert again.endswith("nvidia-ctk did not end within 0.02 s")
 
 
 async def test_an_output_that_is_no_specification_leaves_the_old_one(place: Place) -> None:

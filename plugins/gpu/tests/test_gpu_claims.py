@@ -13,6 +13,7 @@ from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import Plan, make_plan
 from devhost.testing.fixtures import BackendFixture
+from devhost.testing.trees import Tree
 
 GPU = "{name: example.com/gpu, backend: gpu, where: {vendor: intel}}"
 FUNCTION = '{name: example.com/vf, backend: sriov, where: {pciClass: "03*", kind: vf}}'
@@ -46,7 +47,20 @@ def test_a_virtual_function_goes_to_the_first_entry(
     assert "0000:b4:00.3" in names(plan, "example.com/vf"), "one for a virtual machine is never a GPU's"
 
 
-def test_every_partition_has_claims_of_its_own(looking: BackendFixture, tmp_path: Path) -> None:
+def test_a_damaged_link_on_the_pci_bus_hides_no_other_card(looking: BackendFixture, tmp_path: Path) -> None:
+    gpu_intel.flex(tmp_path)
+    before = {device.id: device for device in looking(tmp_path).discover()}
+    tree = Tree(tmp_path)
+    for file, text in {"class": "0x030000", "vendor": "0x8086", "device": "0x56c0"}.items():
+        tree.file(f"/sys/devices/pci0000:ff/damaged/{file}", text)
+    tree.link("/sys/bus/pci/devices/0000:ff:00.0", "/sys/devices/pci0000:ff/damaged")
+    backend = looking(tmp_path)
+    after = {device.id: device for device in backend.discover()}
+    assert {name: after[name] for name in before} == before
+    backend.probe(list(after.values()))
+
+
+def test_every_partition_has_separate_claims(looking: BackendFixture, tmp_path: Path) -> None:
     devices = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4")).discover()
     claims = [claim for device in devices for claim in device.claims]
     assert len(claims) == len(set(claims)) == 64 * 3

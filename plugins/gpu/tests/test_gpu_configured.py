@@ -96,7 +96,7 @@ def test_names_are_made_from_modes_models_and_drivers(
     assert offered(planned(machine, entry)) == expected
 
 
-def test_cards_are_shared_as_often_as_their_attributes_say(planned: Planned) -> None:
+def test_the_number_of_replicas_follows_the_attributes_of_cards(planned: Planned) -> None:
     plan = planned(
         gpu_amd.mi210,
         "name: amd.com/gpu.shared, where: {vendor: amd}, share: {replicas: 2, overrides: "

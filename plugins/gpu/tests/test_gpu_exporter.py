@@ -63,7 +63,7 @@ def test_the_exporters_verdict_counts_until_it_changes(
     )
     with serving(short, answer):
         assert {name: health.reason for name, health in backend.probe(devices).items()} == {
-            "0000:63:00.0": "the device metrics exporter says that it is unhealthy"
+            "0000:63:00.0": "the device metrics exporter reports that it is unhealthy"
         }
     with serving(short, state("0000:63:00.0", "healthy")):
         assert backend.probe(devices) == {}

@@ -37,7 +37,7 @@ def test_uncorrectable_errors_make_only_their_card_unhealthy_until_they_are_gone
 
 
 @pytest.mark.parametrize(("limit", "is_unhealthy"), [(0, False), (2, True), (3, False)])
-def test_how_many_errors_are_too_many_can_be_said(
+def test_the_limit_of_errors_is_an_option(
     tmp_path: Path, looking: BackendFixture, limit: int, is_unhealthy: bool
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
@@ -111,7 +111,7 @@ def test_whole_gpus_need_no_topology_that_is_hidden_from_a_container(
     assert "/dev/kfd" in {node.path for node in backend.allocate(request(backend, [devices[MI210]])).nodes}
 
 
-def test_partitions_that_are_hidden_from_a_container_are_told(
+def test_partitions_that_are_hidden_from_a_container_are_reported(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=1)

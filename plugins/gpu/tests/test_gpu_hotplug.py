@@ -181,7 +181,7 @@ def test_a_failure_in_one_vendors_code_keeps_its_cards_unhealthy_and_concerns_no
     assert devices.keys() == before.keys()
     assert devices["0000:0a:00.0"] == before["0000:0a:00.0"]
     assert devices["vgem"].health.reason == (
-        "asking for the cards of other failed: RuntimeError: no sense in it"
+        "reading the cards of other failed: RuntimeError: no sense in it"
     )
     fail(backend, None)
     assert by_id(backend) == before

@@ -166,7 +166,7 @@ def test_mig_instances_are_not_shared_through_mps() -> None:
     assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
 
 
-def test_instances_with_names_of_their_own_have_a_block_for_each_profile() -> None:
+def test_instances_with_separate_resources_have_labels_for_each_profile() -> None:
     devices = [gpu(0), gpu(1), mig(1, 0), mig(1, 1), mig(1, 2, "1g.10gb+me")]
     offered = {"GPU-0": {"nvidia.com/gpu": 1}} | {
         device.id: {f"nvidia.com/mig-{device.attributes['profile']}": 1} for device in devices[2:]
@@ -207,12 +207,12 @@ def test_instances_offered_as_gpus_take_their_labels() -> None:
 @pytest.mark.parametrize(
     ("capability", "capable"), [("7.5", "false"), ("8.9", "false"), ("9.0", "true"), ("12.0", None)]
 )
-def test_mig_capable_is_said_where_the_generation_decides_it(capability: str, capable: str | None) -> None:
+def test_mig_capable_is_set_if_it_follows_from_the_generation(capability: str, capable: str | None) -> None:
     found = said([gpu(0, computeCapability=capability)])
     assert found.get("nvidia.com/mig.capable") == capable
 
 
-def test_a_very_long_name_still_makes_legal_labels_of_its_own() -> None:
+def test_very_long_names_still_make_valid_and_different_labels() -> None:
     long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition With A Longer Name"
     found = said([gpu(0, f"{long} A"), gpu(1, f"{long} B"), gpu(2)])
     assert len({name for name in found if name.endswith(".sharing-strategy")}) == 4

@@ -284,7 +284,7 @@ def test_cards_that_cannot_be_used_have_a_reason_and_hide_no_other(
     devices = by_id(looking(gpu_others.troubled(tmp_path)))
     assert healthy(devices) == ["0000:23:00.0"]
     assert devices["0000:43:00.0"].health.reason == "no driver is bound to it"
-    assert "amdgpu has made no DRM device" in devices["0000:63:00.0"].health.reason
+    assert "amdgpu has created no DRM device" in devices["0000:63:00.0"].health.reason
     assert "vfio-pci" in devices["0000:83:00.0"].withheld
     assert devices["0000:a3:00.0"].health.reason == "no driver is bound to it"
 

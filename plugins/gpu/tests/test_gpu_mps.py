@@ -78,7 +78,7 @@ def limits(started: api_pb2.ContainerAllocateResponse) -> dict[str, str]:
     return {name: value for name, value in started.envs.items() if name.startswith("CUDA_MPS_")}
 
 
-async def test_clients_of_nvidia_s_daemon_get_the_server_of_their_own_resource(node: MpsNode) -> None:
+async def test_clients_of_nvidia_s_daemon_get_the_server_of_their_resource(node: MpsNode) -> None:
     """Paths and variable are those of NVIDIA's plugin; the daemon itself has set the limits."""
     node.daemon(GPU)
     node.daemon(SHARED)
@@ -231,7 +231,7 @@ def test_a_server_that_is_named_badly_is_refused_in_one_line(
 
 def test_a_server_for_a_name_that_is_made_of_attributes_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, f"resources:\n- {entry('nvidia.com/{product}', NVIDIAS)}")
-    reason = "needs an entry with a plain name, and nvidia.com/{product} is a template"
+    reason = "needs an entry with a plain name, but nvidia.com/{product} is a template"
     assert f"resources[0].mps: {reason}" in line
 
 

@@ -77,7 +77,7 @@ def test_a_gpu_that_is_split_into_nothing_is_not_offered(nvidia: NvidiaMachine, 
     uuid = nvidia.gpu(A, mig=1)
     other = nvidia.gpu(B, mig_pending=1)
     assert at(nvidia).reasons() == {
-        uuid: "MIG is on and it has no instance",
+        uuid: "MIG is on, but it has no instance",
         other: "MIG will be on after its next reset",
     }
 
@@ -159,7 +159,7 @@ def test_a_driver_without_a_gpu_is_logged(
         assert "there is no GPU" in caplog.text
 
 
-def test_without_the_library_gpus_are_known_by_what_the_driver_says(nvidia: NvidiaMachine, at: Open) -> None:
+def test_without_the_library_gpus_are_known_from_the_drivers_files(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     nvidia.gpu(B)
     nvidia.inform(B, 1, "GPU-????????-????-????-????-????????????")  # it has not been woken up yet
@@ -171,7 +171,7 @@ def test_without_the_library_gpus_are_known_by_what_the_driver_says(nvidia: Nvid
     assert found[B].withheld == reason
 
 
-def test_without_the_binding_the_reason_says_what_to_install(nvidia: NvidiaMachine, at: Open) -> None:
+def test_without_the_binding_the_reason_names_the_package_to_install(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     assert at(nvidia, environment=Environment(find_binding=lambda: "")).reasons() == {
         uuid: "nvidia-ml-py is not installed: pip install nvidia-ml-py",
@@ -192,7 +192,7 @@ def test_a_library_of_another_version_is_the_reason_until_the_right_one_is_there
 def test_a_gpu_that_its_driver_leaves_out_is_not_offered(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     nvidia.inform(A, 0, uuid, excluded="Yes")
-    assert "leave it out" in at(nvidia).reasons()[uuid]
+    assert "exclude it" in at(nvidia).reasons()[uuid]
 
 
 def test_a_driver_that_is_loaded_later_is_used(nvidia: NvidiaMachine, at: Open) -> None:

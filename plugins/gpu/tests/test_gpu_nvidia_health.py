@@ -31,7 +31,7 @@ def test_a_gpu_that_falls_off_the_bus_concerns_no_other(station: NvidiaMachine, 
     assert desk.backend.links(after[station.uuids[A]], after[station.uuids[B]]) == 12
 
 
-def test_a_gpu_that_was_lost_before_the_start_is_known_by_what_the_driver_says(
+def test_a_gpu_that_was_lost_before_the_start_is_known_from_the_drivers_files(
     station: NvidiaMachine, at: Open
 ) -> None:
     station.lose(DGX[2])
@@ -64,7 +64,7 @@ async def test_an_xid_makes_its_gpu_unhealthy_at_once_and_a_reset_heals_it(
 
 
 async def test_an_xid_of_one_instance_leaves_its_siblings_alone(station: NvidiaMachine, at: Open) -> None:
-    desk = at(station)
+    desk = at(station, check=0.1)
     before = desk.look()
     uuid = station.uuids[DGX[6]]
     [one] = [name for name, card in desk.backend.cards.items() if getattr(card.facts, "index", "") == "6:2"]
@@ -111,7 +111,7 @@ async def test_a_recovery_action_is_asked_for_as_soon_as_it_changes(
     nvidia: NvidiaMachine, at: Open, kind: int, data: int
 ) -> None:
     uuid = nvidia.gpu(A)
-    desk = at(nvidia)
+    desk = at(nvidia, check=0.1)
     desk.look()
     async with desk.watched() as changed:
         nvidia.nvml.gpus[uuid]["field230"] = 1
@@ -119,7 +119,7 @@ async def test_a_recovery_action_is_asked_for_as_soon_as_it_changes(
         while not desk.reasons():
             await asyncio.wait_for(changed.wait(), PATIENCE)
             changed.clear()
-        assert desk.reasons() == {uuid: "it needs a reset, says its driver"}
+        assert desk.reasons() == {uuid: "it needs a reset, according to its driver"}
 
 
 def test_a_gpu_whose_memory_cannot_be_read_is_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
@@ -135,7 +135,7 @@ def test_a_gpu_whose_memory_cannot_be_read_is_unhealthy(nvidia: NvidiaMachine, a
 def test_a_gpu_that_must_be_reset_is_not_held_open(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A, field230=1)
     desk = at(nvidia)
-    assert desk.probe() == {uuid: "it needs a reset, says its driver"}
+    assert desk.probe() == {uuid: "it needs a reset, according to its driver"}
     desk.look()
     assert not desk.pid
     desk.until(lambda: not desk.is_open())
@@ -148,7 +148,7 @@ def test_after_a_restart_a_gpu_is_still_unhealthy_if_it_still_reports_a_fault(
     other = nvidia.gpu(B, remapped="0,1,1,0")
     for _ in range(2):
         assert at(nvidia).probe() == {
-            uuid: "it must be drained and reset, says its driver",
+            uuid: "it must be drained and reset, according to its driver",
             other: "memory with uncorrectable errors waits for a reset to be replaced",
         }
 

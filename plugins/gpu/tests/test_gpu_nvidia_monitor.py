@@ -47,7 +47,7 @@ def test_a_check_that_is_due_is_repeated_until_nvml_answers() -> None:
         assert health.is_needed
         assert not health.reason_at(B)
     health.check(frozenset({A, B}))
-    assert health.reason_at(B) == "it needs a reset, says its driver"
+    assert health.reason_at(B) == "it needs a reset, according to its driver"
     assert not health.reason_at(A)
 
 

@@ -11,6 +11,7 @@ import pytest
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 from gpu_setup import gpu_timed
 
+from devhost.host.timing import Timing
 from devhost.testing.node import Node
 
 GPU, FUSE = "nvidia.com/gpu", "example.com/fuse"
@@ -35,9 +36,9 @@ class Dgx(Node):
 
     def __init__(self, place: Path, machine: NvidiaMachine) -> None:
         kind = gpu_timed(
-            check=0.1, hold=1.0, alone_every=0.2, first_answer=4.0, overtake=0.1, silence=0.3, compare=0.2
+            check=0.1, hold=0.3, alone_every=0.2, first_answer=4.0, overtake=0.1, silence=0.3, compare=0.2
         )
-        super().__init__(place, kind, root=machine.root)
+        super().__init__(place, kind, root=machine.root, timing=Timing(first_plan=0.2))
         self.machine = machine
         machine.tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
         self.configure(CONFIG)

@@ -68,7 +68,7 @@ def test_application_errors_are_no_fault_of_a_gpu() -> None:
     assert not rule.matters(154)
 
 
-def test_which_xids_matter_can_be_said() -> None:
+def test_the_xids_that_matter_are_options() -> None:
     assert not XidRule(ignored=(63,)).matters(63)
     assert XidRule(ignored=(63,)).matters(64)
     assert XidRule(heeded=(31,)).matters(31)
@@ -93,7 +93,7 @@ def test_what_is_no_xid_is_refused(options: dict[str, tuple[int, ...]]) -> None:
         (LOST, "fallen off the bus"),
         (NvmlError(16, "x"), "needs a reset"),
         (NvmlError(999, "Unknown Error"), "NVML: Unknown Error"),
-        (Check("", recovery=1), "needs a reset, says its driver"),
+        (Check("", recovery=1), "needs a reset, according to its driver"),
         (Check("", recovery=2), "rebooted"),
         (Check("", recovery=99), "recovery action 99"),
         (Check("", remap_failed=True), "used up"),
@@ -180,7 +180,7 @@ def test_only_a_gpu_that_must_be_reset_is_released() -> None:
     assert incidents.to_release == {B}
 
 
-def test_a_storm_of_errors_takes_no_room() -> None:
+def test_a_storm_of_errors_takes_no_memory() -> None:
     incidents = Incidents()
     for xid in range(1, 10_000):
         incidents.add_event(A, reason(xid), xid)

@@ -103,7 +103,7 @@ def test_a_lost_gpu_is_its_own_trouble_only(nvidia: NvidiaMachine, start: Callab
     assert isinstance(answers[B], Check)
 
 
-def test_a_gpu_that_shares_the_systems_memory_has_none_of_its_own(
+def test_a_gpu_that_shares_the_systems_memory_reports_none(
     nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     uuid = nvidia.gpu(A)

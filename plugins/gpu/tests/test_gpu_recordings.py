@@ -46,7 +46,7 @@ def test_gpus_in_different_modes_are_distinguished(tmp_path: Path, looking: Back
     assert "amdgpu_xcp_0" not in devices  # of the first GPU, which is whole
 
 
-def test_a_partition_has_its_share_of_memory_where_nothing_else_is_told(
+def test_a_partition_has_its_share_of_memory_if_nothing_else_is_reported(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_recorded.amd(tmp_path, "SPX", "CPX", "DPX")))

@@ -15,7 +15,7 @@ from devhost_rdma.options import RdmaOptions
 from rdma_backend import Exclusive
 from rdma_tree import RdmaTree
 
-from devhost.backend.netlink import hears_links
+from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import ServiceContext
 
@@ -78,10 +78,10 @@ def test_rtnetlink_reports_the_interfaces_of_this_network_namespace(tmp_path, mo
     sysfs = Sysfs(tmp_path)
     for own, hears in ((["lo", "eth0"], True), (["lo"], False), (["lo", "eth0", "eth1"], False)):
         monkeypatch.setattr(socket, "if_nameindex", lambda own=own: list(enumerate(own, 1)))
-        assert hears_links(sysfs) is hears
+        assert shares_network_namespace(sysfs) is hears
 
     def refused() -> list[tuple[int, str]]:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(socket, "if_nameindex", refused)
-    assert not hears_links(sysfs)
+    assert not shares_network_namespace(sysfs)

@@ -18,7 +18,7 @@ DISK_PORT = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 
 
 class FakeContext:
-    """What the core gives a backend."""
+    """The context of a backend."""
 
     log = logging.getLogger("devhost.backend.udev")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devhost_udev.facts import Facts, Reader
+from devhost_udev.options import Group, Member
 from devhost_udev.scan import Scan
+from devhost_udev.sysfs import SysTree
 
 from devhost.backend import HEALTHY, Device, Event
 
@@ -147,7 +148,7 @@ def test_a_node_that_goes_and_comes_back_is_unhealthy_meanwhile(machine: Any) ->
     assert backend.discover()[0] is before
 
 
-def test_a_tree_without_dev_cannot_tell_what_is_missing(machine: Any) -> None:
+def test_without_dev_no_node_counts_as_missing(machine: Any) -> None:
     machine.misc("fuse", 229)
     (machine.root / "dev/fuse").unlink()
     (machine.root / "dev").rmdir()
@@ -181,24 +182,18 @@ def test_an_event_makes_only_the_devices_below_it_be_read_again(machine: Any, by
     assert by_node(backend.discover())["/dev/fuse"].attributes["ID_BUS"] == "none"
 
 
-def test_one_event_among_many_devices_reads_one_device(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_event_among_many_devices_reads_one_device(machine: Any) -> None:
     paths = [machine.misc(f"m{minor}", minor) for minor in range(300)]
     backend = machine.backend()
     before = {device.id: device for device in backend.discover()}
-    read: list[str] = []
-    facts = Reader.facts
-
-    def counted(self: Reader, key: str) -> Facts | None:
-        read.append(key)
-        return facts(self, key)
-
-    monkeypatch.setattr(Reader, "facts", counted)
+    for minor in range(300):
+        machine.udev_record(f"c10:{minor}", "E:ID_MODEL=new")
     for path in paths[7:9]:
         backend.notice(Event("misc", "change", path))
     backend.notice(Event("misc", "change", "/sys/devices/virtual/mis"))
-    after = {device.id: device for device in backend.discover()}
-    assert sorted(read) == ["c10:7", "c10:8"]
-    assert all(after[name] is device for name, device in before.items())
+    changed = [device for device in backend.discover() if device is not before[device.id]]
+    assert sorted(device.id for device in changed) == ["misc-m7", "misc-m8"]
+    assert {device.attributes["ID_MODEL"] for device in changed} == {"new"}
 
 
 def test_a_node_event_makes_nothing_be_read_again(machine: Any) -> None:
@@ -210,7 +205,7 @@ def test_a_node_event_makes_nothing_be_read_again(machine: Any) -> None:
     assert backend.discover()[0] is before
 
 
-def test_devices_come_and_go_without_any_event(machine: Any) -> None:
+def test_devices_appear_and_disappear_without_an_event(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend()
     assert [d.id for d in backend.discover()] == ["misc-fuse"]
@@ -241,7 +236,42 @@ def test_device_numbers_without_a_node_are_left_out(machine: Any) -> None:
     assert machine.backend().discover() == []
 
 
-def test_the_disk_the_node_runs_on_is_told_from_the_others(machine: Any, by_node: ByNode) -> None:
+@pytest.mark.parametrize("name", ["odd\x01", "odd ", "odd/"])
+def test_a_node_that_cannot_be_claimed_is_withheld_with_the_reason(
+    machine: Any, by_node: ByNode, name: str
+) -> None:
+    machine.misc("fuse", 229)
+    machine.device("virtual/misc/odd", "misc")
+    machine.file("/sys/devices/virtual/misc/odd/uevent", f"MAJOR=10\nMINOR=5\nDEVNAME={name}\nEND=")
+    machine.link("/sys/dev/char/10:5", "/sys/devices/virtual/misc/odd")
+    fuse, odd = sorted(machine.backend().discover(), key=lambda device: device.id)
+    assert (fuse.id, fuse.withheld) == ("misc-fuse", None)
+    assert odd.withheld.startswith("it cannot be claimed: ")
+
+
+def test_a_disk_whose_number_is_damaged_is_withheld_with_the_reason(machine: Any, by_node: ByNode) -> None:
+    path = machine.disk("virtual/block/zram0", "253:0")
+    machine.file(f"/sys/devices/{path}/uevent", "MAJOR=x\nMINOR=0\nDEVNAME=zram0\nDEVTYPE=disk")
+    (disk,) = machine.backend().discover()
+    assert disk.withheld == "it cannot be claimed: 'x:0' is not the number of a block device such as 8:0"
+
+
+def test_an_entry_that_is_no_device_number_is_ignored(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    machine.link("/sys/dev/char/damaged", "/sys/devices/virtual/misc/fuse")
+    assert [device.id for device in machine.backend().discover()] == ["misc-fuse"]
+
+
+def test_a_group_with_a_node_that_cannot_be_claimed_is_unhealthy(machine: Any) -> None:
+    machine.node("/dev/odd/a\x01")
+    (device,) = machine.backend(Group("g", members=(Member("/dev/odd"),))).discover()
+    assert (
+        device.health.reason
+        == "/dev/odd/a\x01: it cannot be claimed: '/dev/odd/a\\x01' is not a name that can be claimed"
+    )
+
+
+def test_the_disk_of_the_node_itself_is_distinguished_from_the_others(machine: Any, by_node: ByNode) -> None:
     boot = machine.nvme("nvme0", "A", "eui.a", 0)
     root = machine.partition(boot, 1, "259:1")
     machine.partition(boot, 2, "259:2")
@@ -323,22 +353,27 @@ def test_a_node_whose_module_is_not_loaded_keeps_its_id_when_it_is(machine: Any)
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
 def test_a_device_that_is_just_appearing_is_not_taken_for_an_unknown_node(machine: Any) -> None:
-    scan = Scan(machine.root)
-    before = scan._tree.numbers()
+    class Late(SysTree):
+        """Lists sysfs as it was before the device appeared."""
+
+        def numbers(self) -> dict[str, int]:
+            return {} if is_late else super().numbers()
+
     machine.disk("virtual/block/zram1", "253:1")
     (machine.root / "dev/zram1").unlink()
     os.mknod(machine.root / "dev/zram1", 0o060600, os.makedev(253, 1))
-    scan._tree.numbers = lambda: before  # type: ignore[method-assign]  # sysfs was listed just before
+    is_late = True
+    scan = Scan(machine.root, tree=Late(machine.root))
     scan.update(())
     assert scan.records == {}
-    del scan._tree.numbers  # type: ignore[method-assign]
+    is_late = False
     scan.update(())
     assert [record.device.id for record in scan.records.values()] == ["block-zram1"]
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
-def test_a_second_node_of_a_known_device_is_a_device_of_its_own(machine: Any, by_node: ByNode) -> None:
+def test_a_second_node_of_a_known_device_is_a_separate_device(machine: Any, by_node: ByNode) -> None:
     machine.misc("fuse", 229)
     (machine.root / "dev/jail").mkdir()
     os.mknod(machine.root / "dev/jail/fuse", 0o020600, os.makedev(10, 229))

@@ -71,7 +71,7 @@ def test_nvme_offers_whole_data_disks_and_never_the_boot_disk(machine: Any) -> N
     assert [node.path for node in offered.edits("example.com/nvme").nodes] == ["/dev/nvme1n1"]
 
 
-def test_nvme_offers_nothing_where_the_boot_disk_cannot_be_told(machine: Any) -> None:
+def test_nvme_offers_nothing_if_the_boot_disk_is_unknown(machine: Any) -> None:
     machine.nvme("nvme0", "DATA", "eui.da7a", 0)
     assert Offered("examples/nvme.yaml", machine).resources == {}
 
@@ -141,7 +141,7 @@ def test_kvm_offers_each_node_many_times(machine: Any) -> None:
     }
 
 
-def test_usb_serial_tells_the_one_adapter_from_the_pool(machine: Any) -> None:
+def test_usb_serial_separates_the_single_adapter_from_the_pool(machine: Any) -> None:
     machine.usb_serial("ttyUSB0", "1", "A50285BI", "0403", "6001")
     machine.usb_serial("ttyUSB1", "2", "B1", "0403", "6001")
     machine.usb_serial("ttyUSB2", "3")
@@ -211,7 +211,7 @@ OF_THIS_BACKEND = [
 
 
 @pytest.mark.parametrize("file", sorted(OF_THIS_BACKEND))
-def test_every_example_says_whom_it_is_for(file: str) -> None:
+def test_every_example_states_its_purpose(file: str) -> None:
     first = (CONFIG / "examples" / file).read_text().splitlines()[0]
     assert first.startswith("# ")
     assert f'Offered("examples/{file}"' in Path(__file__).read_text()

@@ -24,7 +24,7 @@ def groups(backend: Any) -> list[Device]:
     return [device for device in backend.discover() if "group" in device.attributes]
 
 
-def test_a_group_lacking_a_required_path_is_offered_as_unhealthy_and_says_what_it_lacks(machine: Any) -> None:
+def test_a_group_without_a_required_path_is_unhealthy_with_the_reason(machine: Any) -> None:
     machine.misc("onload", 100)
     backend = machine.backend(ONLOAD)
     (device,) = groups(backend)
@@ -81,7 +81,7 @@ def test_globs_pair_up_in_natural_order_where_that_is_asked_for_and_the_shortest
     assert found[0].claims == {"node:/dev/a2", "node:/dev/b1"}
 
 
-def test_limit_says_how_many_devices_one_path_may_be_in(machine: Any) -> None:
+def test_limit_is_the_number_of_devices_that_one_path_may_be_in(machine: Any) -> None:
     for n in range(5):
         machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
     machine.device("virtual/c/c", "c", "c", "242:0")
@@ -149,7 +149,7 @@ def test_links_are_followed_below_a_root_that_is_itself_a_link(
         assert device.claims == {"node:/dev/fuse"}
 
 
-def test_a_directory_stands_for_the_nodes_below_it(machine: Any) -> None:
+def test_a_directory_means_the_nodes_below_it(machine: Any) -> None:
     for n, name in enumerate(("controlC0", "pcmC0D0c")):
         machine.device(f"virtual/sound/{name}", "sound", f"snd/{name}", f"116:{n}")
     backend = machine.backend(Group("audio", members=(Member("/dev/snd", container_path="/dev/snd"),)))
@@ -174,7 +174,7 @@ def test_a_whole_usb_device_conflicts_with_its_parts(machine: Any) -> None:
     assert only.id == "dongle-usb-1a86:7523-B20C"
 
 
-def test_alternatives_are_one_pool_with_ids_of_their_own(machine: Any) -> None:
+def test_alternatives_are_one_pool_with_different_ids(machine: Any) -> None:
     machine.misc("a", 1)
     machine.misc("b", 2)
     backend = machine.backend(
@@ -226,7 +226,7 @@ def test_a_group_sees_hot_plug(machine: Any) -> None:
     assert groups(backend) == []
 
 
-def test_a_group_keeps_its_id_whatever_else_comes_and_goes(machine: Any) -> None:
+def test_a_group_keeps_its_id_when_other_devices_appear_and_disappear(machine: Any) -> None:
     machine.misc("a", 1)
     backend = machine.backend(Group("g", members=(Member("/dev/[a]"),)))
     (before,) = groups(backend)
@@ -268,7 +268,7 @@ def test_a_replugged_device_is_handed_out_under_its_new_node(machine: Any) -> No
     ("make", "key", "message"),
     [
         (lambda: Member("dev/x"), "path", "not absolute"),
-        (lambda: Member("/dev/../etc"), "path", "goes up"),
+        (lambda: Member("/dev/../etc"), "path", "contains .."),
         (lambda: Member("/dev/x/"), "path", "ends in /"),
         (lambda: Member("/dev/x\0"), "path", "NUL"),
         (lambda: Member("/dev/x", container_path="x"), "containerPath", "not absolute"),
@@ -279,7 +279,7 @@ def test_a_replugged_device_is_handed_out_under_its_new_node(machine: Any) -> No
         (lambda: UsbMember("1a8", "7523"), "idVendor", "four hex digits"),
         (lambda: UsbMember("1a86", "0x7523"), "idProduct", "four hex digits"),
         (lambda: GroupMount("/lib/*.so", container_path="/lib/x.so"), "containerPath", "glob"),
-        (lambda: Group("a b", members=(Member("/dev/x"),)), "name", "not a group's name"),
+        (lambda: Group("a b", members=(Member("/dev/x"),)), "name", "is not a valid name of a group"),
         (lambda: Group("g"), "name", "needs members"),
         (
             lambda: Group("g", members=(Member("/dev/x"), Member("/dev/y", container_path="/dev/x"))),
@@ -301,11 +301,11 @@ def test_a_replugged_device_is_handed_out_under_its_new_node(machine: Any) -> No
         (lambda: Member("/dev/x", container_path="/dev/{ID_*}"), "containerPath", "no attribute"),
         (lambda: Member("/dev/x", container_path="/dev/{RESOURCE}"), "containerPath", "no attribute"),
         (lambda: GroupMount("/lib/x", container_path="/lib/{nope}"), "containerPath", "no attribute 'nope'"),
-        (lambda: Member("/dev/tty{minor}"), "path", "takes no placeholder such as {minor}"),
-        (lambda: GroupMount("/opt/{driver}"), "path", "takes no placeholder such as {driver}"),
+        (lambda: Member("/dev/tty{minor}"), "path", "cannot have a placeholder such as {minor}"),
+        (lambda: GroupMount("/opt/{driver}"), "path", "cannot have a placeholder such as {driver}"),
         (lambda: Member(), "where", "needs path or where"),
         (lambda: Member("/dev/x", where=(Block((Term("driver", (Text("x"),)),)),)), "where", "has both"),
-        (lambda: Member(where=(Block((Term("group", (Text("x"),)),)),)), "where", "have no group"),
+        (lambda: Member(where=(Block((Term("group", (Text("x"),)),)),)), "where", "has no group"),
     ],
 )
 def test_a_wrong_option_is_refused_at_its_key(make: Any, key: str, message: str) -> None:
@@ -339,7 +339,7 @@ def test_a_path_that_is_in_several_devices_does_not_name_them_alone(machine: Any
     assert [d.id for d in groups(machine.backend(group))] == ["g-c-c-a-a1"]
 
 
-def test_alternatives_that_match_one_node_have_ids_of_their_own(machine: Any) -> None:
+def test_alternatives_that_match_one_node_have_different_ids(machine: Any) -> None:
     machine.misc("a", 1)
     machine.misc("b", 2)
     first = Group("g", members=(Member("/dev/[a]"), Member("/dev/b")))
@@ -374,7 +374,7 @@ def test_a_group_of_twins_is_named_by_their_ports(machine: Any) -> None:
     assert all("g-tty-1a86:7523-A10B-00" in d.former_ids for d in found)
 
 
-def test_a_group_whose_node_has_another_id_now_says_its_former_ones(machine: Any) -> None:
+def test_a_group_whose_node_has_another_id_now_lists_its_former_ones(machine: Any) -> None:
     machine.pci("pci0000:6a/0000:6a:01.0")
     machine.device("pci0000:6a/0000:6a:01.0/dsa0/wq0.1/dsa!wq0.1", "dsa", "dsa/wq0.1", "234:1")
     (device,) = groups(machine.backend(Group("g", members=(Member("/dev/dsa/wq*"),))))

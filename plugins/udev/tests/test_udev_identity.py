@@ -26,7 +26,7 @@ def test_a_usb_device_without_a_serial_number_is_known_by_its_port(machine: Any)
 
 
 @pytest.mark.parametrize("serial", ["0", "00000000", "0123456789ABCDEF", "0123456789abcdef"])
-def test_a_serial_number_that_tells_nothing_apart_does_not_count(machine: Any, serial: str) -> None:
+def test_a_serial_number_that_does_not_identify_a_device_is_ignored(machine: Any, serial: str) -> None:
     machine.usb_serial("ttyUSB0", "1.4", serial=serial)
     assert machine.ids()["/dev/ttyUSB0"] == "tty-1a86:7523-0000:00:14.0-usb1.4-00"
 
@@ -94,7 +94,7 @@ def scsi(machine: Any, function: str, host: int, lun: int, wwid: str = "", above
     return path
 
 
-def test_siblings_of_one_device_have_ids_of_their_own(machine: Any) -> None:
+def test_nodes_of_one_device_have_different_ids(machine: Any) -> None:
     machine.pci("pci0000:00/0000:00:02.0", driver="i915")
     for name, minor in (("card0", 0), ("renderD128", 128)):
         machine.device(f"pci0000:00/0000:00:02.0/drm/{name}", "drm", f"dri/{name}", f"226:{minor}")
@@ -111,7 +111,7 @@ def test_siblings_of_one_device_have_ids_of_their_own(machine: Any) -> None:
     assert ids["/dev/bus/usb/001/004"] == "usb-046d:c31c-K1"
 
 
-def test_camera_nodes_are_told_apart_by_their_index(machine: Any) -> None:
+def test_camera_nodes_are_distinguished_by_their_index(machine: Any) -> None:
     interface = f"{machine.usb('1', '046d', '0825', 'C1')}/1-1:1.0"
     machine.device(interface, "usb", files={"bInterfaceNumber": "00"}, DEVTYPE="usb_interface")
     for n in (0, 1):
@@ -150,7 +150,7 @@ def test_what_has_nothing_but_a_name_is_named_by_it(machine: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "é/☃", "-._:", "a" * 300, "x y/z", "t10.ATA     QEMU HARDDISK"])
-def test_every_id_is_legal_whatever_the_hardware_says(text: str) -> None:
+def test_every_id_is_valid_for_any_text_from_the_hardware(text: str) -> None:
     assert LEGAL.fullmatch(fit(joined("block", text)))
 
 
@@ -280,7 +280,7 @@ def test_a_generic_scsi_node_bears_the_name_of_its_disk(machine: Any) -> None:
     assert machine.ids() == {"/dev/sda": "block-naa.500a", "/dev/sg0": "scsi_generic-naa.500a-sg"}
 
 
-def test_areas_of_one_memory_card_are_told_apart(machine: Any) -> None:
+def test_areas_of_one_memory_card_have_different_ids(machine: Any) -> None:
     card = "platform/mmc/mmc_host/mmc0/mmc0:0001"
     machine.device(card, "mmc", files={"serial": "0xdeadbee1", "name": "BJTD4R"})
     for minor, name in ((0, "mmcblk0"), (8, "mmcblk0boot0")):
@@ -316,14 +316,14 @@ def test_what_the_kernel_only_numbers_bears_the_kernels_name(machine: Any) -> No
     assert machine.ids() == {"/dev/foo4": "foo-0000:05:00.0-foo4", "/dev/foo5": "foo-0000:05:00.0-foo5"}
 
 
-def test_siblings_that_sysfs_cannot_tell_apart_are_withheld(machine: Any) -> None:
+def test_nodes_that_sysfs_does_not_distinguish_are_withheld(machine: Any) -> None:
     interface = machine.interface(machine.usb("3", "046d", "c31c"))
     for n in (0, 1):
         machine.device(f"{interface}/foo/foo{n}", "foo", f"foo{n}", f"240:{n}")
     reasons = [d.withheld for d in machine.backend().discover() if d.attributes["subsystem"] == "foo"]
     assert sorted(reasons) == [
-        "nothing in sysfs tells it from /dev/foo0 for good: make a group of its path",
-        "nothing in sysfs tells it from /dev/foo1 for good: make a group of its path",
+        "nothing in sysfs distinguishes it from /dev/foo0 permanently: make a group of its path",
+        "nothing in sysfs distinguishes it from /dev/foo1 permanently: make a group of its path",
     ]
 
 
@@ -340,7 +340,7 @@ def test_a_node_made_by_hand_takes_no_id_from_the_device_it_copies(machine: Any)
     assert machine.ids() == unloaded
 
 
-def test_a_device_says_what_it_was_called_before_its_module_was_loaded(machine: Any) -> None:
+def test_a_device_lists_the_id_that_it_had_before_its_module_was_loaded(machine: Any) -> None:
     machine.device("virtual/ppp/ppp", "ppp", "ppp", "108:0")
     machine.device("virtual/foo/foo", "foo", "foo", "240:0")
     former = {d.id: d.former_ids for d in machine.backend().discover()}

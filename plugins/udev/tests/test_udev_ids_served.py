@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import pytest
 from devhost_udev import Udev
-from devhost_udev.options import Use
 
 from devhost.backend import AllocateRequest, Device, Edits
 from devhost.host.status import status
+from devhost.host.timing import Timing
+from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.node import Node
 from devhost.testing.trees import Tree
@@ -31,7 +32,8 @@ resources: [{name: example.com/wq, backend: udev, where: {group: wq}}]
 """
 
 
-USE = Use()
+SOON = Timing(kubelet=KubeletTiming(question_first=0.1, question_gap=0.05))
+"""The kubelet is asked soon again who holds which device."""
 
 
 class Versioned(Udev):
@@ -59,7 +61,7 @@ class Versioned(Udev):
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     Versioned.ids = {}
-    async with Node(tmp_path, Versioned) as made:
+    async with Node(tmp_path, Versioned, timing=SOON) as made:
         tree(made.root)
         yield made
     Versioned.ids = {}

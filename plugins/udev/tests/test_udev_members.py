@@ -88,7 +88,7 @@ def test_a_decoder_never_gets_the_media_node_of_another_chip(machine: Any) -> No
     }
 
 
-def test_a_chip_without_the_required_node_is_unhealthy_and_says_what_is_missing(machine: Any) -> None:
+def test_a_chip_without_the_required_node_is_unhealthy_with_the_reason(machine: Any) -> None:
     codec(machine, "fdb50000.video-codec", 1)
     codec(machine, "fdee0000.video-codec", 0, media=(0,))
     group = Group("dec", members=CODEC.members[:2])
@@ -148,7 +148,7 @@ def test_a_hub_is_not_the_hardware_of_what_is_plugged_into_it(machine: Any) -> N
     assert reason == "no node that matches /dev/bus/usb/001/00[1] is on 1-1, the hardware of /dev/ttyUSB0"
 
 
-def test_an_accelerator_gets_every_node_of_its_own_pci_function(machine: Any) -> None:
+def test_an_accelerator_gets_every_node_of_its_pci_function(machine: Any) -> None:
     """Between the function and its verbs device the driver puts an auxiliary device."""
     machine.pci("pci0000:00/0000:00:0b.0", driver="intel_vpu")
     machine.device("pci0000:00/0000:00:0b.0/accel/accel0", "accel", "accel/accel0", "261:0")
@@ -165,7 +165,7 @@ def test_an_accelerator_gets_every_node_of_its_own_pci_function(machine: Any) ->
     }
 
 
-def test_a_member_by_condition_says_so_where_it_finds_nothing(machine: Any) -> None:
+def test_a_member_by_condition_that_finds_nothing_is_named_in_the_reason(machine: Any) -> None:
     gaudi(machine, "0000:19:00.0", 0, control=False)
     members = (Member("/dev/accel/accel[0-9]*"), Member(where=where(sysName="accel_controlD*")))
     (reason,) = reasons(machine.backend(Group("g", members=members))).values()
@@ -224,7 +224,7 @@ def test_several_devices_on_one_chip_get_one_node_each(machine: Any) -> None:
     }
 
 
-def test_a_node_that_another_device_of_the_chip_has_is_not_given_twice_unless_limit_says_so(
+def test_a_node_is_in_one_device_of_a_chip_unless_limit_allows_more(
     machine: Any,
 ) -> None:
     codec(machine, "fdb50000.video-codec", 0, 1, media=(0,))

@@ -57,7 +57,7 @@ async def watching(events: Any) -> AsyncIterator[Watching]:
         await seen.close()
 
 
-async def test_a_node_that_is_removed_made_or_changed_is_heard_of(machine: Any) -> None:
+async def test_removing_creating_or_changing_a_node_causes_an_event(machine: Any) -> None:
     machine.misc("fuse", 229)
     file = machine.root / "dev/fuse"
     async with watching(machine.backend().watch()) as seen:
@@ -68,7 +68,7 @@ async def test_a_node_that_is_removed_made_or_changed_is_heard_of(machine: Any) 
         await seen.until(lambda: file.chmod(0o600), "/dev/fuse")
 
 
-async def test_a_node_in_a_new_directory_is_heard_of(machine: Any) -> None:
+async def test_a_node_in_a_new_directory_causes_an_event(machine: Any) -> None:
     directory = machine.root / "dev/onload"
 
     def make() -> None:
@@ -80,7 +80,7 @@ async def test_a_node_in_a_new_directory_is_heard_of(machine: Any) -> None:
         await seen.until((directory / "a").touch, "/dev/onload/a")
 
 
-async def test_a_library_of_a_group_is_heard_of_and_its_neighbours_are_not(machine: Any) -> None:
+async def test_a_library_of_a_group_causes_an_event_and_other_files_do_not(machine: Any) -> None:
     machine.node("/usr/lib64/libc.so")
     group = Group("g", mounts=(GroupMount("/usr/lib64/libonload*.so"),))
 

@@ -1,7 +1,7 @@
 """The public API for backend authors: everything a package needs to serve a new kind of hardware.
 
-A backend says what exists and what it takes to use it. It never hears of Kubernetes, of resources
-or of sharing: those are the core's. A package registers its classes through pluggy::
+A backend reports which devices exist and what a container needs to use them. It knows nothing about
+Kubernetes, resources or sharing: the core handles those. A package registers its classes through pluggy::
 
     # pyproject.toml:  [project.entry-points.devhost]  mykind = "devhost_mykind"
     from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl
@@ -21,13 +21,13 @@ or of sharing: those are the core's. A package registers its classes through plu
     def devhost_backends():
         return [MyKind]
 
-The same module dropped as a ``.py`` file into a directory of ``backendPaths`` works without a package.
+The same module also works without a package, as a ``.py`` file in a directory of ``backendPaths``.
 
 Methods are plain functions that may block. The core calls them on the backend's own threads, each
-call with a deadline: a call that hangs or raises degrades this backend and touches nobody else, and
-never empties a device list. ``discover`` and ``notice`` run on one thread, ``probe`` on another,
-``allocate`` and ``prepare`` on a third, ``links`` on one more, so that neither an expensive check delays
-hot-plug nor a slow scan a pod: guard what they share, or replace it whole.
+call with a deadline. A call that hangs or raises degrades this backend only, and never empties a device
+list. ``discover`` and ``notice`` run on one thread, ``probe`` on another, ``allocate`` and ``prepare`` on a
+third, and ``links`` on a fourth. So an expensive check does not delay hot-plug, and a slow scan does not
+delay a pod. Protect what the methods share with a lock, or replace it as a whole.
 
 Import from here: the names below, and the modules ``errors``, ``model``, ``where``, ``sysfs``, ``netlink``,
 ``claim``, ``process``, ``backoff``, ``incident``, ``files``, ``disks``, ``infiniband``, ``trusted``,

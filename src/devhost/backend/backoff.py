@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """Delays in seconds that double from ``first`` up to ``cap``, each spread by ``jitter``.
+    """Delays in seconds that double from ``first`` up to ``cap``, each shortened at random by ``jitter``.
 
-    The spread keeps a hundred resources that failed together from coming back together: a delay
-    ``d`` is drawn evenly from ``[d * (1 - jitter), d]``, so ``cap`` is never exceeded.
+    The jitter keeps a hundred resources that failed together from retrying together: a delay ``d`` is drawn
+    uniformly from ``[d * (1 - jitter), d]``, so it never exceeds ``cap``.
     """
 
     first: float
@@ -44,8 +44,7 @@ class Backoff:
 class TokenBucket:
     """Permits for actions: the bucket starts full, and one permit returns every ``interval`` seconds.
 
-    A few actions need not wait, and only sustained ones are spread. All times are seconds of one monotonic
-    clock.
+    A few actions do not wait; only sustained ones are delayed. All times are seconds of one monotonic clock.
     """
 
     size: float
@@ -53,11 +52,11 @@ class TokenBucket:
     _full_at: float = field(init=False, default=-math.inf)
 
     def delay(self, now: float, permits: float = 1.0) -> float:
-        """Seconds from ``now`` until so many permits are available; 0 if they are."""
+        """Seconds from ``now`` until this many permits are available; 0 if they are available now."""
         return max(0.0, self._full_at - (self.size - permits) * self.interval - now)
 
     def take(self, now: float, permits: float = 1.0) -> None:
-        """Takes permits. Where there are not so many, the next are only available later."""
+        """Takes permits, even if fewer are available: the next ones are then available later."""
         self._full_at = max(self._full_at, now) + permits * self.interval
 
 
@@ -65,9 +64,10 @@ class TokenBucket:
 class Pacer:
     """Keeps a piece of work from taking more than ``1 / (1 + rest)`` of the time.
 
-    Runs begin at once until they have taken ``budget`` seconds. From then on each is followed by a pause
-    of ``rest`` times its own duration, between ``least`` and ``most`` seconds. Quiet time gives
-    the budget back at the same rate. Without a budget only the first run after a quiet time begins at once.
+    Runs begin at once until they have taken ``budget`` seconds in total. After that, each run is followed by
+    a pause of ``rest`` times its duration, at least ``least`` and at most ``most`` seconds. The budget
+    refills at the same rate while nothing runs. Without a budget, only the first run after a quiet period
+    begins at once.
     """
 
     rest: float = 4.0
@@ -80,7 +80,7 @@ class Pacer:
         self._worked = TokenBucket(self.budget, 1 + self.rest)
 
     def ran(self, began: float, ended: float) -> None:
-        """Notes a run; both times in seconds of one monotonic clock."""
+        """Records a run. Both times are seconds of one monotonic clock."""
         took = ended - began
         pause = min(self.most, max(self.least, self.rest * took))
         self._worked.take(began, (took + pause) / (1 + self.rest))

@@ -23,15 +23,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Offered = Mapping[str, Mapping[str, int]]
-"""How often devices are handed out: by the device's id, then by the name of each resource that has it."""
+"""The number of replicas of each device, by the device's id and then by the name of the resource."""
 
 
 class Hooks(ObserverHooks):
-    """The hooks a plugin may implement: the one that brings backends, and those of observers."""
+    """The hooks a plugin may implement: the one that provides backends, and those of observers."""
 
     @hookspec
     def devhost_backends(self) -> Iterable[type[Backend]]:  # type: ignore[empty-body]
-        """The backend classes this plugin brings. Called once per start and per reload."""
+        """The backend classes that this plugin provides. Called once per start and per reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Attribute:
     """Declares one attribute: its type, what it means, and an example value.
 
     ``type`` is ``str``, ``int``, ``bool`` or ``list`` (of strings: a condition holds when any member
-    matches). ``hex`` compares a string without regard to case, as ids such as ``1A86`` want it.
-    ``words`` are all the values that a text can have, or a member of a list, where the backend's own code
-    makes them: a condition that none of them meets is then an error in the configuration, and a device with
-    another value is left out. Empty where the kernel or a vendor may come up with new ones.
-    ``reveals`` is true for the attribute that names devices made of several parts: a block of ``where``
+    matches). ``hex`` compares a string case-insensitively, which is right for ids such as ``1A86``.
+    ``words`` lists all values of a string or of a list's members, if the backend's own code defines them. A
+    condition that no such value meets is then a configuration error, and a device with another value is
+    refused. It is empty where the kernel or a vendor may add values.
+    ``reveals`` is true for the attribute that identifies devices made of several parts: a block of ``where``
     that names it also sees the attributes that such a device inherited (:attr:`Device.inherited`).
 
     In :attr:`Backend.attributes` a key that ends in ``*`` declares a family (``sysattr.*``).
@@ -59,10 +59,11 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """In ``Annotated[Where, Conditions(…)]``: an option that is written like ``where`` of a resource.
+    """Declares, in ``Annotated[Where, Conditions(…)]``, an option with the syntax of a resource's ``where``.
 
-    ``backend`` and ``attributes`` are the backend's own. The value is what :mod:`devhost.backend.where`
-    compiles; an option that is absent has its default, such as an empty tuple.
+    ``backend`` and ``attributes`` are those of the backend that has the option. The value is compiled by
+    :mod:`devhost.backend.where`. An option that the file does not give has its default, such as an empty
+    tuple.
     """
 
     backend: str
@@ -85,11 +86,11 @@ def option(*, meaning: str = "", example: object = None, implied_by: str = "") -
 
 
 def option(default: Any = MISSING, meaning: str = "", *, example: object = None, implied_by: str = "") -> Any:
-    """A field of an ``Options`` dataclass, with the sentence the reference and the schema show.
+    """A field of an ``Options`` dataclass, with the sentence that the reference and the schema show.
 
-    Without ``default`` the option must be given. A list, dict or set as default is copied. An option of
-    :attr:`Backend.ResourceOptions` that the file does not give is ``True`` in an entry whose ``where``
-    selects nothing but devices of which the attribute ``implied_by`` is true.
+    An option without ``default`` is required. A list, dict or set as default is copied. If the file does not
+    give an option of :attr:`Backend.ResourceOptions` that has ``implied_by``, its value is ``True`` in an
+    entry whose ``where`` selects only devices whose attribute ``implied_by`` is true.
     """
     metadata = {"meaning": meaning, "example": example, "implied_by": implied_by}
     if default is MISSING:
@@ -100,10 +101,10 @@ def option(default: Any = MISSING, meaning: str = "", *, example: object = None,
 
 
 class OptionError(ValueError):
-    """Raised in ``Options.__post_init__``: ``key`` is the YAML key at fault, ``hint`` how to fix it.
+    """Raised in ``Options.__post_init__``: ``key`` is the YAML key with the error, ``hint`` how to fix it.
 
-    Where the fault is a misspelt ``word``, ``known`` are the right ones: the hint then is the nearest of
-    them, or a list.
+    For a misspelled ``word``, ``known`` lists the valid ones: the hint is then the closest match, or the
+    list.
     """
 
     def __init__(
@@ -124,10 +125,10 @@ class NoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened near a device: look again. It carries no truth, only where to look.
+    """Something happened to a device, so it should be scanned again. An event carries no state.
 
     ``sys_path`` is the device's directory below ``/sys`` as the kernel names it
-    (``/sys/devices/…``); an empty one means "anything may have changed" (a resync, an overflow).
+    (``/sys/devices/…``). If it is empty, anything may have changed (a resync, an overflow).
     """
 
     subsystem: str = ""
@@ -138,12 +139,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class MissingDriver:
-    """Hardware that is present and that no device can be made of, because its driver is missing.
+    """Hardware that is present but provides no device because its driver is missing.
 
-    ``subject`` names it for a person who looks for it on the node: ``0000:3b:00.0 (10de:2330)``. ``reason``
-    says what is missing, and in parentheses how to fix it: ``no driver is bound to it (install NVIDIA's
-    driver, then run modprobe nvidia)``. ``attributes`` are those that its devices would surely have; an entry
-    whose ``where`` contradicts them does not want it.
+    ``subject`` identifies it for an administrator of the node: ``0000:3b:00.0 (10de:2330)``. ``reason``
+    describes what is missing, and in parentheses how to fix it: ``no driver is bound to it (install NVIDIA's
+    driver, then run modprobe nvidia)``. ``attributes`` are those that its devices would certainly have; an
+    entry whose ``where`` contradicts them does not select it.
     """
 
     subject: str
@@ -155,56 +156,58 @@ class MissingDriver:
 
 
 class Context(Protocol):
-    """What the core gives a backend, and all it gives."""
+    """Everything that the core provides to a backend."""
 
     @property
     def log(self) -> logging.Logger:
-        """A logger that carries the backend's name."""
+        """A logger with the backend's name."""
 
     @property
     def root(self) -> Path:
-        """Directory that stands for ``/``: read ``/sys``, ``/dev``, ``/proc`` and ``/run`` below it."""
+        """The directory used as ``/``: read ``/sys``, ``/dev``, ``/proc`` and ``/run`` below it."""
 
     @property
     def wanted(self) -> Collection[str]:
-        """Attribute names that the configuration looks at now; expensive ones not in it need not be read.
+        """Names of the attributes that the configuration uses now. Others need not be read if that is
+        expensive.
 
-        ``"*"`` in it asks for everything (``devhost discover`` and ``explain`` do).
+        ``"*"`` requests all of them (``devhost discover`` and ``explain`` do).
         """
 
     @property
     def entries(self) -> Collection[object]:
-        """What the entries of the file say to this backend: the values of its ``ResourceOptions``.
+        """The values of ``ResourceOptions`` of this backend's entries in the file.
 
-        Another file may bring others while the backend object stays; it is then asked to look again.
+        A reload may change them while the backend object stays. A scan then follows.
         """
 
     def held(self) -> frozenset[str] | None:
-        """What containers use now: every claim and ``part_of`` of the devices they have, of all backends.
+        """What containers use now: every claim and ``part_of`` of the devices they hold, of all backends.
 
-        The devices themselves are in it as ``device:<backend>/<id>``. ``None`` while it is not known who has
-        what: then nothing that a container might use may be changed. May be called from any thread.
+        The devices themselves are in it as ``device:<backend>/<id>``. ``None`` while it is unknown which
+        container holds what: nothing that a container might use may be changed then. May be called from any
+        thread.
         """
 
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a blocking call for :meth:`Backend.watch` on a thread of its own, with a deadline."""
+        """Runs a blocking call for :meth:`Backend.watch` on a separate thread, with a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateRequest:
-    """What one container asks for, or was given: some devices of one resource.
+    """What one container requests, or was given: some devices of one resource.
 
     ``devices``
-        The devices, at least one, each once.
+        The devices: at least one, without duplicates.
     ``options``
-        What the entry of the resource says: the value of :attr:`Backend.ResourceOptions`. The request is
-        hashable if this is.
+        The value of :attr:`Backend.ResourceOptions` of the resource's entry. The request is hashable if this
+        is.
     ``resource``
         The name of the resource: ``example.com/serial``.
     ``shares``
-        How much of each device the container asks for, by the device's id: two of the four times that it is
-        handed out are ``Fraction(2, 4)``. A device that is not in it is given as a whole. Filled only for
-        :meth:`Backend.allocate` of a backend that :attr:`Backend.takes_shares`.
+        How much of each device the container requests, by the device's id: two of its four replicas are
+        ``Fraction(2, 4)``. A device that is not in it is allocated as a whole. Set only for
+        :meth:`Backend.allocate` of a backend with :attr:`Backend.takes_shares`.
     """
 
     devices: Sequence[Device]
@@ -230,14 +233,14 @@ class AllocateRequest:
 
 
 class Backend:
-    """One kind of hardware. Subclass it, set the class attributes, and write ``discover`` and ``allocate``.
+    """One kind of hardware. Subclass it, set the class attributes, and define ``discover`` and ``allocate``.
 
-    Every other method is optional: here it does nothing, and the core only uses those that a class overrides.
-    A method whose name is nearly one of these is refused when the class is loaded.
+    Every other method is optional: it does nothing here, and the core only calls those that a class
+    overrides. A class with a method whose name is almost one of these is refused when it is loaded.
     """
 
     name: ClassVar[str]
-    """The word in the YAML: lower-case letters, digits and hyphens."""
+    """The backend's name in the YAML: lower-case letters, digits and hyphens."""
 
     api_version: ClassVar[int] = API_VERSION
     """The :data:`API_VERSION` this backend was written for."""
@@ -245,39 +248,39 @@ class Backend:
     Options: ClassVar[type] = NoOptions
     """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``.
 
-    A class variable ``former_keys: Mapping[str, str]`` of it, or of any dataclass of options, has what to say
-    of keys that earlier versions had.
+    A class variable ``former_keys: Mapping[str, str]``, of this or any other dataclass of options, maps keys
+    of earlier versions to the error message for them.
     """
 
     ResourceOptions: ClassVar[type] = NoOptions
     """A frozen dataclass; its fields, in camelCase, are further keys of an entry under ``resources``.
 
     Its value is in :attr:`AllocateRequest.options`. Editing the keys changes the resource in place: what a
-    container has stays as it is, also when it starts again, as long as this process lives. A field must not
-    have the name of a key that every entry has. Some members of the class mean something to the core, each a
-    field or a property, the last a method:
+    container has does not change, even when the container restarts, for as long as this process runs. A field
+    must not have the name of a key that every entry has. The core uses these members of the class, if they
+    exist. The last one is a method, the others are fields or properties:
 
     ``prepares: bool``
-        Whether ``prepare`` is wanted for such a resource at all; without it, wherever the backend has one.
+        Whether such a resource needs ``prepare``. By default it does if the backend has that method.
     ``why_alone: str | None``
-        Why no two containers may have a device of such a resource at once, as one clause that ends a line:
-        then ``share`` with more than one replica is refused in the file. ``None`` where they may.
+        Why two containers cannot use a device of such a resource at the same time, as a clause at the end of
+        a line. The file may then not ``share`` with more than one replica. ``None`` if they can.
     ``uses: Collection[str]``
-        What such a resource hands out beside the device itself, in the words of ``Device.unusable_for``: a
-        device is Unhealthy in the resource while it is unusable for one of them. Without it, nothing.
+        What such a resource provides besides the device itself, as keys of ``Device.unusable_for``. A device
+        is Unhealthy in the resource while it is unusable for one of them. Empty by default.
     ``def named(self, resource: str) -> ResourceOptions``
-        The value for an entry with this name, a template where it has braces: where what a container gets
-        depends on the name. Called once, when the file is read. May raise :class:`OptionError`.
+        The value for an entry with this name (a template if it has braces), for options that depend on the
+        name. Called once, when the file is read. May raise :class:`OptionError`.
     """
 
     takes_shares: ClassVar[bool] = False
-    """Whether ``allocate`` wants :attr:`AllocateRequest.shares`."""
+    """Whether ``allocate`` needs :attr:`AllocateRequest.shares`."""
 
     attributes: ClassVar[Mapping[str, Attribute]] = {}
     """Every attribute a device of this backend can have."""
 
     subsystems: ClassVar[Collection[str]] = ()
-    """Kernel subsystems whose uevents mean "look again"; ``"*"`` for all of them."""
+    """Kernel subsystems whose uevents cause a scan; ``"*"`` for all of them."""
 
     discover_deadline: ClassVar[float] = 10.0
     """Seconds one ``discover`` or ``probe`` may take before the backend counts as hung."""
@@ -287,117 +290,118 @@ class Backend:
         self.context = context
 
     def discover(self) -> Iterable[Device]:
-        """Every device that exists now, also the unhealthy ones.
+        """Every device that exists now, including unhealthy ones.
 
-        Raise when it cannot be known (the driver is busy, a library fails): the last list then stays,
-        and the backend counts as degraded until a later call succeeds.
+        Raise an exception if that cannot be determined (the driver is busy, a library fails). The last list
+        then stays, and the backend is degraded until a later call succeeds.
         """
         raise NotImplementedError
 
     def allocate(self, request: AllocateRequest) -> Edits:
         """What one container needs to use the devices of the request.
 
-        Called for each container, again for the same devices, and must give the same answer then.
+        Called for each container. Called again for the same devices, it must return the same.
         The core checks that every required node and mount exists before it answers the kubelet.
 
         Raises:
-            AllocationError: a device cannot be used now; its text reaches the pod's status.
+            AllocationError: a device cannot be used now; the text appears in the pod's status.
         """
         raise NotImplementedError
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Yields an event whenever devices should be looked at again, for what makes no uevent.
+        """Yields an event whenever devices should be scanned because of a change that causes no uevent.
 
-        Such as NVML, netlink, verbs and inotify. Runs in the event loop; blocking calls go through
-        :meth:`Context.run_blocking`. One that ends or raises is started again with back-off.
+        Sources are NVML, netlink, verbs and inotify, for example. It runs in the event loop; make blocking
+        calls through :meth:`Context.run_blocking`. If it returns or raises, it is called again with back-off.
         """
         nothing: tuple[Event, ...] = ()
         for event in nothing:
             yield event
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """Health by device id, for checks that are too expensive for every ``discover``.
+        """Health by device id, from checks that are too expensive for every ``discover``.
 
-        A device that is not in the answer is healthy. Called at the start, for devices that are new, once a
-        minute and when a device is in doubt, never because of an event and at least 5 s apart. It runs beside
-        ``discover``, so some of the devices may be gone meanwhile.
+        A device that is not in the result is healthy. Called at the start, for new devices, once a minute,
+        and when the state of a device is in doubt; never because of an event, and at least 5 s apart. It runs
+        concurrently with ``discover``, so some of the devices may have disappeared by then.
         """
         return {}
 
     def prepare(self, request: AllocateRequest) -> None:
-        """Does what must happen before each container start (PreStartContainer); must be idempotent.
+        """Prepares the devices before each start of the container (PreStartContainer); must be idempotent.
 
-        The options of the request are those with which the container was given its devices.
+        The options of the request are those with which the devices were allocated to the container.
         """
 
     def provision(self) -> None:
-        """Brings the hardware to what the options say, and does nothing where that is so.
+        """Configures the hardware as the options require; does nothing if it is configured already.
 
-        Called at the start, after the options have changed, when devices appear, when a container released
-        something while it waits, and now and then, on a thread of its own with 60 s; also where the file has
-        options of the backend and no resource of it. It never changes what a container has
-        (:meth:`Context.held`).
+        Called at the start, after the options have changed, when devices appear, when a container releases
+        something while this waits, and at intervals; on a separate thread, with a deadline of 60 s. It is
+        also called if the file has options of the backend but no resource of it. It must not change what a
+        container uses (:meth:`Context.held`).
 
         Raises:
-            NotYet: it waits for something that is no fault.
-            BackendError: what went wrong, as one sentence, which the status shows.
+            NotYet: it has to wait for something, which is not a failure.
+            BackendError: it failed; the status shows the text, one sentence.
         """
 
     def links(self, a: Device, b: Device) -> int:
-        """How closely two devices are joined beyond PCIe and NUMA (NVLink, XGMI).
+        """How closely two devices are connected beyond PCIe and NUMA (NVLink, XGMI).
 
-        Larger is closer, 0 is not at all. Called after ``discover``, on a thread of its own, once for each
-        pair while both stay the same, and never with more than 64 devices.
+        A larger number means closer; 0 means not connected. Called after ``discover``, on a separate thread,
+        once for each pair until one of the two changes, and not at all with more than 64 devices.
         """
         return 0
 
     def notice(self, event: Event) -> None:
-        """Receives each event before the ``discover`` that it causes, to drop what was cached."""
+        """Receives each event before the ``discover`` that it causes, to invalidate caches."""
 
     def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
         """What network plugins (Multus, CNI) read about a device that a container gets.
 
-        A document of the NPWG device information specification 1.1.0, which the core writes where they read
-        it; ``None`` for a device that does not concern them. Called right after ``allocate``, on the same
-        thread, with the same request.
+        A document of the NPWG device information specification 1.1.0, which the core writes to the file that
+        they read; ``None`` for a device without one. Called right after ``allocate``, on the same thread,
+        with the same request.
         """
         return None
 
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]:
-        """Labels for the node, where the configuration wants them.
+        """Labels for the node, if the configuration enables them.
 
-        The keys are names with the vendor's domain before a slash. ``devices`` are all that exist. Values are
-        made legal, names must be. Called after ``discover``, on the thread of ``links``. Labels must not
-        change with health, for pods are scheduled by them.
+        Keys are valid label names with the vendor's domain before a slash. The core makes the values valid.
+        ``devices`` are all that exist. Called after ``discover``, on the thread of ``links``. Labels must not
+        depend on health, because pods are scheduled by them.
         """
         return {}
 
     def missing_drivers(self) -> Iterable[MissingDriver]:
         """Hardware of this kind that is present and has no driver.
 
-        Called right after ``discover``, on its thread. What an entry of the file could want is a problem in
-        status, page, log and metrics until it is no longer in the answer. Hardware that the user bound to
-        another driver on purpose, such as ``vfio-pci``, does not lack one.
+        Called right after ``discover``, on its thread. What an entry of the file could select is shown as a
+        problem in status, page, log and metrics until it is no longer in the result. Hardware that the user
+        bound to another driver on purpose, such as ``vfio-pci``, is not missing one.
         """
         return ()
 
     def close(self) -> None:
-        """Releases what the backend object keeps: processes, connections.
+        """Releases what the backend object keeps open, such as processes and connections.
 
-        Called once, after the last ``discover`` and on its thread, when another object takes over (edited
-        options) or no resource needs the backend. When devhost itself ends it does not wait for this.
+        Called once, after the last ``discover`` and on its thread, when another object replaces this one
+        (edited options) or no resource needs the backend any longer. devhost does not wait for it when it
+        stops.
         """
 
 
 REQUIRED_METHODS = ("discover", "allocate")
-"""What every backend overrides."""
+"""The methods that every backend must define."""
 
 OPTIONAL_METHODS = tuple(
     name
     for name, member in vars(Backend).items()
     if inspect.isfunction(member) and not name.startswith("_") and name not in REQUIRED_METHODS
 )
-"""What a backend may override."""
+"""The methods that a backend may define."""
 
 
 def overrides(kind: type[Backend], method: str) -> bool:
@@ -406,9 +410,9 @@ def overrides(kind: type[Backend], method: str) -> bool:
 
 
 def misspelt_methods(kind: type[Backend]) -> Mapping[str, str]:
-    """Methods of a class that the core never calls, each with the one that was probably meant.
+    """Methods of a class that the core never calls, each with the one that was probably intended.
 
-    Without this check a ``prob`` instead of ``probe`` would be silently ignored.
+    Without this check, a method ``prob`` instead of ``probe`` would be silently ignored.
     """
     known = (*REQUIRED_METHODS, *OPTIONAL_METHODS)
     own = {

@@ -1,13 +1,13 @@
-"""Claims: the physical things that a device uses up, written the same by all backends.
+"""Claims: the physical things that a device occupies, in the same notation for all backends.
 
 ::
 
     Device(id, claims=frozenset({claim.pci("0000:3b:00.1"), claim.node("/dev/vfio/17")}),
            part_of=frozenset({claim.pci("0000:3b:00.0")}))
 
-Two devices that claim one thing are never allocated to two pods, whichever backends they are of. A claim is a
-plain string, ``pci:0000:3b:00.1``; it is compared, never parsed. Each constructor raises :class:`ValueError`
-for what cannot name such a thing, so that a mistake does not make two claims that never meet.
+Two devices with a common claim are never allocated to two pods, even if they belong to different backends. A
+claim is a plain string such as ``pci:0000:3b:00.1``; it is compared, never parsed. Each constructor raises
+:class:`ValueError` for a name that cannot be valid: a misspelled claim would never equal another one.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def partition(name: str) -> str:
 
 
 def device(backend: str, name: str) -> str:
-    """A device as :meth:`devhost.backend.Context.held` has it, by its backend and id. Not for claims."""
+    """A device in what :meth:`devhost.backend.Context.held` returns, by backend and id. Not for claims."""
     return other("device", f"{backend}/{name}")
 
 
 def other(kind: str, name: str) -> str:
-    """A thing of another kind: lower-case letters, digits and hyphens."""
+    """A thing of another kind. ``kind`` has lower-case letters, digits and hyphens."""
     if not _KIND.fullmatch(kind):
         raise ValueError(f"{kind!r} is not a kind of claim: lower-case letters, digits and hyphens")
     if not name or not name.isprintable() or name != name.strip():
-        raise ValueError(f"{name!r} names nothing that can be claimed")
+        raise ValueError(f"{name!r} is not a name that can be claimed")
     return f"{kind}:{name}"

@@ -1,4 +1,4 @@
-"""File descriptors: whether this process may open as many as it needs, and what to say where it may not."""
+"""File descriptors: whether this process may open as many as it needs, and the error if it may not."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import resource
 from .errors import EnvironmentFailure
 
 COMMAND = 16
-"""Descriptors that a command needs which asks, prints and ends."""
+"""Descriptors that a short-lived command needs."""
 
 SERVING = 64
-"""Descriptors that a process needs which serves, whatever it serves. gRPC alone takes some 12, and ends the
-process where it gets none."""
+"""Descriptors that the daemon needs without any resource. gRPC alone takes about 12, and aborts the process
+if it gets none."""
 
 RESOURCE = 4
 """Descriptors for each resource: its socket, the kubelet's connection, and two while it registers."""
@@ -25,11 +25,11 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
 
 def provide(least: int, wanted: int = 0) -> None:
-    """Makes sure that this process can open more files, and raises its soft limit as far as that takes.
+    """Makes sure that this process can open more files, and raises its soft limit if necessary.
 
     Args:
         least: how many more it must be able to open.
-        wanted: how many more it could make use of.
+        wanted: how many more it would use if it could.
 
     Raises:
         EnvironmentFailure: the hard limit does not allow ``least``.
@@ -49,7 +49,7 @@ def provide(least: int, wanted: int = 0) -> None:
 
 
 def exhausted(error: BaseException) -> EnvironmentFailure | None:
-    """The same for a call that failed because no descriptor was left; ``None`` for any other failure."""
+    """The error for a call that failed because no descriptor was left; ``None`` for any other failure."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(exhausted, error.exceptions)), None)
     if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:

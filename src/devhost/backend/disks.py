@@ -1,8 +1,8 @@
 """Which disks carry file systems and swap space, found from what is mounted down to the hardware.
 
-For backend authors: read from files below a root, as :mod:`devhost.backend.sysfs` does; never raises. What is
-mounted is what the first process of the machine sees, and what this process sees only where that cannot
-be read.
+For backend authors. Everything is read from files below a root, as in :mod:`devhost.backend.sysfs`; nothing
+here raises. The mounts are those that the first process of the machine sees, or those of this process if the
+former cannot be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .sysfs import Sysfs
 
 SWAP = "swap space"
-"""What a disk carries that is swapped to."""
+"""What :class:`Disks` has in place of a mount point for swap space."""
 
 _CLASS = "/sys/class/block"
 _LIMIT = 8 * 1024 * 1024
@@ -25,9 +25,9 @@ _LIMIT = 8 * 1024 * 1024
 class Disks:
     """What block devices carry, by their directories in sysfs, ``/sys/devices/…``.
 
-    ``carried`` has partitions, logical volumes and all that lies below them, each with the mount point it is
-    needed for (the shortest of several), or :data:`SWAP`. ``is_complete`` is false where a ZFS pool is
-    mounted: it does not name its disks.
+    ``carried`` maps partitions, logical volumes and every device below them to the mount point that needs it
+    (the shortest of several), or to :data:`SWAP`. ``is_complete`` is false if a ZFS pool is mounted, because
+    it does not name its disks.
     """
 
     carried: dict[str, str] = field(default_factory=dict)
@@ -35,7 +35,8 @@ class Disks:
 
 
 def disks(sysfs: Sysfs, concerns: Callable[[str], bool] = lambda point: True) -> Disks:
-    """The block devices in use, down to the physical ones: also through device mapper, md and bcache.
+    """The block devices in use, down to the physical ones, including those below device mapper, md and
+    bcache.
 
     Args:
         sysfs: where the devices are.
@@ -55,7 +56,7 @@ def disks(sysfs: Sysfs, concerns: Callable[[str], bool] = lambda point: True) ->
 
 
 def _note(sysfs: Sysfs, paths: Sequence[str], what: str, found: dict[str, str]) -> None:
-    """Notes what block devices and all below them carry; what is noted already stays."""
+    """Records what block devices, and all below them, carry; does not change earlier records."""
     waiting = list(paths)
     while waiting:
         path = waiting.pop()
@@ -83,7 +84,7 @@ def _mounts(prefix: str) -> Iterator[_Mount]:
 
 
 def _devices(mount: _Mount, sysfs: Sysfs) -> Iterator[str]:
-    """The block devices of a file system; may give empty paths."""
+    """The block devices of a file system; may yield empty paths."""
     number = sysfs.device(f"/sys/dev/block/{mount.number}")
     if number:
         yield number
@@ -98,7 +99,7 @@ def _devices(mount: _Mount, sysfs: Sysfs) -> Iterator[str]:
 
 
 def _btrfs_members(sysfs: Sysfs, name: str) -> Sequence[str]:
-    """The disks of the btrfs that ``name`` is one of; it alone where the kernel does not say."""
+    """The disks of the btrfs that the disk ``name`` belongs to; empty if the kernel does not list them."""
     for file_system in sysfs.names("/sys/fs/btrfs"):
         members = sysfs.names(f"/sys/fs/btrfs/{file_system}/devices")
         if name in members:
@@ -113,7 +114,7 @@ def _by_node(sysfs: Sysfs, node: str) -> str:
 
 
 def _block(sysfs: Sysfs, name: str) -> str:
-    """The directory of a block device by its kernel name; empty when there is none."""
+    """The directory of a block device by its kernel name; empty if there is none."""
     return sysfs.device(f"{_CLASS}/{name}") if name else ""
 
 

@@ -1,13 +1,13 @@
-"""The exceptions a user may meet: one line, a hint how to mend it, and an exit code.
+"""The exceptions that a user may see: one line, a hint how to fix it, and an exit code.
 
     DevhostError                 1  something failed while running
-    ├── ConfigError              2  the YAML is wrong (carries every diagnostic at once)
-    ├── UsageError               2  the command line asks for something that does not exist
-    ├── EnvironmentFailure       3  the machine does not let us: no permission, no directory
-    └── BackendError             1  a backend failed, hung or answered nonsense
+    ├── ConfigError              2  the YAML is wrong (has all errors at once)
+    ├── UsageError               2  the command line names something that does not exist
+    ├── EnvironmentFailure       3  the machine does not allow it: no permission, no directory
+    └── BackendError             1  a backend failed, hung or returned something invalid
         ├── BackendTimeout          … it did not answer within its deadline
-        ├── NotYet                  … it waits for something, and is asked again
-        └── AllocationError         … a device cannot be handed out now
+        ├── NotYet                  … it waits for something, and is called again
+        └── AllocationError         … a device cannot be allocated now
 
 Every other exception that reaches the user is a bug and keeps its traceback.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 
 class DevhostError(Exception):
-    """Base of all errors meant for a user: ``message`` says what and where, ``hint`` how to mend it."""
+    """Base of all errors meant for a user: ``message`` is what failed and where, ``hint`` how to fix it."""
 
     exit_code = 1
 
@@ -33,10 +33,10 @@ class DevhostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing wrong in a configuration file, with the place it stands at.
+    """One error in a configuration file, with its position.
 
-    ``line`` and ``column`` count from 1; 0 means the diagnostic is about the whole file.
-    ``path`` is the key's path as a user would say it: ``resources[2].where.linkLayer``.
+    ``line`` and ``column`` count from 1; 0 means that the diagnostic is about the file as a whole.
+    ``path`` is the path of the key: ``resources[2].where.linkLayer``.
     """
 
     file: str
@@ -54,7 +54,7 @@ class Diagnostic:
 
 
 class ConfigError(DevhostError):
-    """The configuration is refused; ``diagnostics`` is everything wrong with it, in file order."""
+    """The configuration is refused; ``diagnostics`` has all its errors, in file order."""
 
     exit_code = 2
 
@@ -70,13 +70,13 @@ class UsageError(DevhostError):
 
 
 class EnvironmentFailure(DevhostError):
-    """The machine does not let devhost work: a missing permission, an unusable directory."""
+    """devhost cannot work on this machine: a permission is missing, or a directory is unusable."""
 
     exit_code = 3
 
 
 class BackendError(DevhostError):
-    """A backend failed or answered something that cannot be used."""
+    """A backend failed or returned something that cannot be used."""
 
 
 class BackendTimeout(BackendError):
@@ -84,41 +84,41 @@ class BackendTimeout(BackendError):
 
 
 class NotYet(BackendError):
-    """``provision`` waits for something that is no fault; the text says for what."""
+    """``provision`` has to wait, which is not a failure; the text describes for what."""
 
 
 class AllocationError(BackendError):
-    """A device cannot be handed out now; the text is what the kubelet shows in the pod's status."""
+    """A device cannot be allocated now; the kubelet shows the text in the pod's status."""
 
 
 def words(error: BaseException) -> str:
-    """What an exception of a stranger's code says, as one line of at most 500 characters."""
+    """The text of an exception from third-party code, as one line of at most 500 characters."""
     try:
         return " ".join(str(error).split())[:500]
-    except Exception:  # noqa: BLE001 - a stranger's __str__ may fail as well
+    except Exception:  # noqa: BLE001 - a third-party __str__ may fail as well
         return ""
 
 
 def typed(error: BaseException) -> str:
-    """The same with the exception's type in front, for its author: ``ValueError: not a number``."""
+    """The same after the exception's type, for its author: ``ValueError: not a number``."""
     text = words(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def one_line(error: BaseException) -> str:
-    """An exception of a stranger's code as a user should read it, as one short line.
+    """An exception from third-party code in one short line for a user.
 
-    What the system refused is told as it tells it: ``/dev/fuse: Permission denied``. Anything else is
-    a bug report for the code's author and stays as :func:`typed` has it.
+    An error of the operating system keeps the system's own words: ``/dev/fuse: Permission denied``. Anything
+    else is for the author of the code, in the format of :func:`typed`.
     """
     try:
         return (_refusal(error) if isinstance(error, OSError) else "") or typed(error)
-    except Exception:  # noqa: BLE001 - what a stranger's error calls a file may be anything
+    except Exception:  # noqa: BLE001 - the file name of a third-party error may be anything
         return typed(error)
 
 
 def _refusal(error: OSError) -> str:
-    """The file names and the system's own words; empty for an error that has none, or a text of its own."""
+    """The file names and the system's own words; empty for an error without them, or with another text."""
     reason: object = error.strerror
     if type(error).__str__ is not OSError.__str__ or not isinstance(reason, str) or not reason.strip():
         return ""
@@ -129,7 +129,7 @@ def _refusal(error: OSError) -> str:
 
 
 def _name(name: object) -> str:
-    """A file as an :class:`OSError` carries it: text, bytes, a path-like, or the number of an open file."""
+    """The text for a file in an :class:`OSError`: a string, bytes, a path, or the number of an open file."""
     if isinstance(name, bytes):
         return name.decode(errors="backslashreplace")
     return f"open file {name}" if isinstance(name, int) else str(name)

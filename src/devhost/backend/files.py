@@ -1,4 +1,4 @@
-"""Files that other programs read while they are written: a reader sees the old content or the new one."""
+"""Files that other programs read while they are written: a reader sees either the old or the new content."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-MOST_FINGERED = (1 << 20) + 1
-"""Bytes of a file that its fingerprint is made of."""
+FINGERPRINT_LIMIT = (1 << 20) + 1
+"""Bytes of a file that its fingerprint depends on."""
 
 Fingerprint = object
-"""Equal for what reads the same."""
+"""Two fingerprints are equal if reading the path gives the same result."""
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """What there is at ``path`` now: a file's content, what it is instead, or why it cannot be read."""
+    """Identifies what is at ``path`` now: a file's content, another kind of file, or a read error."""
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # and is not opened: it may be a pipe that can be read once
+        if not stat.S_ISREG(found.st_mode):  # not opened: it may be a pipe, which can be read once
             return found.st_mode, found.st_dev, found.st_ino
         with open(path, "rb", opener=without_waiting) as file:
-            return found.st_size, hashlib.sha256(file.read(MOST_FINGERED)).digest()
+            return found.st_size, hashlib.sha256(file.read(FINGERPRINT_LIMIT)).digest()
     except OSError as error:
         return error.errno
 
 
 def digest(seen: Fingerprint) -> str:
-    """The SHA-256 in hex of the file that a fingerprint is of; empty if it is of something else."""
+    """The SHA-256, in hex, of the file content in a fingerprint; empty if it is of something else."""
     match seen:
         case (int(), bytes(content)):
             return content.hex()
@@ -39,25 +39,25 @@ def digest(seen: Fingerprint) -> str:
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Opens for ``open(opener=…)`` what may be a named pipe that nobody writes to."""
+    """An opener for ``open(opener=…)`` that does not wait for the writer of a named pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def hostless(root: Path) -> str:
-    """Why no device can be found below a directory that is to stand for ``/``; empty where some may be."""
+def missing_host_reason(root: Path) -> str:
+    """Why no device can be found below a directory used as ``/``; empty if there may be some."""
     there = any(os.path.isdir(root / top) for top in ("sys", "dev"))  # noqa: PTH112 - never raises
     return "" if there else f"{root} has neither sys nor dev"
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Makes a directory with its parents; one that exists is not changed.
+    """Creates a directory with its parents; an existing one is not changed.
 
     Args:
         path: the directory.
-        mode: its permission bits, whatever the umask is. By default every user may read it.
+        mode: its permission bits, regardless of the umask. By default every user can read it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     if path.is_dir():
         return
@@ -67,22 +67,22 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
         path.mkdir(mode=mode, exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
-    path.chmod(mode)  # whatever the umask is: its readers may not be root
+    path.chmod(mode)  # regardless of the umask: its readers may run as other users
 
 
 def replace_file(path: Path, data: bytes, part: str = ".", mode: int = 0o644) -> None:
-    """Writes a file atomically: a process that opens it meanwhile sees the old content or the new one.
+    """Writes a file atomically: a process that opens it at that time sees either the old or the new content.
 
     Args:
         path: the file; its directory must exist.
         data: its whole content.
-        part: the beginning of the unfinished file's name, which ends in ``.part``. It is in the same
-            directory, whose readers must ignore such a name; they ignore hidden files as a rule.
-        mode: the file's permission bits, whatever the umask is.
+        part: the beginning of the temporary file's name, which ends in ``.part``. It is in the same
+            directory, so programs that read the directory must ignore it; most ignore hidden files.
+        mode: the file's permission bits, regardless of the umask.
 
     Raises:
-        OSError: it cannot be written. The old file, if there is one, is untouched. The error names ``path``,
-            never the unfinished file, whose name is another each time.
+        OSError: it cannot be written. The old file, if there is one, is unchanged. The error names ``path``,
+            not the temporary file, whose name is random.
     """
     try:
         _replace(path, data, part, mode)

@@ -1,4 +1,4 @@
-"""Log once: a problem is logged when it begins, and when it is over, however often it is met in between.
+"""Log once: a problem is logged when it begins and when it is over, however often it occurs in between.
 
 ::
 
@@ -19,14 +19,14 @@ import time
 from collections.abc import Callable
 
 MOST = 10
-"""Reasons logged of one problem by default: one with a new number each time must not fill the log."""
+"""Reasons of one problem that are logged by default: a text that changes each time must not fill the log."""
 
 
 class Incident:
     """One problem from its beginning to its end, and which of its reasons were logged; true while it lasts.
 
     Args:
-        most: reasons that are logged of it at most.
+        most: the number of reasons that are logged.
     """
 
     __slots__ = ("_logged", "_most")
@@ -39,25 +39,25 @@ class Incident:
         return bool(self._logged)
 
     def news(self, reason: str) -> bool:
-        """Notes that the problem exists, for this reason; true if that is to be logged."""
+        """Records that the problem exists, for this reason; true if that should be logged."""
         if reason in self._logged or len(self._logged) >= self._most:
             return False
         self._logged.add(reason)
         return True
 
     def over(self) -> bool:
-        """Notes that the problem does not exist; true if it has just ended."""
+        """Records that the problem does not exist; true if it has just ended."""
         ended = bool(self._logged)
         self._logged.clear()
         return ended
 
 
 class Recurring:
-    """Problems without an end that could be noticed: the first is logged, and then at most one a while.
+    """Problems whose end cannot be detected: the first is logged, and then at most one per interval.
 
     Args:
-        quiet: seconds after a logged one in which others are only counted.
-        clock: seconds that only go forward.
+        quiet: seconds after a logged occurrence in which others are only counted.
+        clock: monotonic seconds.
     """
 
     __slots__ = ("_clock", "_more", "_quiet", "_until")
@@ -68,8 +68,8 @@ class Recurring:
         self._until = float("-inf")
         self._more = 0
 
-    def tell(self, log: Callable[[int], None]) -> None:
-        """Notes that it happened; calls ``log``, if it is time, with how many were not logged before."""
+    def report(self, log: Callable[[int], None]) -> None:
+        """Records an occurrence; calls ``log``, if it is time, with the number of those not logged."""
         now = self._clock()
         if now < self._until:
             self._more += 1

@@ -1,7 +1,7 @@
 """The device nodes of RDMA devices, as the classes ``infiniband_*`` in sysfs list them.
 
-For backends whose devices have RDMA devices: nodes belong to an RDMA device by their file ``ibdev``, and hang
-on the function that it is a part of.
+For backends whose devices have RDMA devices. The file ``ibdev`` of a node names its RDMA device, and the node
+is below the function that the RDMA device is part of.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from .sysfs import Sysfs
 
 DIRECTORY = "/dev/infiniband"
-"""The directory of the nodes, by the names that the kernel gives them (``infiniband/uverbs0``)."""
+"""The directory of the nodes, as the kernel names them (``infiniband/uverbs0``)."""
 
 _RDMA_CM = "/sys/class/misc/rdma_cm"
 
@@ -22,7 +22,7 @@ _OWNER = re.compile(r"[^/\s]{1,64}")
 
 
 class Role(Enum):
-    """What a node is for: its name without the number, and the module that makes it."""
+    """The purpose of a node: its name without the number, and the module that creates it."""
 
     UVERBS = "uverbs", "ib_uverbs"
     UMAD = "umad", "ib_umad"
@@ -40,14 +40,14 @@ CLASSES = {
     "infiniband_mad": (Role.UMAD, Role.ISSM),
     "infiniband_cm": (Role.UCM,),
 }
-"""The kernel's classes with the nodes of RDMA devices; ``infiniband_cm`` is gone since Linux 5.8."""
+"""The kernel's classes with nodes of RDMA devices; Linux 5.8 removed ``infiniband_cm``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that the kernel made for an RDMA device; ``entry`` is its directory in sysfs.
+    """A node that the kernel created for an RDMA device; ``entry`` is its directory in sysfs.
 
-    ``ib_device`` is empty for a node that several share.
+    ``ib_device`` is empty for a node that several RDMA devices share.
     """
 
     role: Role
@@ -57,12 +57,12 @@ class Node:
 
 
 def role_of(class_name: str, name: str) -> Role | None:
-    """What a device of a class is for; ``None`` for another file, such as ``abi_version``."""
+    """The purpose of a device of a class; ``None`` for another file, such as ``abi_version``."""
     return next((role for role in CLASSES[class_name] if name.startswith(role.word)), None)
 
 
 def owner(sysfs: Sysfs, entry: str) -> str:
-    """The RDMA device that a node belongs to; empty if its directory does not say."""
+    """The RDMA device that a node belongs to; empty if its directory does not name one."""
     found = sysfs.text(f"{entry}/ibdev")
     return found if _OWNER.fullmatch(found) else ""
 
@@ -73,7 +73,7 @@ def node(sysfs: Sysfs, role: Role, entry: str, ib_device: str) -> Node:
 
 
 def nodes_below(sysfs: Sysfs, path: str) -> Iterator[Node]:
-    """Each node that belongs to the function at ``path`` alone, in the order of roles. Never raises."""
+    """Each node that belongs to the function at ``path`` only, in the order of roles. Never raises."""
     for class_name, roles in CLASSES.items():
         names = sysfs.names(f"{path}/{class_name}")
         for role in roles:
@@ -84,5 +84,5 @@ def nodes_below(sysfs: Sysfs, path: str) -> Iterator[Node]:
 
 
 def rdma_cm_node(sysfs: Sysfs) -> str | None:
-    """The node that all RDMA devices share for connections by address; ``None`` without ``rdma_ucm``."""
+    """The node for connections by address, which all RDMA devices share; ``None`` without ``rdma_ucm``."""
     return sysfs.node(_RDMA_CM, f"{DIRECTORY}/rdma_cm") if sysfs.exists(_RDMA_CM) else None

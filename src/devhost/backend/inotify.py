@@ -1,7 +1,7 @@
-"""Which limit keeps inotify from working, and the command that raises it.
+"""Explains which limit made inotify fail, and the command that raises it.
 
-inotify_init(2) fails with EMFILE at the limit of instances of the user, and at that of open files of the
-process. inotify_add_watch(2) fails with ENOSPC at the limit of watches of the user (inotify(7)).
+inotify_init(2) fails with EMFILE at the user's limit of instances, and at the process's limit of open files.
+inotify_add_watch(2) fails with ENOSPC at the user's limit of watches (inotify(7)).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _LIMITS = {
     errno.EMFILE: ("max_user_instances", 1024),
     errno.ENOSPC: ("max_user_watches", 524288),
 }
-"""The sysctl in ``fs.inotify`` behind an error, and the value to raise it to."""
+"""For each error, the sysctl in ``fs.inotify`` and the value to set."""
 
 
 def explained(error: OSError) -> str:
-    """Why an inotify call failed, with the fix if a limit is the reason: one line."""
+    """Why an inotify call failed, in one line, with the fix if it was a limit."""
     if descriptors.is_full() and (lack := descriptors.exhausted(error)):
         return str(lack)
     if error.errno not in _LIMITS:

@@ -1,8 +1,8 @@
-"""The values every other module speaks of: devices, edits, health. Standard library only.
+"""The values that all modules share: devices, edits, health. Uses the standard library only.
 
-They are frozen, and hashable where what they are given is: a dict becomes a :class:`FrozenDict` and a list a
-tuple, while a mapping of another type stays as it is. A list as an attribute's value is refused, so every
-device the core accepts is hashable.
+They are frozen, and hashable if their fields are. A dict becomes a :class:`FrozenDict` and a list a tuple; a
+mapping of another type is kept. A list as the value of an attribute is refused, so every device that the core
+accepts is hashable.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 AttributeValue = str | int | bool | tuple[str, ...]
-"""What an attribute can hold. A tuple of strings matches when any of its members matches."""
+"""The value of an attribute. A tuple of strings matches if any of its members matches."""
 
 MAX_DEVICE_ID = 63
 """Longest device id in characters: the v1beta1 proto's own comment on ``Device.ID``."""
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that cannot be changed: it is hashable where its values are, and equal to a dict.
+    """A dict that cannot be changed. It is hashable if its values are, and equals a dict with the same items.
 
-    The values of this API turn the dicts they are given into it, so that a device can be compared, shared
-    between threads and kept without a copy.
+    The values of this API convert dicts to it, so that a device can be compared, shared between threads and
+    kept without a copy.
     """
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class FrozenDict(dict[K, V]):
 
 
 NOTHING: Final = cast("FrozenDict[str, Any]", FrozenDict())
-"""The empty mapping that is the default of every field with a mapping."""
+"""The empty mapping, the default of every field with a mapping."""
 
 _set = object.__setattr__
 
@@ -54,7 +54,7 @@ _set = object.__setattr__
 def freeze(owner: object, mappings: Iterable[str], sequences: Iterable[str] = ()) -> None:
     """Replaces dicts in these fields of a frozen value by :class:`FrozenDict`, and lists by tuples.
 
-    Anything else stays as it is: whether it is of a right type is for the core to say.
+    Anything else is kept; the core checks the types.
     """
     for name in mappings:
         value = getattr(owner, name)
@@ -68,7 +68,7 @@ def freeze(owner: object, mappings: Iterable[str], sequences: Iterable[str] = ()
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A verdict on one device; ``reason`` is ``None`` exactly when ``healthy`` is true.
+    """The health of one device; ``reason`` is ``None`` exactly when ``healthy`` is true.
 
     An empty reason counts as ``None``.
     """
@@ -88,18 +88,18 @@ HEALTHY = Health(True)
 
 
 def unhealthy(reason: str) -> Health:
-    """The verdict that a device cannot be used, with the reason a user will read."""
+    """The health of a device that cannot be used, with the reason for the user."""
     return Health(False, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node a container gets.
+    """A device node that a container gets.
 
-    ``path`` is where the host has it, ``container_path`` where the container sees it (empty: the
-    same). ``permissions`` is any of ``r``, ``w``, ``m`` (cgroup device rules: read, write, mknod). A resource
-    may say other permissions; they never widen what is less than ``rw`` here.
-    A node that is not ``required`` is left out when the host does not have it.
+    ``path`` is its path on the host, ``container_path`` that in the container (empty: the same).
+    ``permissions`` are any of ``r``, ``w``, ``m`` (cgroup device rules: read, write, mknod). A resource may
+    configure other permissions; they never widen permissions that are less than ``rw`` here.
+    A node that is not ``required`` is omitted if the host does not have it.
     """
 
     path: str
@@ -110,7 +110,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A bind mount a container gets; ``required`` as for :class:`DeviceNode`."""
+    """A bind mount that a container gets; ``required`` as for :class:`DeviceNode`."""
 
     host_path: str
     container_path: str
@@ -120,12 +120,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Everything a container needs in order to use some devices: one value, several renderings.
+    """Everything that a container needs to use some devices, independent of how it is injected.
 
-    The name of a variable may hold ``{RESOURCE}``: the core puts there the name of the resource that the
-    container asked for, upper case and with ``_`` for all but letters and digits
-    (``intel.com/sriov_dpdk`` → ``INTEL_COM_SRIOV_DPDK``), so that two resources in one container never
-    set the same variable. ``{RESOURCE-}`` is the same with hyphens kept.
+    The name of a variable may contain ``{RESOURCE}``. The core replaces it by the name of the resource that
+    the container requested, in upper case and with ``_`` for all but letters and digits:
+    ``INTEL_COM_SRIOV_DPDK`` for ``intel.com/sriov_dpdk``. So two resources in one container never set the
+    same variable. ``{RESOURCE-}`` is the same with hyphens kept.
     """
 
     nodes: tuple[DeviceNode, ...] = ()
@@ -139,11 +139,11 @@ class Edits:
 
     @staticmethod
     def merge(parts: Iterable[Edits]) -> Edits:
-        """Joins edits in order; a variable or name that repeats keeps its first value.
+        """Merges edits in order; for a repeated variable or annotation the first value is used.
 
-        First wins is also what the kubelet does when it merges the answers of several resources. A node or
-        mount that repeats is there once; different ones for one container path all stay: what becomes of them
-        is decided where it is known which of them the host has.
+        The kubelet also uses the first value when it merges the answers for several resources. A repeated
+        node or mount is in the result once. Different ones for one container path are all kept: the core
+        decides later, when it knows which of them exist on the host.
         """
         nodes: dict[tuple[str, str], DeviceNode] = {}
         mounts: dict[tuple[str, str], Mount] = {}
@@ -165,22 +165,22 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One thing a backend found.
+    """A device that a backend found.
 
     ``id``
-        Stable over reboots and re-enumeration: a PCI address, UUID or serial, never a bare index
-        where something better exists. At most 63 characters, unique within its backend.
+        Stable across reboots and re-enumeration: a PCI address, UUID or serial number, and an index only if
+        nothing better exists. At most 63 characters, unique within the backend.
     ``attributes``
-        What a ``where`` can select by; the keys are those the backend declares. An attribute that
-        this device does not have is left out, never empty or ``-1``.
+        What ``where`` can select by. The backend declares the keys. An attribute that the device does not
+        have is omitted, never empty or ``-1``.
     ``claims``
-        The physical things this device uses up wholly: ``pci:0000:3b:00.1``, ``node:/dev/fuse``.
-        Two devices that claim one thing are never offered both.
+        The physical things that this device occupies completely: ``pci:0000:3b:00.1``, ``node:/dev/fuse``.
+        Of two devices with a common claim, only one is offered.
     ``part_of``
-        Things of which this device is one part among several (a virtual function's physical
-        function): parts live side by side, but never beside a device that claims the whole.
+        Things that this device shares with others as one of several parts (the physical function of a virtual
+        function). Parts are offered together, but never together with a device that claims the whole.
     ``numa_nodes``
-        NUMA nodes the device is near; empty where the kernel says ``-1`` or nothing.
+        NUMA nodes near the device; empty if the kernel reports ``-1`` or nothing.
     ``pcie_path``
         PCI addresses from the root port down to the device, for affinity; empty if not on PCI.
     ``inherited``
@@ -188,18 +188,17 @@ class Device:
         count only for an entry whose ``where`` names an attribute that ``reveals`` them (see
         :class:`devhost.backend.Attribute`), so that an entry for single parts does not select the whole too.
     ``withheld``
-        Why this device is not offered at all though it exists, as one sentence for a user (the node's own
-        traffic runs over it). ``None`` or empty: it is offered. A withheld device takes no
-        claim from any other device.
+        Why this device exists but is not offered, as one sentence for a user (the node's own traffic uses
+        it). ``None`` or empty: it is offered. A withheld device takes no claim from any other device.
     ``unusable_for``
-        Uses for which this device is unhealthy, each with the reason a user reads:
-        ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in the resources that hand out such a use
-        (``uses`` of their ``ResourceOptions``), and as ``health`` says in all others.
+        Uses for which this device is unhealthy, each with the reason for the user:
+        ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in resources that provide such a use (``uses``
+        of their ``ResourceOptions``); in all others ``health`` applies.
     ``former_ids``
-        Ids that earlier versions of the backend may have given this device. Several devices may name one:
-        what the kubelet reports under it then counts for each of them. One that ends in ``.*`` means any
-        number there (``dsa-0000:6a:01.0.*``), one over 63 characters its first 54, a hyphen and the first
-        eight hex digits of its SHA-256. An id that a device has now is never looked up here.
+        Ids that earlier versions of the backend may have given this device. If several devices name the same
+        id, what the kubelet reports under it counts for each of them. An id that ends in ``.*`` means any
+        number there (``dsa-0000:6a:01.0.*``). An id of more than 63 characters means its first 54, a hyphen
+        and the first eight hex digits of its SHA-256. The current id of a device is never looked up here.
     """
 
     id: str
@@ -228,7 +227,7 @@ class Device:
 
 
 MAX_REASON = 500
-"""Characters of a reason: as many as an exception's text may have. It becomes a label of metrics, too."""
+"""Characters of a reason, as for the text of an exception. A reason is also a label of metrics."""
 
 NO_REASON = "the backend gives no reason"
 
@@ -241,7 +240,7 @@ def sound_reason(reason: str | None) -> str:
 
 
 def sound_health(health: Health) -> Health:
-    """A verdict with a reason that can be shown: unhealthy is never without one, and none is endless."""
+    """The same health with a reason that can be shown: never empty if unhealthy, and not too long."""
     if health.healthy:
         return health
     reason = sound_reason(health.reason)
@@ -261,7 +260,7 @@ class Holder:
 
 
 PERMISSIONS = r"(?=.*[rw])(?!.*(.).*\1)[rwm]{1,3}"
-"""What a resource may say: each letter at most once, and not ``m`` alone, which opens no node.
+"""Valid permissions of a resource: each letter at most once, and not ``m`` alone, which cannot open a node.
 
 ``r`` reads, ``w`` writes, ``m`` makes nodes (mknod), as in ``linux.resources.devices`` of the OCI runtime
 specification and ``DeviceSpec.permissions`` of the device plugin API.

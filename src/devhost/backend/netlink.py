@@ -1,11 +1,11 @@
-"""Netlink for backend authors, from the standard library alone: messages as bytes, questions, subscriptions.
+"""Netlink for backend authors, with the standard library only: messages, requests and subscriptions.
 
-The layout is that of include/uapi/linux/netlink.h of the Linux kernel: a header of 16 bytes, then for most
-families attributes of type, length and value, everything in the machine's own byte order and padded to a
-multiple of 4. What is malformed ends the decoding; decoding never raises.
+The format is that of include/uapi/linux/netlink.h of the Linux kernel: a header of 16 bytes, then for most
+families attributes of type, length and value, everything in native byte order and padded to a multiple of 4.
+Decoding stops at malformed data and never raises.
 
-A full netlink library takes 12 MB of memory to import and a third of a millisecond for each message: suitable
-for an occasional dump in a process of its own, too expensive for every message of a burst.
+A full netlink library takes 12 MB of memory to import and a third of a millisecond for each message. That is
+fine for an occasional dump in a separate process, and too expensive for every message of a burst.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .incident import Incident
 from .sysfs import Sysfs
 
 NETWORK = "/sys/class/net"
-"""Where the network interfaces are listed: those of the network namespace in which sysfs was mounted."""
+"""The directory of the network interfaces: those of the network namespace in which sysfs was mounted."""
 
 ERROR = 2
 """Type of a message that answers a request with an errno (``NLMSG_ERROR``; 0 is an acknowledgement)."""
@@ -47,19 +47,19 @@ RDMA = 20
 the kernel asks for ``net-pf-16-proto-20``, an alias of ib_core (drivers/infiniband/core/netlink.c)."""
 
 DATAGRAM = 64 * 1024
-"""Bytes read at once; the kernel fills dumps in pieces of at most 32 KiB (af_netlink.c, ``netlink_dump``)."""
+"""Bytes read at once; the kernel sends dumps in parts of at most 32 KiB (af_netlink.c, ``netlink_dump``)."""
 
 RECEIVE_BUFFER = 4 * 1024 * 1024
-"""Bytes a subscription may have waiting: thousands of messages, as when hundreds of pods start at once."""
+"""Bytes in the queue of a subscription: thousands of messages, as when hundreds of pods start at once."""
 
 DRAIN_LIMIT = 64
-"""Datagrams read in one go before the loop gets its turn again."""
+"""Datagrams read at once before the event loop continues."""
 
 _SO_RCVBUFFORCE = 33
 _SOL_NETLINK = 270
 _ADD_MEMBERSHIP = 1
 _NO_INTERFACES = frozenset({"bonding_masters"})
-"""What else the directory of interfaces has (kernel, drivers/net/bonding/bond_sysfs.c)."""
+"""Other files in the directory of interfaces (kernel, drivers/net/bonding/bond_sysfs.c)."""
 
 _SEQUENCE = 1
 _HEADER = struct.Struct("=IHHII")
@@ -80,19 +80,19 @@ class Message:
 
     @property
     def errno(self) -> int:
-        """The error an :data:`ERROR` message tells of, positive; 0 for none."""
+        """The positive errno of an :data:`ERROR` message; 0 for none."""
         if self.kind != ERROR or len(self.payload) < _ERRNO.size:
             return 0
         return abs(int(_ERRNO.unpack_from(self.payload)[0]))
 
 
 def request(kind: int, sequence: int) -> bytes:
-    """A question that has no arguments."""
+    """A request without arguments."""
     return _HEADER.pack(_HEADER.size, kind, _REQUEST, sequence, 0)
 
 
 def messages(datagram: bytes) -> Iterator[Message]:
-    """The messages of one datagram, as many as are whole."""
+    """The complete messages in one datagram."""
     at = 0
     while at + _HEADER.size <= len(datagram):
         length, kind, _, sequence, _ = _HEADER.unpack_from(datagram, at)
@@ -103,7 +103,7 @@ def messages(datagram: bytes) -> Iterator[Message]:
 
 
 def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and value of each attribute, as many as are whole; a type may occur more than once."""
+    """Type and value of each complete attribute; a type may occur more than once."""
     at = 0
     while at + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, at)
@@ -114,14 +114,14 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def number(value: bytes | None) -> int | None:
-    """An unsigned number of 1, 2, 4 or 8 bytes; ``None`` for no value or another length."""
+    """An unsigned number of 1, 2, 4 or 8 bytes; ``None`` without a value or for another length."""
     if value is None or len(value) not in (1, 2, 4, 8):
         return None
     return int.from_bytes(value, sys.byteorder)
 
 
 def text(value: bytes | None) -> str:
-    """A string up to its NUL; empty for no value or one that is not printable text."""
+    """A string up to its NUL; empty without a value, or if it is not printable text."""
     if value is None:
         return ""
     try:
@@ -139,7 +139,7 @@ def connect(protocol: int) -> socket.socket:
     """An unbound blocking netlink socket.
 
     Raises:
-        OSError: the protocol does not exist (EPROTONOSUPPORT), or permission is denied.
+        OSError: the protocol is not available (EPROTONOSUPPORT), or permission is denied.
     """
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
 
@@ -147,14 +147,14 @@ def connect(protocol: int) -> socket.socket:
 def ask(
     protocol: int, kind: int, *, timeout: float, connect: Callable[[int], socket.socket] = connect
 ) -> Message | None:
-    """Asks one question without arguments; the kernel's answer, ``None`` when it has nothing to say.
+    """Sends one request without arguments; returns the kernel's answer, or ``None`` for an acknowledgement.
 
-    The kernel works while ``send`` runs, so a driver that hangs there is not bounded by ``timeout``
-    seconds: call it where blocking hurts nobody.
+    The kernel does its work during ``send``, so ``timeout``, in seconds, does not limit a driver that hangs
+    there: call this on a thread that may block.
 
     Raises:
         TimeoutError: there is no answer in time.
-        OSError: the protocol is not there (EPROTONOSUPPORT), or the kernel refuses.
+        OSError: the protocol is not available (EPROTONOSUPPORT), or the kernel refuses the request.
     """
     deadline = time.monotonic() + timeout
     with connect(protocol) as link:
@@ -176,15 +176,15 @@ def ask(
 
 
 def subscribe(protocol: int, groups: int, members: Sequence[int] = ()) -> socket.socket:
-    """A non-blocking socket that hears multicast groups.
+    """A non-blocking socket that receives the messages of multicast groups.
 
     Args:
         protocol: :data:`ROUTE`, :data:`GENERIC` or :data:`RDMA`.
         groups: the bit mask of groups below 32.
-        members: further groups by number, as generic netlink gives them out.
+        members: further groups by number, as generic netlink assigns them.
 
     Raises:
-        OSError: the protocol is not there, or listening to it is not allowed.
+        OSError: the protocol is not available, or listening to it is not allowed.
     """
     link = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol
@@ -207,10 +207,10 @@ class Listener:
     """Reads a subscription in the running event loop until it is closed, by its owner or by an error.
 
     Args:
-        link: what :func:`subscribe` gave; it is closed with this.
-        take: gets each datagram.
-        lost: hears of an error. ``ENOBUFS`` means that messages were lost and more will come; after any
-            other the listener has closed itself.
+        link: the result of :func:`subscribe`; it is closed with the listener.
+        take: called with each datagram.
+        lost: called with an error. ``ENOBUFS`` means that messages were lost and the listener continues;
+            after any other error the listener has closed itself.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Listener:
         self._loop.add_reader(link.fileno(), self._drain)
 
     def close(self) -> None:
-        """Stops reading. Once is enough, twice does no harm."""
+        """Stops reading. May be called more than once."""
         if self._link.fileno() >= 0:
             self._loop.remove_reader(self._link.fileno())
             self._link.close()
@@ -242,11 +242,11 @@ class Listener:
             self._take(datagram)
 
 
-def hears_links(sysfs: Sysfs) -> bool:
-    """Whether rtnetlink tells this process of the network interfaces that ``sysfs`` shows.
+def shares_network_namespace(sysfs: Sysfs) -> bool:
+    """Whether this process receives rtnetlink messages about the network interfaces that ``sysfs`` shows.
 
-    It does within one network namespace; sysfs shows that of the process which mounted it. In a pod with a
-    network namespace of its own the two have different interfaces, and so have a machine and a recorded tree.
+    rtnetlink reports those of the process's own network namespace. sysfs shows those of the process that
+    mounted it, which differ in a pod with a separate network namespace. A recorded tree differs, too.
     """
     try:
         own = {name for _, name in socket.if_nameindex()}
@@ -256,31 +256,31 @@ def hears_links(sysfs: Sysfs) -> bool:
 
 
 class Groups(NamedTuple):
-    """Multicast groups, as :func:`subscribe` takes them."""
+    """Multicast groups, as arguments of :func:`subscribe`."""
 
     mask: int = 0
     members: tuple[int, ...] = ()
 
 
 class NetlinkSource(Protocol):
-    """One subscription of a :class:`NetlinkWatcher`, and what its messages mean. Nothing here may block."""
+    """One subscription of a :class:`NetlinkWatcher`, and what its messages mean. No method may block."""
 
     @property
     def name(self) -> str:
-        """What the log calls it: ``link changes``."""
+        """Its name in the log: ``link changes``."""
 
     @property
     def protocol(self) -> int:
         """:data:`ROUTE`, :data:`GENERIC` or :data:`RDMA`."""
 
     def groups(self) -> Groups | None:
-        """The groups to listen to; ``None`` while there are none, as before a module is loaded."""
+        """The groups to listen to; ``None`` while there are none, for example before a module is loaded."""
 
     def events(self, datagram: bytes) -> Iterable[Event]:
-        """The events that a datagram means; most datagrams of a busy node should mean none."""
+        """The events for a datagram. Most datagrams on a busy node should cause none."""
 
     def lost(self) -> None:
-        """Messages were lost: forget what was concluded from earlier ones."""
+        """Messages were lost: drop what was concluded from earlier ones."""
 
 
 @dataclass(slots=True)
@@ -295,22 +295,23 @@ class _Subscription:
 class NetlinkWatcher:
     """Turns netlink messages into events for :meth:`devhost.backend.Backend.watch`.
 
-    A burst of messages is one batch, in which each event occurs once. Lost messages are the event
-    ``Event()``: anything may have changed. A subscription that fails, or cannot be made, is tried again with
-    back-off; the log says so once, and once when it works again. It hears only the network namespace of this
-    process: see :func:`hears_links`. Below a recorded tree (:func:`devhost.backend.sysfs.is_live`) use none.
+    A burst of messages becomes one batch, in which each event occurs once. Lost messages cause the event
+    ``Event()``: anything may have changed. A subscription that fails, or cannot be opened, is retried with
+    back-off. The log has one message about the failure and one when it works again. Only messages of this
+    process's network namespace arrive: see :func:`shares_network_namespace`. Do not use a watcher for a
+    recorded tree (:func:`devhost.backend.sysfs.is_live`).
 
     Args:
-        sources: what to listen to.
+        sources: the subscriptions.
         log: the backend's logger.
-        settle: seconds between the first message of a burst and its events: one cause makes several messages,
-            and some come before the driver has heard of it.
-        pause: seconds at least between two batches.
-        most: different events of one batch; more become the one event ``Event()``.
-        repeat: seconds after the last change of a burst at which its event is given once more, for hardware
-            that follows later; ``None`` for never.
-        recheck: seconds, a fifth more or less, between two looks at what is not open.
-        retry: the shortest and the longest time until a subscription that failed is tried again, in seconds.
+        settle: seconds between the first message of a burst and its events: one change causes several
+            messages, some of them before the driver is ready.
+        pause: least seconds between two batches.
+        most: the number of different events in one batch; more become the single event ``Event()``.
+        repeat: seconds after the last change of a burst at which its event is repeated once, for hardware
+            that is ready later; ``None`` for never.
+        recheck: seconds between two checks of subscriptions that are not open, with 20 % jitter.
+        retry: the shortest and the longest delay until a failed subscription is retried, in seconds.
         subscribe: opens a subscription.
     """
 
@@ -340,7 +341,7 @@ class NetlinkWatcher:
         self._again: asyncio.TimerHandle | None = None
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yields events until it is closed, and never raises. To be used once."""
+        """Yields events until it is closed, and never raises. May be called once."""
         self._open()
         reopening = asyncio.create_task(self._keep_open())
         try:
@@ -362,7 +363,7 @@ class NetlinkWatcher:
                     one.listener = None
 
     def add(self, event: Event) -> None:
-        """Puts an event from elsewhere into the next batch. Only in the event loop."""
+        """Adds an event from another source to the next batch. Only in the event loop."""
         if len(self._pending) < self._most or event in self._pending:
             self._pending[event] = None
         else:

@@ -1,7 +1,7 @@
-"""The public API for observers: code that hears what happens to devices and has no part in it.
+"""The public API for observers: code that is notified of what happens to devices, without influencing it.
 
-An observer exports an inventory, pages somebody, keeps an audit trail. It implements any of the hooks of
-:class:`ObserverHooks` and is found as backends are: by an entry point in the group ``devhost`` that names
+An observer may export an inventory, send alerts or keep an audit trail. It implements any of the hooks of
+:class:`ObserverHooks` and is found like a backend: by an entry point in the group ``devhost`` that names
 a module or an object, or as a ``.py`` file in a directory of ``backendPaths``::
 
     from devhost.backend.observe import hookimpl
@@ -12,9 +12,9 @@ a module or an object, or as a ``.py`` file in a directory of ``backendPaths``::
             print(one.resource, one.device.id, one.health.reason or "healthy")
 
 Each hook takes a tuple of news of one kind, at least one and at most 1000, in the order in which they
-happened, and may leave out arguments it does not need. Hooks are plain functions that may block. They are
-called one after another on a thread of this observer's own, after the fact: nothing waits for them, and
-what they return is ignored. ``docs/observers.md`` says what becomes of one that is slow, fails or hangs.
+happened, and may omit arguments that it does not need. Hooks are plain functions that may block. They are
+called one after another on a thread of this observer, after the fact: nothing waits for them, and
+what they return is ignored. ``docs/observers.md`` describes what happens if a hook is slow, fails or hangs.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ __all__ = [
 
 hookspec = pluggy.HookspecMarker("devhost")
 hookimpl = pluggy.HookimplMarker("devhost")
-"""Marks a function as a hook's implementation; ``hookimpl(optionalhook=True)`` where older versions of
-devhost may not have the hook."""
+"""Marks a function as the implementation of a hook. Use ``hookimpl(optionalhook=True)`` for a hook that older
+versions of devhost do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What all news have.
+    """The fields of all news.
 
-    ``at`` is when devhost learned of it, in seconds since the epoch; ``generation`` counts the
+    ``at`` is when devhost noticed it, in seconds since the epoch; ``generation`` counts the
     configurations that took effect since devhost started, from 1.
     """
 
@@ -67,10 +67,10 @@ class News:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNews(News):
-    """News of one physical device in one resource, however many tokens it is handed out as.
+    """News of one physical device in one resource, regardless of its number of tokens.
 
-    ``device`` has the id, the attributes and the topology as the backend last gave them. Its ``health`` is
-    the backend's first word; what counts is the news' own.
+    ``device`` has the id, the attributes and the topology that the backend last reported. Its ``health`` is
+    only what ``discover`` reported; use that of the news.
     """
 
     resource: str
@@ -80,7 +80,7 @@ class DeviceNews(News):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appeared(DeviceNews):
-    """The resource has the device, with this health: plugged in, newly configured, or there at the start."""
+    """The resource has a new device, with this health: plugged in, configured, or present at the start."""
 
     hook = "devhost_appeared"
     health: Health
@@ -88,7 +88,7 @@ class Appeared(DeviceNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left(DeviceNews):
-    """The resource has the device no more. A container may still hold it: see :class:`Released`."""
+    """The resource no longer has the device. A container may still hold it: see :class:`Released`."""
 
     hook = "devhost_left"
     reason: str
@@ -96,7 +96,7 @@ class Left(DeviceNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthChanged(DeviceNews):
-    """The device fell ill or is well again; another reason for the same sickness is no news."""
+    """The device became unhealthy, or healthy again; another reason while it is unhealthy is not reported."""
 
     hook = "devhost_health_changed"
     health: Health
@@ -105,7 +105,7 @@ class HealthChanged(DeviceNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated(DeviceNews):
-    """The kubelet was given the device for a container, by these tokens. It does not say for which one."""
+    """The device was allocated to a container, by these tokens. The kubelet does not name the container."""
 
     hook = "devhost_allocated"
     tokens: tuple[str, ...]
@@ -113,9 +113,9 @@ class Allocated(DeviceNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held(DeviceNews):
-    """The kubelet has named the container that holds the device; as a rule within a second of Allocate.
+    """The kubelet has named the container that holds the device, usually within a second of Allocate.
 
-    Told also of what containers hold when devhost starts, without an :class:`Allocated` before.
+    Also reported for what containers hold when devhost starts, without an :class:`Allocated` before.
     """
 
     hook = "devhost_held"
@@ -125,9 +125,9 @@ class Held(DeviceNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released(DeviceNews):
-    """The container lets go of the device. ``holder`` is ``None`` if the kubelet never named it.
+    """The container no longer holds the device. ``holder`` is ``None`` if the kubelet never named it.
 
-    Concluded from the kubelet's lists, so seconds to minutes late (``docs/status.md``).
+    devhost concludes this from the kubelet's lists, so it is seconds to minutes late (``docs/status.md``).
     """
 
     hook = "devhost_released"
@@ -137,7 +137,7 @@ class Released(DeviceNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChanged(News):
-    """A backend fails or hangs, for the ``reason``, or works again; ``reason`` is then ``None``."""
+    """A backend fails or hangs, for the ``reason``, or works again: then ``reason`` is ``None``."""
 
     hook = "devhost_backend_changed"
     backend: str
@@ -155,35 +155,35 @@ class ConfigurationRead(News):
 
 
 class ObserverHooks:
-    """The hooks an observer may implement.
+    """The hooks that an observer may implement.
 
-    ``news`` is what happened. ``missed`` counts news, of any kind the observer hears of, that were dropped
-    before these because it was too slow; it is 0 unless the log says otherwise.
+    ``news`` is what happened. ``missed`` is the number of news, of any kind with a hook of this observer,
+    that were dropped before these because it was too slow. It is 0 unless the log reports dropped news.
     """
 
     @hookspec
     def devhost_appeared(self, news: tuple[Appeared, ...], missed: int) -> None:
-        """Devices are in a resource that were not. First of all come those there are already."""
+        """Resources have new devices. The first calls are about devices that exist already."""
 
     @hookspec
     def devhost_left(self, news: tuple[Left, ...], missed: int) -> None:
-        """Devices were unplugged, taken away by the configuration, or lost to another resource."""
+        """Resources no longer have devices: unplugged, no longer configured, or in another resource."""
 
     @hookspec
     def devhost_health_changed(self, news: tuple[HealthChanged, ...], missed: int) -> None:
-        """Devices fell ill or are well again."""
+        """Devices became unhealthy, or healthy again."""
 
     @hookspec
     def devhost_allocated(self, news: tuple[Allocated, ...], missed: int) -> None:
-        """Devices were handed out for a container."""
+        """Devices were allocated to a container."""
 
     @hookspec
     def devhost_held(self, news: tuple[Held, ...], missed: int) -> None:
-        """It is known which containers hold devices."""
+        """The kubelet has named the containers that hold devices."""
 
     @hookspec
     def devhost_released(self, news: tuple[Released, ...], missed: int) -> None:
-        """Containers hold devices no more."""
+        """Containers no longer hold devices."""
 
     @hookspec
     def devhost_backend_changed(self, news: tuple[BackendChanged, ...], missed: int) -> None:

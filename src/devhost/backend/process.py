@@ -1,22 +1,23 @@
-"""Programs in processes of their own, with deadlines: run once, or kept to answer questions.
+"""Runs programs in separate processes, with deadlines: once, or as workers that answer requests.
 
-Vendors' libraries hang, crash and take memory. In a process of its own a call that hangs can be ended, a
-crash is an error like any other, and the memory is free again afterwards. There are three shapes:
+Vendor libraries hang, crash and take memory. In a separate process, a hanging call can be killed, a crash is
+an ordinary error, and the memory is freed afterwards. There are three ways:
 
-:func:`run`
-    runs a program once and gives back what it wrote.
+:func:`run`, :func:`run_async`
+    run a program once and return what it wrote.
 :class:`Worker`
-    keeps a program that answers questions, one JSON object a line. It starts with the first question, ends
-    when it is idle, and starts again, with back-off, after it has failed.
+    keeps a program running that answers requests, one JSON object per line. It starts with the first request,
+    ends when it is idle, and starts again, with back-off, after it has failed.
 :class:`LineProcess`
-    only starts a program and carries lines both ways, for those who need another protocol.
+    starts a program and passes lines in both directions, for other protocols.
 
-A program is killed with its process group, so the processes that it has started end with it. One that a call
-into the kernel holds cannot be killed: that is reported, and callers must not start more and more of them.
+A program is killed with its process group, so the processes that it has started end with it. A process that a
+call into the kernel holds cannot be killed. That is reported, and callers must not start more of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import selectors
@@ -36,16 +37,16 @@ from .backoff import Backoff
 from .errors import BackendError, BackendTimeout
 
 OUTPUT_LIMIT = 1 << 20
-"""Bytes that :func:`run` takes of a program's output, and the longest line of a kept one."""
+"""Bytes of output that :func:`run` accepts, and of the longest line of a running program."""
 
 ERROR_LIMIT = 16 * 1024
-"""Bytes that are kept of what a program wrote last to standard error."""
+"""Bytes that are kept of the end of a program's standard error."""
 
 GRACE = 2.0
 """Seconds for a killed process to end; a call into the kernel may hold it for longer."""
 
 _POLL = 0.05
-"""Seconds between two looks at a process where the system has no descriptor for one (before Linux 5.3)."""
+"""Seconds between checks of a process on systems without process descriptors (before Linux 5.3)."""
 
 _CHUNK = 64 * 1024
 
@@ -54,14 +55,14 @@ Kill = Callable[["subprocess.Popen[bytes]"], None]
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process with its group, as long as it was not reaped: its id may be another's afterwards."""
+    """Kills a process with its group, unless it was reaped: another process may have its id then."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 class ProcessError(BackendError):
-    """A program in a process of its own failed."""
+    """A program in a separate process failed."""
 
 
 class NotStarted(ProcessError):
@@ -73,18 +74,18 @@ class NotStarted(ProcessError):
 
 
 class OutputTooLarge(ProcessError):
-    """The program wrote more than the caller takes, and was killed."""
+    """The program wrote more than the limit, and was killed."""
 
 
 class Ended(ProcessError):
-    """The program has ended, so it answers nothing."""
+    """The program has ended, so it does not answer."""
 
 
 class TimedOut(ProcessError, BackendTimeout):
     """The program did not answer in time.
 
-    ``output`` is what it wrote until then. ``leftover`` is the process if it was killed and has not ended,
-    else ``None``.
+    ``output`` is what it had written. ``leftover`` is the process if it was killed and has not ended, else
+    ``None``.
     """
 
     def __init__(self, message: str, output: bytes = b"", leftover: Leftover | None = None) -> None:
@@ -94,7 +95,7 @@ class TimedOut(ProcessError, BackendTimeout):
 
 
 class Leftover:
-    """A killed process that a call into the kernel still held when it was left behind."""
+    """A process that was killed and did not end, because a call into the kernel held it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -112,9 +113,9 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a program that ended by itself wrote, and the status with which it ended.
+    """The output of a program that ended by itself, and its exit status.
 
-    ``status`` is negative for a signal. ``errors`` is the end of what it wrote to standard error.
+    ``status`` is negative for a signal. ``errors`` is the end of its standard error.
     """
 
     status: int
@@ -123,7 +124,7 @@ class Result:
 
     @property
     def failure(self) -> str | None:
-        """How it failed, in a few words; ``None`` for status 0."""
+        """How it failed, as a clause; ``None`` for status 0."""
         return _ending(self.status, self.errors) if self.status else None
 
 
@@ -132,12 +133,38 @@ def python(program: Path | str, *arguments: str, packages: bool = True) -> list[
 
     Args:
         program: the file.
-        arguments: what it finds in ``sys.argv[1:]``.
+        arguments: its ``sys.argv[1:]``.
         packages: whether it can import installed packages. Without them it starts sooner and is smaller.
     """
     # -P: the directory of the file must not shadow modules. -I and -S: only the standard library.
     flags = ["-P"] if packages else ["-I", "-S"]
     return [sys.executable, *flags, os.fspath(program), *arguments]
+
+
+class _Stop:
+    """Lets another thread stop a run. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.is_set = False
+
+    def fileno(self) -> int:
+        """The descriptor that can be read once :meth:`set` was called."""
+        return self._descriptor
+
+    def set(self) -> None:
+        """Stops the run; does nothing after :meth:`close`."""
+        with self._lock:
+            self.is_set = True
+            if self._descriptor >= 0:
+                os.eventfd_write(self._descriptor, 1)
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def run(
@@ -154,28 +181,93 @@ def run(
 ) -> Result:
     """Runs a program to its end. Blocks for ``deadline`` and ``grace`` seconds at most.
 
-    The program runs in ``/``, in a process group of its own, which is killed when the program has ended or is
-    late: nothing that it started in that group stays behind.
+    The program runs in ``/``, in a new process group, which is killed when the program has ended or the
+    deadline has passed: nothing that it started in that group keeps running.
 
     Args:
         command: the program and its arguments, see :func:`python`.
         deadline: seconds that it may take.
-        stdin: what it reads from standard input.
-        descriptors: open files that it inherits, under the same numbers.
-        name: what errors call the program.
+        stdin: its standard input.
+        descriptors: open files that it inherits, with the same numbers.
+        name: the program's name in errors.
         limit: bytes that it may write to standard output.
-        grace: seconds for it to end once it was killed.
+        grace: seconds for it to end after it was killed.
         kill: kills it.
-        clock: seconds that only go forward.
+        clock: monotonic seconds.
 
     Raises:
         NotStarted: it cannot be started.
         TimedOut: it did not end in time.
         OutputTooLarge: it wrote more than ``limit`` bytes.
     """
+    return _run(command, deadline, stdin, descriptors, name, limit, grace, kill, clock, None)
+
+
+async def run_async(
+    command: Sequence[str],
+    *,
+    deadline: float,
+    name: str = "the program",
+    limit: int = OUTPUT_LIMIT,
+    grace: float = GRACE,
+    kill: Kill = kill_group,
+) -> Result:
+    """:func:`run` for an event loop, which it does not block: the program is followed on a thread.
+
+    If the caller is cancelled, the program is killed, and the cancellation takes effect once the program has
+    ended, after ``grace`` seconds at the latest.
+
+    Raises:
+        NotStarted, TimedOut, OutputTooLarge: as :func:`run` does.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+    stop = _Stop()
+
+    def finish(result: Result | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        elif result is not None:
+            future.set_result(result)
+
+    def follow() -> None:
+        result, problem = None, None
+        try:
+            result = _run(command, deadline, b"", (), name, limit, grace, kill, time.monotonic, stop)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            problem = error
+        finally:
+            stop.close()
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+            loop.call_soon_threadsafe(finish, result, problem)
+
+    threading.Thread(target=follow, name=name, daemon=True).start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        stop.set()
+        with suppress(Exception):
+            await future
+        raise
+
+
+def _run(
+    command: Sequence[str],
+    deadline: float,
+    stdin: bytes,
+    descriptors: Collection[int],
+    name: str,
+    limit: int,
+    grace: float,
+    kill: Kill,
+    clock: Callable[[], float],
+    stop: _Stop | None,
+) -> Result:
     until = clock() + deadline
     process = _started(command, name, subprocess.PIPE, descriptors)
-    exchange = _Exchange(process, stdin, limit)
+    exchange = _Exchange(process, stdin, limit, stop)
     try:
         in_time = exchange.until(until, clock)
         kill(process)
@@ -185,6 +277,8 @@ def run(
         exchange.close()
         if process.returncode is None:  # the kernel holds it, or the caller was interrupted
             kill(process)
+    if stop is not None and stop.is_set:
+        raise Ended(f"{name} was stopped")
     if exchange.is_too_large:
         raise OutputTooLarge(f"{name} wrote more than {limit} bytes")
     if not in_time:
@@ -198,9 +292,11 @@ def run(
 
 
 class _Exchange:
-    """Writes a program's input and reads its output, as far as each is possible without waiting."""
+    """Writes a program's input and reads its output, without blocking."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limit: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], stdin: bytes, limit: int, stop: _Stop | None
+    ) -> None:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         self._process = process
         self._input = memoryview(stdin)
@@ -217,14 +313,19 @@ class _Exchange:
         self._exit = _exit_descriptor(process.pid)
         if self._exit is not None:
             self._selector.register(self._exit, selectors.EVENT_READ, _nothing)
+        self._stop = stop
+        if stop is not None:
+            self._selector.register(stop, selectors.EVENT_READ, _nothing)
 
     @property
     def is_too_large(self) -> bool:
         return len(self.output) > self._limit
 
     def until(self, deadline: float, clock: Callable[[], float]) -> bool:
-        """Goes on until the program has ended; whether it did so before the deadline."""
+        """Continues until the program has ended or is stopped; false if the deadline passes first."""
         while not _has_exited(self._process.pid) and not self.is_too_large:
+            if self._stop is not None and self._stop.is_set:
+                break
             left = deadline - clock()
             if left <= 0:
                 return False
@@ -233,7 +334,7 @@ class _Exchange:
         return True
 
     def read_rest(self) -> None:
-        """Takes what is still in the pipes."""
+        """Reads what is still in the pipes."""
         for read in (self._read_output, self._read_errors):
             while not self.is_too_large and read():
                 pass
@@ -252,7 +353,7 @@ class _Exchange:
         except BlockingIOError:
             return
         except OSError:
-            self._input = self._input[:0]  # it does not read any further
+            self._input = self._input[:0]  # it has closed its input
         if not self._input:
             self._selector.unregister(stdin)
             stdin.close()
@@ -279,28 +380,28 @@ class _Exchange:
 
 
 class Lines(Protocol):
-    """What a :class:`LineProcess` reports to. Both methods are called on a thread of the process's own."""
+    """Receives the lines of a :class:`LineProcess`. Both methods are called on that process's thread."""
 
     def received(self, line: bytes) -> None:
-        """The program wrote a line; it comes without its end."""
+        """The program wrote a line, passed without its line feed."""
 
     def ended(self) -> None:
-        """The program has ended, or is held by the kernel after it was killed. Called once, at the end."""
+        """The program has ended, or the kernel holds it after it was killed. Called once, at the end."""
 
 
 class LineProcess:
     """A running program that reads lines from standard input and writes lines to standard output.
 
-    What it writes to standard error is dropped. Methods may be called from any thread.
+    Its standard error is dropped. Methods may be called from any thread.
 
     Args:
         command: the program and its arguments, see :func:`python`.
-        lines: receives what it writes.
-        name: what errors, and the thread, call the program.
+        lines: receives the lines that it writes.
+        name: the program's name in errors, and that of the thread.
         limit: bytes of its longest line; a program that writes a longer one is killed.
-        grace: seconds for it to end after its input has ended, and after it was killed.
+        grace: seconds for it to end after its input was closed, and after it was killed.
         kill: kills it.
-        clock: seconds that only go forward.
+        clock: monotonic seconds.
 
     Raises:
         NotStarted: it cannot be started.
@@ -327,11 +428,10 @@ class LineProcess:
         self._writing = threading.Lock()
         self._is_over = False
         self._is_expected_to_end = False
-        self._is_left = False
         self._rest_until: float | None = None
         self._kill_at: float | None = None
         self._reason: str | None = None
-        self._gone = threading.Event()
+        self._finished = threading.Event()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
             self._process = _started(command, name, subprocess.DEVNULL, ())
@@ -351,25 +451,25 @@ class LineProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be sent to it."""
+        """Whether nothing can be sent to it any longer."""
         return self._is_over
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process has ended. One that the kernel holds after it was killed has not."""
-        return self._gone.is_set() or (self._is_left and self._process.poll() is not None)
+        """Whether the process has ended; false while the kernel holds it after it was killed."""
+        return self._finished.is_set() and self._process.poll() is not None
 
     @property
     def failure(self) -> str | None:
-        """Why it ended, as one sentence, if that was a failure; ``None`` while it runs."""
+        """Why it ended, as one sentence, if it failed; ``None`` otherwise."""
         return self._reason
 
     def send(self, line: bytes, deadline: float = GRACE) -> None:
-        """Writes a line, whose end is added.
+        """Writes a line and a line feed.
 
         Raises:
-            Ended: the program has ended, or was asked to.
-            TimedOut: it did not take the line within ``deadline`` seconds, and was killed.
+            Ended: the program has ended, or :meth:`end` was called.
+            TimedOut: it did not read the line within ``deadline`` seconds, and was killed.
         """
         data = memoryview(line + b"\n")
         until = self._clock() + deadline
@@ -394,13 +494,13 @@ class LineProcess:
                 _await_writable(descriptor, left)
 
     def rest(self, seconds: float) -> None:
-        """Ends the program after so many seconds, unless something is sent before."""
+        """Ends the program after this many seconds, unless something is sent before."""
         with self._lock:
             self._rest_until = self._clock() + seconds
             self._wake_up()
 
     def end(self) -> None:
-        """Ends the input, which asks the program to end. Does not wait; it is killed after ``grace``."""
+        """Closes the input, so that the program ends; it is killed after ``grace``. Does not wait."""
         with self._lock:
             self._is_expected_to_end = True
             self._end()
@@ -415,14 +515,17 @@ class LineProcess:
         with self._lock:
             self._reason = self._reason or reason
             self._is_over = self._is_expected_to_end = True
-            if not self._gone.is_set() and not self._is_left:
+            if not self._finished.is_set():
                 self._kill_process(self._process)
                 self._kill_at = self._clock() + self._grace
             self._wake_up()
 
     def wait(self, patience: float) -> bool:
-        """Waits until the process has ended, for so many seconds; whether it has."""
-        return self._gone.wait(patience) or self.is_gone
+        """Waits for at most this many seconds until the process has ended; whether it has."""
+        until = time.monotonic() + patience
+        if not self._finished.wait(patience):
+            return False
+        return _reaped(self._process, max(0.0, until - time.monotonic()))  # it may have been left behind
 
     def _end(self) -> None:
         if not self._is_over:
@@ -462,7 +565,7 @@ class LineProcess:
                         selector.unregister(output)
                         is_open = False
                         with self._lock:
-                            self._end()  # a program that can write no answer has no reason to stay
+                            self._end()  # it cannot answer any longer
                 if not self._keep_time():
                     break
             while is_open and self._read(output.fileno(), rest, is_last=True):
@@ -475,7 +578,7 @@ class LineProcess:
         return left if not poll else _POLL if left is None else min(left, _POLL)
 
     def _keep_time(self) -> bool:
-        """Ends what has rested for long enough, kills what did not end; false once that did not help."""
+        """Ends an idle program when it is time, and kills one that did not end; false if that failed."""
         with self._lock:
             now = self._clock()
             if self._rest_until is not None and now >= self._rest_until:
@@ -506,7 +609,7 @@ class LineProcess:
 
     def _finish(self) -> None:
         self._kill_process(self._process)  # what it has started, too
-        is_gone = _reaped(self._process, self._grace)
+        _reaped(self._process, self._grace)
         with self._lock:
             if self._process.returncode and not self._is_expected_to_end:
                 self._reason = f"{self._name} {_ending(self._process.returncode)}"
@@ -514,33 +617,31 @@ class LineProcess:
             self._input.close()
             os.close(self._wake)
             self._wake = -1
-            self._is_left = not is_gone
-            if is_gone:
-                self._gone.set()
+            self._finished.set()
         self._lines.ended()
 
 
 class Worker:
-    """A program that answers questions: a JSON object a line each, one after another, in order.
+    """A program that answers requests in order. A request and an answer are one JSON object in one line each.
 
-    The program writes one line when it is ready for questions, whatever that line has. Then it reads
-    questions from standard input and writes answers to standard output, until its input ends. It starts with
-    the first question. Methods may be called from any thread; questions are put one at a time.
+    The program writes one line, with any content, when it is ready. Then it reads requests from standard
+    input and writes answers to standard output, until its input ends. It is started by the first request.
+    Methods may be called from any thread; requests are sent one at a time.
 
     Args:
         command: the program and its arguments, see :func:`python`.
-        name: what errors call the program.
+        name: the program's name in errors.
         deadline: seconds that one answer may take. A program that takes longer is killed.
-        start_deadline: seconds from its start for which a question waits until it is ready.
+        start_deadline: seconds from its start for which a request waits until it is ready.
         longest_start: seconds from its start after which a program that is still not ready is killed.
-        idle: seconds without a question after which it ends; ``None`` for never.
-        idle_per_start: it stays idle for at least so many times as long as its start took, so that a slow
+        idle: seconds without a request after which it ends; ``None`` for never.
+        idle_per_start: it stays idle for at least this many times the duration of its start, so that a slow
             machine does not start it again and again; five minutes at most.
-        backoff: how long no other is started after one has failed. Until then each question fails with the
-            same reason.
-        grace: seconds for it to end after its input has ended, and after it was killed.
+        backoff: delays until the program is started again after a failure. Until then each request fails with
+            the same reason.
+        grace: seconds for it to end after its input was closed, and after it was killed.
         kill: kills it.
-        clock: seconds that only go forward.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -576,22 +677,22 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process that answers; ``None`` while there is none."""
+        """The id of the process that answers; ``None`` while there is none."""
         run = self._run
         return None if run is None or run.process.is_gone else run.process.pid
 
     def ask(self, question: Mapping[str, object], deadline: float | None = None) -> dict[str, Any]:
-        """The answer to a question. Blocks until it is there.
+        """Sends a request, and blocks until its answer is there.
 
         Args:
-            question: what is written as a JSON object.
-            deadline: seconds that this answer may take, if they are not those of the worker.
+            question: the request; it is written as a JSON object.
+            deadline: seconds that this answer may take; ``None`` for those of the worker.
 
         Raises:
             NotStarted: the program cannot be started.
             TimedOut: it is not ready yet, or did not answer in time.
             Ended: it ended without an answer.
-            ProcessError: its answer is not a JSON object, or it may not be started again yet.
+            ProcessError: its answer is not a JSON object, or it must not be started again yet.
         """
         line = json.dumps(question).encode()
         limit = self._deadline if deadline is None else deadline
@@ -603,7 +704,7 @@ class Worker:
                 except Ended as error:
                     if before.process.failure is not None:
                         self._fail(error)
-                    # it ended for want of questions, just before this one
+                    # it ended because it was idle, just before this request
             fresh = self._started()
             try:
                 return self._answer(fresh, line, limit)
@@ -611,7 +712,7 @@ class Worker:
                 self._fail(error)
 
     def close(self) -> None:
-        """Kills the program, if it runs. A later question starts it again."""
+        """Kills the program, if it runs. A later request starts it again."""
         with self._turn:
             if self._run is not None:
                 self._run.process.kill()
@@ -636,7 +737,7 @@ class Worker:
                 run.process.kill(text)
                 self._fail(TimedOut(text))
             if self._idle is not None:
-                run.process.rest(self._longest_start)  # no further question may come
+                run.process.rest(self._longest_start)  # there may be no further request
             raise TimedOut(text)
         try:
             run.process.send(line, deadline)
@@ -706,7 +807,7 @@ def _started(
             bufsize=0,
             cwd="/",
             pass_fds=tuple(descriptors),
-            start_new_session=True,  # a group of its own; and Ctrl-C is for devhost
+            start_new_session=True,  # a new process group, and Ctrl-C only reaches devhost
         )
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -722,7 +823,7 @@ def _reaped(process: subprocess.Popen[bytes], patience: float) -> bool:
 
 
 def _has_exited(pid: int) -> bool:
-    """Whether a child has ended. It stays to be reaped, so its id is no other's."""
+    """Whether a child has ended. It is not reaped, so no other process gets its id."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -730,7 +831,7 @@ def _has_exited(pid: int) -> bool:
 
 
 def _exit_descriptor(pid: int) -> int | None:
-    """A descriptor that can be read once a process has ended; ``None`` where the system has none."""
+    """A descriptor that is readable once a process has ended; ``None`` if the system has none."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -744,16 +845,16 @@ def _await_writable(descriptor: int, patience: float) -> None:
 
 
 def _ending(status: int, errors: bytes = b"") -> str:
-    """How a program ended that should not have: ``was killed by SIGSEGV``, or with its own last words."""
+    """How a program failed: ``was killed by SIGSEGV``, or its exit status and the last line it wrote."""
     if status < 0:
         try:
             return f"was killed by {signal.Signals(-status).name}"
         except ValueError:
             return f"was killed by signal {-status}"
     lines = errors.decode(errors="replace").strip().splitlines()
-    said = f": {' '.join(lines[-1].split())[:200]}" if lines else ""
-    return f"exited with status {status}{said}"
+    last = f": {' '.join(lines[-1].split())[:200]}" if lines else ""
+    return f"exited with status {status}{last}"
 
 
 def _nothing() -> None:
-    """The end of the process is looked for after each wait."""
+    """Does nothing: the caller checks after each wait whether the process has ended."""

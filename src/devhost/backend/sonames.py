@@ -1,7 +1,7 @@
 """Imports of libraries that look for a C library, without a child process.
 
-``ctypes.util.find_library`` starts ldconfig, and gcc where that finds nothing: in every process that imports
-asyncinotify or uses pyudev, though the dynamic linker finds the same files by their sonames.
+``ctypes.util.find_library`` starts ldconfig, and gcc if that finds nothing, in every process that imports
+asyncinotify or uses pyudev. The dynamic linker finds the same files by their sonames.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 SONAMES = {"c": "libc.so.6", "udev": "libudev.so.1"}
-"""The name of each library's file in every distribution with glibc."""
+"""The file name of each library in distributions with glibc."""
 
 
 @contextmanager
 def by_soname(known: Mapping[str, str] = SONAMES) -> Iterator[None]:
-    """While it lasts, imported modules find the ``known`` libraries by their sonames.
+    """In its body, imported modules find the ``known`` libraries by their sonames.
 
-    A module that does ``from ctypes.util import find_library`` meanwhile does so for good. A library that has
-    no soname here, or no file of that name, is looked for in the ordinary way.
+    A module that runs ``from ctypes.util import find_library`` in the body keeps doing so. A library without
+    a soname here, or without a file of that name, is searched for as usual.
     """
     ordinary = ctypes.util.find_library
 

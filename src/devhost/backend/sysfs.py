@@ -1,7 +1,7 @@
-"""Reading sysfs, udevd's records and whatever else the kernel shows as small files.
+"""Reads sysfs, udevd's records and other small files of the kernel.
 
-For backend authors: bounded, never blocking, never raising, below a root that may be a recorded tree.
-Paths are spoken of as the kernel has them (``/sys/devices/…``), whatever the root. The layout is that of
+For backend authors. Reads are bounded, do not block and do not raise. The root may be a recorded tree; paths
+are always those of the kernel (``/sys/devices/…``), regardless of the root. The layout is that of
 Documentation/filesystems/sysfs.rst and Documentation/ABI/testing/sysfs-bus-pci of the Linux kernel.
 """
 
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEVICES = "/sys/devices/"
-"""Where every device has its own directory; classes and buses only link there."""
+"""The parent of every device's directory; classes and buses only have links to these."""
 
 OWN_MOUNTS = "/proc/self/mountinfo"
-"""What this process has mounted where: read to tell what a root is, never to tell what is in it."""
+"""The mounts of this process: they show what kind of root it is, not what is in it."""
 
 BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """A PCI address with its domain, as sysfs names the directory."""
 
 SYSFS_LIMIT = 4096
-"""Bytes: one page is the most that a sysfs attribute can hold (kernel, ``sysfs_emit``)."""
+"""Bytes of a sysfs attribute: one page at most (kernel, ``sysfs_emit``)."""
 
 RECORD_LIMIT = 64 * 1024
 """Bytes of a ``uevent`` file or of udevd's record of one device."""
@@ -41,25 +41,25 @@ _NODES = 1 << 16
 _NODE = re.compile(r"[bc][0-9]{1,7}:[0-9]{1,7}")
 
 _NODE_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
-"""What drivers call their nodes below ``/dev``, and nothing that would lead out of it."""
+"""Names that drivers give their nodes below ``/dev``; none of them leads out of it."""
 
 _HEADER = 64
-"""Bytes of the configuration space that everybody may read (sysfs-bus-pci, ``config``)."""
+"""Bytes of the configuration space that every user may read (sysfs-bus-pci, ``config``)."""
 
 
 def prefix_of(root: Path) -> str:
-    """What to put before an absolute path so that it lies below ``root``; empty for ``/`` itself.
+    """The prefix that turns an absolute path into one below ``root``; empty for ``/`` itself.
 
-    Links in ``root`` are resolved, so that what is found below it can be told by its beginning.
+    Links in ``root`` are resolved, so that resolved paths below it begin with this prefix.
     """
     text = os.path.realpath(root)
     return "" if text == "/" else text
 
 
 def is_live(root: Path) -> bool:
-    """Whether ``/sys`` below ``root`` is the running kernel's: a machine's root seen from a container, say.
+    """Whether ``/sys`` below ``root`` is the running kernel's, as for the host's root in a container.
 
-    What is not can only be a recorded tree, of which the kernel's other interfaces know nothing.
+    Otherwise it is a recorded tree, and the kernel's other interfaces do not describe the same machine.
     """
     try:
         number = os.stat(f"{prefix_of(root)}/sys").st_dev  # noqa: PTH116 - a plain string path
@@ -79,7 +79,7 @@ def is_live(root: Path) -> bool:
 
 
 def read_bytes(path: str, limit: int = SYSFS_LIMIT) -> bytes | None:
-    """The first ``limit`` bytes of a file; ``None`` when it is not there or cannot be read."""
+    """The first ``limit`` bytes of a file; ``None`` if it does not exist or cannot be read."""
     try:
         # O_NONBLOCK: some attributes wait for an event when read; O_NOCTTY: never adopt a terminal.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -94,7 +94,7 @@ def read_bytes(path: str, limit: int = SYSFS_LIMIT) -> bytes | None:
 
 
 def read_line(path: str) -> str:
-    """A small text file without the white space around it; empty when it is absent or not text."""
+    """The content of a small text file, stripped of white space; empty if it is absent or not text."""
     data = read_bytes(path, SYSFS_LIMIT + 1)
     if data is None or len(data) > SYSFS_LIMIT:
         return ""
@@ -106,13 +106,13 @@ def read_line(path: str) -> str:
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of a ``uevent`` file or a udevd record; none when it cannot be read."""
+    """The lines of a ``uevent`` file or a udevd record; none if it cannot be read."""
     data = read_bytes(path, RECORD_LIMIT)
     return data.decode(errors="replace").splitlines() if data else []
 
 
 def is_regular(path: str) -> bool:
-    """Whether ``path`` is a plain file, found out without opening it."""
+    """Whether ``path`` is a regular file; does not open it."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
@@ -120,10 +120,10 @@ def is_regular(path: str) -> bool:
 
 
 def node_number(path: str) -> str:
-    """The number of a device node as udevd writes it, ``c10:229`` or ``b8:0``; empty for anything else.
+    """The number of a device node in udevd's notation, ``c10:229`` or ``b8:0``; empty for anything else.
 
-    Only root can make device nodes, so a tree has plain files for them. Such a file may say its number as
-    its only line, and then counts as that node.
+    Only root can create device nodes, so a recorded tree has regular files for them. The only line of such a
+    file may be the number of the node that it represents.
     """
     try:
         status = os.lstat(path)
@@ -137,7 +137,7 @@ def node_number(path: str) -> str:
 
 
 def link_target(path: str) -> str:
-    """Where a symbolic link points, as written in it; empty when there is none."""
+    """The target of a symbolic link, as written in it; empty if there is no link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - a plain string path
     except (OSError, ValueError):
@@ -157,17 +157,17 @@ def pcie_path(sys_path: str) -> tuple[str, ...]:
 
 
 def pci_path(sys_path: str) -> str:
-    """The directory of the PCI function that the device at ``sys_path`` is, or hangs on; empty if none."""
+    """The directory of the PCI function that the device at ``sys_path`` is, or is below; empty if none."""
     addresses = pcie_path(sys_path)
     return sys_path[: sys_path.rindex(f"/{addresses[-1]}") + len(addresses[-1]) + 1] if addresses else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One PCI function. Ids are lower-case hex digits without ``0x``, empty where sysfs has none.
+    """One PCI function. Ids are lower-case hex digits without ``0x``, empty if sysfs has none.
 
-    ``path`` is its directory, ``/sys/devices/…``; ``physical_function`` the address of the function that
-    it is a virtual function of (sysfs-bus-pci, ``physfn``), ``iommu_group`` the number of its group.
+    ``path`` is its directory, ``/sys/devices/…``; ``physical_function`` the address of its physical function,
+    if it is a virtual function (sysfs-bus-pci, ``physfn``); ``iommu_group`` the number of its group.
     """
 
     address: str
@@ -189,17 +189,17 @@ class PciFunction:
 
 
 class Sysfs:
-    """The device tree below ``root``. Nothing is remembered: each call reads."""
+    """The device tree below ``root``. Nothing is cached: each call reads."""
 
     def __init__(self, root: Path) -> None:
         self.prefix = prefix_of(root)
 
     def text(self, path: str) -> str:
-        """A text attribute without white space around it; empty when it is absent, binary or too long."""
+        """A text attribute, stripped of white space; empty if it is absent, binary or too long."""
         return read_line(self.prefix + path)
 
     def integer(self, path: str) -> int | None:
-        """A number, decimal or ``0x``; ``None`` when there is none."""
+        """A number, decimal or with ``0x``; ``None`` if there is none."""
         try:
             return int(self.text(path), 0)
         except ValueError:
@@ -211,17 +211,17 @@ class Sysfs:
         return {key: value for key, _, value in pairs if key}
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory, in natural order; none when it is not there."""
+        """The names in a directory, in natural order; none if it does not exist."""
         try:
             return sorted(os.listdir(self.prefix + path), key=natural)
         except OSError:
             return []
 
     def listed(self, path: str) -> list[str]:
-        """The names in a directory, in natural order; none when it is not there.
+        """The names in a directory, in natural order; none if it does not exist.
 
         Raises:
-            OSError: it is there and cannot be listed, so that nobody takes silence for absence.
+            OSError: it exists and cannot be listed. An empty result would look as if nothing were there.
         """
         try:
             return sorted(os.listdir(self.prefix + path), key=natural)
@@ -229,12 +229,12 @@ class Sysfs:
             return []
 
     def identities(self, path: str) -> dict[str, int]:
-        """The names in a directory, in no order, each with its inode; none when it is not there.
+        """The names in a directory, unordered, each with its inode; none if it does not exist.
 
-        sysfs never gives an inode again, so a device that went and came back under its name has another.
+        sysfs never reuses an inode, so a device that was removed and added again has another one.
 
         Raises:
-            OSError: it is there and cannot be listed, so that nobody takes silence for absence.
+            OSError: it exists and cannot be listed. An empty result would look as if nothing were there.
         """
         try:
             with os.scandir(self.prefix + path) as entries:
@@ -247,7 +247,7 @@ class Sysfs:
         return os.path.exists(self.prefix + path)  # noqa: PTH110 - a plain string path
 
     def target(self, path: str) -> str:
-        """The last name in what a link points to, as for ``driver`` and ``subsystem``; empty without one."""
+        """The last name in the target of a link such as ``driver`` or ``subsystem``; empty without a link."""
         return link_target(self.prefix + path).rpartition("/")[2]
 
     def driver_override(self, path: str) -> str:
@@ -260,13 +260,13 @@ class Sysfs:
         return not self.target(f"{path}/driver") and not self.driver_override(path)
 
     def link(self, path: str) -> str:
-        """Where a link points, as written in it; empty when there is none."""
+        """The target of a link, as written in it; empty if there is no link."""
         return link_target(self.prefix + path)
 
     def device(self, path: str) -> str:
-        """The directory ``/sys/devices/…`` that a link in a class or bus leads to; empty if to none."""
+        """The directory ``/sys/devices/…`` that a link in a class or bus points to; empty if none."""
         if _LISTED.fullmatch(path):
-            # what lists devices links to them in one step, so most links need no look at each directory
+            # classes and buses link to devices directly, so most links need not be resolved step by step
             direct = os.path.normpath(f"{path}/../{link_target(self.prefix + path)}")
             if direct.startswith(DEVICES) and self.exists(direct):
                 return direct
@@ -275,14 +275,14 @@ class Sysfs:
         return inside if inside.startswith(DEVICES) and self.exists(inside) else ""
 
     def numa_node(self, path: str, known: MutableMapping[str, int | None] | None = None) -> int | None:
-        """The NUMA node of the device at ``path`` or of the nearest thing it hangs on.
+        """The NUMA node of the device at ``path`` or of its nearest ancestor that has one.
 
-        ``None`` where the kernel says ``-1`` all the way up, or nothing.
+        ``None`` if the kernel reports ``-1`` or nothing for all of them.
 
         Args:
             path: the device's directory as the kernel names it.
-            known: answers for earlier paths, and now for this one and those above it: with it, a bridge with
-                many devices is asked once.
+            known: a cache of results, to which this call adds. With it, a bridge with many devices is read
+                once.
         """
         if not path.startswith(DEVICES):
             return None
@@ -296,20 +296,20 @@ class Sysfs:
         return number
 
     def node(self, path: str, usual: str = "") -> str:
-        """Where the kernel wants the node of the device at ``path``: ``/dev/…``, from its ``DEVNAME``.
+        """The path of the node of the device at ``path``: ``/dev/…``, from its ``DEVNAME``.
 
-        ``usual`` where it names none. Whether the node is there, and is that device's, is not looked at.
+        ``usual`` if the kernel names none. Whether the node exists and belongs to the device is not checked.
         """
         name = self.uevent(path).get("DEVNAME", "")
         return f"/dev/{name}" if _NODE_NAME.fullmatch(name) else usual
 
     def hexadecimal(self, path: str) -> str:
-        """The digits of a number such as ``0x8086``, in lower case; empty where the file holds none."""
+        """The digits of a number such as ``0x8086``, in lower case; empty if the file has none."""
         found = _HEX.fullmatch(self.text(path))
         return found[1].lower() if found else ""
 
     def pci(self, sys_path: str) -> PciFunction | None:
-        """The PCI function that the device at ``sys_path`` is, or hangs on; ``None`` if it is not on PCI."""
+        """The PCI function that the device at ``sys_path`` is, or is below; ``None`` if it is not on PCI."""
         path = pci_path(sys_path)
         if not path:
             return None
@@ -329,11 +329,12 @@ class Sysfs:
         )
 
     def is_dead(self, path: str) -> bool:
-        """Whether the PCI function at ``path`` answers no more: all of its configuration space reads as ones.
+        """Whether the PCI function at ``path`` no longer answers: its whole configuration space reads as
+        ones.
 
-        The first two bytes alone say nothing: those of a virtual function are ones in any case (PCI Express
-        base specification, 9.3.4.1.1). One that sleeps without power (``D3cold``) is not woken up for it, and
-        counts as alive; so does what has no configuration space.
+        The first two bytes are not enough: those of a virtual function are always ones (PCI Express base
+        specification, 9.3.4.1.1). A function without power (``D3cold``) is not woken up and counts as alive,
+        as does one without a configuration space.
         """
         if self.text(f"{path}/power_state") == "D3cold":
             return False
@@ -343,7 +344,7 @@ class Sysfs:
 
 @dataclass(frozen=True, slots=True)
 class PciIds:
-    """What a PCI function says that it is: lower-case hex digits, the class six of them.
+    """The ids of a PCI function: lower-case hex digits, six of them for the class.
 
     ``path`` is its directory on the bus, ``/sys/bus/pci/devices/…``.
     """
@@ -358,12 +359,12 @@ class PciIds:
 class PciFilter:
     """Finds the PCI functions that a backend knows by their ids, whether or not a driver is bound to them.
 
-    A function of no interest is read once, until another one is at its address. Virtual functions are left
-    out: they are without a driver until they are given away. Used by one thread.
+    Any other function is read once, until another one has its address. Virtual functions are omitted: they
+    have no driver until they are used. Used by one thread.
 
     Args:
-        sysfs: where the bus is.
-        concerns: whether a function with these ids is of interest.
+        sysfs: the device tree.
+        concerns: whether the backend is interested in a function with these ids.
     """
 
     BUS = "/sys/bus/pci/devices"

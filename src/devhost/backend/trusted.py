@@ -3,15 +3,15 @@
 Code that devhost runs, and images that it programs into hardware, must come from such a file. A file is
 trusted when it, its directory and every directory on the way to it belong to root or to that user and no
 group and no other user can write to them. Symbolic links are followed one by one, so the directories that
-hold a link count as well as those that it leads to. POSIX ACLs need no look of their own: the kernel shows
-their mask as the mode of the group (acl(5)).
+hold a link count as well as those that it leads to. POSIX ACLs need no separate check: the kernel shows their
+mask as the mode of the group (acl(5)).
 
 Two kinds of directories may be writable by others. In a sticky one, such as ``/tmp``, only the owner of an
 entry can replace it. And Kubernetes gives the directories of ConfigMap, Secret and emptyDir volumes mode 0777
 or 1777 and mounts them read-only into the container (pkg/volume/emptydir/empty_dir.go; kubernetes/kubernetes
 issue 60814): a directory at which a read-only mount begins counts as not writable. A read-only mount alone
-does not: ``ProtectSystem=strict`` of systemd makes all file systems read-only for one service, and others
-write to them all the same.
+is not enough: ``ProtectSystem=strict`` of systemd makes all file systems read-only for one service, while
+other processes can still write to them.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class Untrusted(EnvironmentFailure):
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[int]:
-    """Opens a regular file for reading that only root and this process's user can change; a descriptor.
+    """Opens a regular file that only root and this process's user can change; yields a descriptor for
+    reading.
 
-    What was checked is what is open. Nothing but a regular file is ever opened.
+    The open file is the one that was checked. Nothing but a regular file is ever opened.
 
     Raises:
         Untrusted: others can change or replace it, or it is a device, pipe or socket.
@@ -68,7 +69,7 @@ def opened(path: str | Path) -> Iterator[int]:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """What a file holds that only root and this process's user can change.
+    """The content of a file that only root and this process's user can change.
 
     Raises:
         Untrusted, OSError: as :func:`opened`.
@@ -78,7 +79,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def names(path: str | Path) -> list[str]:
-    """The names in a directory in which only root and this process's user can make or remove files.
+    """The names in a directory in which only root and this process's user can create or remove files.
 
     Raises:
         Untrusted: others can, or can replace the directory.

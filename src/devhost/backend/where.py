@@ -1,8 +1,8 @@
-"""Conditions on attributes: what ``where`` in the YAML means, compiled once and explained on demand.
+"""Conditions on attributes: the meaning of ``where`` in the YAML, compiled once and explained on demand.
 
-A :class:`Block` holds when all its terms hold and none of its ``refuse`` blocks does; a ``where`` is a
-tuple of blocks of which any may hold (an empty tuple takes every device). An attribute a device does
-not have matches nothing.
+A :class:`Block` holds if all its terms hold and none of its ``refuse`` blocks does. A ``where`` is a tuple of
+blocks, and selects a device if any of them holds (an empty tuple selects every device). An attribute that a
+device does not have matches nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _GLOB = re.compile(r"[*?\[]")
 _Match = Callable[[str], object]
 
 _LONGEST = 80
-"""Characters of a value that a reason quotes at most: a sysfs file may have 4096."""
+"""Characters of a value that a reason quotes; a sysfs file may have 4096."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string or glob (``*``, ``?``, ``[…]``); ``fold`` compares hex ids without regard to case."""
+    """A string or glob (``*``, ``?``, ``[…]``); ``fold`` compares hex ids case-insensitively."""
 
     pattern: str
     fold: bool = False
@@ -56,7 +56,7 @@ def _matcher(pattern: str) -> _Match:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Whole numbers from ``low`` to ``high``, both included; ``None`` leaves that side open."""
+    """Integers from ``low`` to ``high`` inclusive; ``None`` means no bound."""
 
     low: int | None
     high: int | None
@@ -118,7 +118,7 @@ class Block:
     """A mapping in ``where``: all ``terms`` hold, and no block of ``refuse`` (the key ``not``) does.
 
     ``without`` is the attribute that the block would have to name to see what a device inherited from its
-    parts (:attr:`devhost.backend.model.Device.inherited`); empty where it sees everything.
+    parts (:attr:`devhost.backend.model.Device.inherited`); empty if it sees everything.
     """
 
     terms: tuple[Term, ...] = ()
@@ -137,7 +137,7 @@ class Block:
     def sees(
         self, attributes: Mapping[str, AttributeValue], inherited: Collection[str]
     ) -> Mapping[str, AttributeValue]:
-        """Those attributes of a device that count for this block."""
+        """The attributes of a device that count for this block."""
         return _own(attributes, inherited) if inherited and self.without else attributes
 
     def shortfall(self, attributes: Mapping[str, AttributeValue], key: str) -> str | None:
@@ -169,7 +169,7 @@ class Block:
     def objection(
         self, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
     ) -> str | None:
-        """Why this block does not hold, in words; ``None`` when it does."""
+        """Why this block does not hold, for a user; ``None`` if it does."""
         every, attributes = attributes, self.sees(attributes, inherited)
         for term in self.terms:
             if not term.holds(attributes):
@@ -184,7 +184,7 @@ class Block:
         return None
 
     def attributes(self) -> frozenset[str]:
-        """Every attribute name this block looks at."""
+        """The names of all attributes that this block depends on."""
         names = {term.attribute for term in self.terms}
         return frozenset(names).union(*(block.attributes() for block in self.refuse))
 
@@ -198,7 +198,7 @@ Where = tuple[Block, ...]
 
 
 def holds(where: Where, attributes: Mapping[str, AttributeValue]) -> bool:
-    """Whether any block of ``where`` takes a device with these attributes."""
+    """Whether ``where`` selects a device with these attributes."""
     for block in where:
         if block.holds(attributes):
             return True
@@ -208,7 +208,7 @@ def holds(where: Where, attributes: Mapping[str, AttributeValue]) -> bool:
 def selected(
     where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
 ) -> Mapping[str, AttributeValue] | None:
-    """Those attributes of a device that count for an entry which takes it; ``None`` where it does not.
+    """The attributes of a device that count for an entry which selects it; ``None`` if it does not.
 
     Args:
         inherited: names of the attributes that count only for a block which sees them
@@ -229,7 +229,7 @@ def _own(
 
 
 def may_hold(where: Where, known: Mapping[str, AttributeValue]) -> bool:
-    """Whether ``where`` could take a device of which only the attributes ``known`` are known."""
+    """Whether ``where`` could select a device of which only the attributes ``known`` are known."""
     for block in where:
         unmet = block.unmet(known, len(block.terms) + len(block.refuse)) or ()
         if all(isinstance(one, Term) and one.attribute not in known for one in unmet):
@@ -240,7 +240,7 @@ def may_hold(where: Where, known: Mapping[str, AttributeValue]) -> bool:
 def objection(
     where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
 ) -> str | None:
-    """Why no block of ``where`` takes a device with these attributes; ``None`` when one does.
+    """Why ``where`` does not select a device with these attributes; ``None`` if it does.
 
     Args:
         inherited: see :func:`selected`.
@@ -255,10 +255,10 @@ def objection(
 
 
 def shortfall(where: Where, attributes: Mapping[str, AttributeValue], key: str) -> str | None:
-    """Which attribute has a value that ``where`` does not accept, with both; ``None`` when a block holds.
+    """The attribute whose value ``where`` does not accept, with both values; ``None`` if a block holds.
 
     Args:
-        key: the configuration key that ``where`` is the value of, named in the text.
+        key: the configuration key of ``where``, for the text.
     """
     if holds(where, attributes):
         return None
@@ -274,9 +274,9 @@ def _found(term: Term, attributes: Mapping[str, AttributeValue]) -> str:
 
 
 def covers(wide: Where, narrow: Where) -> bool:
-    """Whether every device that ``narrow`` takes is surely taken by ``wide`` too.
+    """Whether ``wide`` certainly selects every device that ``narrow`` selects.
 
-    A true answer is certain; a false one may only mean that it cannot be told from the text.
+    True is certain; false may also mean that the conditions do not allow a conclusion.
     """
     if not wide:
         return True
@@ -291,7 +291,8 @@ def covers(wide: Where, narrow: Where) -> bool:
     return True
 
 
-# Plain loops: a file of 1000 entries asks this for half a million pairs, most told apart by one pattern.
+# Plain loops: a file of 1000 entries needs this for half a million pairs, and one pattern decides most of
+# them.
 
 
 def _block_covers(wide: Block, narrow: Block) -> bool:
@@ -329,7 +330,7 @@ def _pattern_covers(wide: Pattern, narrow: Pattern) -> bool:
 
 
 def quoted(value: AttributeValue) -> str:
-    """An attribute's value as a reason quotes it: text in quotation marks, and never very long."""
+    """An attribute's value as a reason quotes it: shortened, and text in quotation marks."""
     text = show(value)
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
     return f'"{text}"' if isinstance(value, str) else text

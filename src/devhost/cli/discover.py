@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from devhost.backend.errors import UsageError
-from devhost.backend.files import hostless
+from devhost.backend.files import missing_host_reason
 from devhost.backend.model import Device, Health
 from devhost.backend.sysfs import natural
 from devhost.backend.where import show
@@ -63,7 +63,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
         if seen.running and found.settings.resources and not seen.same_config:
             click.echo(f"devhost: {OTHER_CONFIG}", err=True)
     reasons = [d.condition.reason for d in found.scanners.values() if d.condition.reason]
-    if output == "table" and not (reasons or found.devices()) and (nothing := hostless(root)):
+    if output == "table" and not (reasons or found.devices()) and (nothing := missing_host_reason(root)):
         click.echo(f"devhost: {nothing}", err=True)
     for reason in reasons:
         click.echo(f"devhost: {reason}", err=True)

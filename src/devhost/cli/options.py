@@ -68,10 +68,10 @@ def check_root(directory: Path) -> None:
             f"--root {directory} cannot be read: {error.strerror or error}", "check its mode and owner"
         ) from None
     from devhost.backend.files import (
-        hostless,
+        missing_host_reason,
     )  # it imports hashlib, which `devhost run` must import first (see memory.py)
 
-    if hostless(directory) and (inner := _roots_in(directory)):
+    if missing_host_reason(directory) and (inner := _roots_in(directory)):
         paths = " or ".join(f"--root {printable(str(path))}" for path in inner[:3])
         raise UsageError(
             f"--root {directory} is one level too high: it has no sys directory", f"give {paths}"

@@ -1,10 +1,9 @@
-"""Finds the installed backends and observers, and says which plugins were refused and why.
+"""Finds the installed backends and observers, and the plugins that are refused, with the reasons.
 
-Plugins are found in two ways and treated alike: distributions with an entry point in group
-``devhost``, and ``.py`` files in the directories of ``backendPaths``. Importing a plugin runs
-third-party code, so each one is contained: an exception only makes it a :class:`Refusal`. A drop-in
-that users other than root and this process's user can change is not imported at all
-(:mod:`devhost.backend.trusted`).
+Plugins are found in two ways and treated alike: packages with an entry point in the group ``devhost``, and
+``.py`` files (drop-ins) in the directories of ``backendPaths``. Importing a plugin runs third-party code, so
+an exception of a plugin only makes it a :class:`Refusal`. A drop-in that users other than root and this
+process's user can change is not imported at all (:mod:`devhost.backend.trusted`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -40,13 +39,13 @@ OFFICIAL = {
     "sriov": "devhost-sriov",
     "udev": "devhost-udev",
 }
-"""Backends of this project and the package that brings each."""
+"""Backends of this project, each with its package."""
 
 WRITING = "docs/backends/writing.md"
 """Where the methods of a backend are described."""
 
 BACKENDS = "devhost_backends"
-"""The hook that brings backends; every other one is an observer's."""
+"""The hook that provides backends; all others are hooks of observers."""
 
 _HOOKS: Mapping[str, tuple[str, ...]] = {
     name: tuple(inspect.signature(hook).parameters)[1:]
@@ -73,7 +72,7 @@ ENTRY_KEYS = frozenset(
         "permissions",
     }  # config.language
 )
-"""The keys that every entry under ``resources`` has; no option of a backend may have such a name."""
+"""The keys that every entry under ``resources`` has; no option of a backend may have the name of one."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_./-]+)?(\.?\*)?")
@@ -81,7 +80,7 @@ _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_./-]+)?(\.?\*)?")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A backend ready for use. ``origin`` is a distribution's name or a drop-in file's path."""
+    """A backend that can be used. ``origin`` is the name of a package or the path of a drop-in."""
 
     backend: type[Backend]
     origin: str
@@ -109,7 +108,7 @@ class InstalledObserver:
 class Refusal:
     """A plugin, or one backend of a plugin, that cannot be used.
 
-    ``backend`` is the name it would have had, empty where it never got that far.
+    ``backend`` is the name of the backend, empty if it is unknown.
     """
 
     origin: str
@@ -127,7 +126,7 @@ class Catalog:
     observers: tuple[InstalledObserver, ...] = ()
 
     def get(self, name: str) -> type[Backend] | None:
-        """The backend class called ``name``, if it is installed and sound."""
+        """The backend class called ``name``, if it is installed and valid."""
         found = self.installed.get(name)
         return found.backend if found else None
 
@@ -139,16 +138,17 @@ class Catalog:
         return f"install the package {OFFICIAL[name]}"
 
     def why_missing(self, name: str) -> str:
-        """What a user should do about a backend that is not in the catalog; empty if unknown."""
+        """Why a backend is not in the catalog, or how to install it; empty if unknown."""
         for refusal in self.refused:
             if name in (refusal.backend, Path(refusal.origin).stem, refusal.origin):
                 return f"plugin {refusal.origin} was refused: {refusal.reason}"
         return self.to_install(name)
 
     def suspect(self) -> str:
-        """Where a backend may be that is not in the catalog; empty if nothing was refused.
+        """The refused plugin that may have a backend that is not in the catalog; empty if none was refused.
 
-        A third-party plugin may have another name than its backends, and a directory may bring anything.
+        The name of a third-party plugin may differ from those of its backends, and a directory may have any
+        backend.
         """
         for refusal in self.refused:
             if not refusal.backend or refusal.origin.endswith(".py"):
@@ -156,45 +156,55 @@ class Catalog:
         return ""
 
 
-def load(paths: Sequence[Path] = (), wanted: Collection[str] | None = None) -> Catalog:
-    """Imports plugins and looks at what they bring.
+def load(
+    paths: Sequence[Path] = (),
+    wanted: Collection[str] | None = None,
+    *,
+    points: Collection[EntryPoint] | None = None,
+    read: Callable[[Path], bytes] = trusted.read_bytes,
+) -> Catalog:
+    """Imports plugins and returns what they provide.
 
-    A plugin stays in memory for as long as the process lives, so one that is known to bring nothing that is
-    wanted is not imported. That is known of this project's own packages: others may bring anything.
+    A plugin stays in memory for as long as the process lives, so a plugin that provides no wanted backend is
+    not imported. That is only known of this project's own packages: others may provide anything.
 
     Args:
         paths: directories whose ``*.py`` files are plugins too (``backendPaths``).
-        wanted: names of backends; where one of them is not found, and where there is no such list, every
-            plugin there is gets imported.
+        wanted: names of backends. Every plugin is imported if one of them is not found, or if this is
+            ``None``.
+        points: the entry points of packages; ``None`` for those that are installed.
+        read: reads a drop-in.
     """
-    builder = _Builder()
-    points = sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value))
-    spared = [point for point in points if wanted is not None and _brings_another(point, wanted)]
+    builder = _Builder(read)
+    found = entry_points(group=GROUP) if points is None else points
+    points = sorted(found, key=lambda point: (point.name, point.value))
+    skipped = [point for point in points if wanted is not None and _provides_unwanted(point, wanted)]
     for point in points:
-        if point not in spared:
+        if point not in skipped:
             builder.add_distribution(point)
     for directory in paths:
         builder.add_directory(directory)
     if wanted is not None and not builder.installed.keys() >= set(wanted):
-        for point in spared:
+        for point in skipped:
             builder.add_distribution(point)
     return Catalog(builder.installed, tuple(builder.refused), tuple(builder.observers.values()))
 
 
-def _brings_another(point: EntryPoint, wanted: Collection[str]) -> bool:
-    """Whether this is a package of the project, for a backend that is not wanted."""
-    return point.name not in wanted and point.dist is not None and OFFICIAL.get(point.name) == point.dist.name
+def _provides_unwanted(point: EntryPoint, wanted: Collection[str]) -> bool:
+    """Whether this is a package of the project for a backend that is not wanted."""
+    return point.name not in wanted and OFFICIAL.get(point.name) == point.dist.name
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[Path], bytes]) -> None:
+        self._read = read
         self.installed: dict[str, Installed] = {}
         self.refused: list[Refusal] = []
         self.observers: dict[str, InstalledObserver] = {}
         self._plugins: list[object] = []
 
     def add_distribution(self, point: EntryPoint) -> None:
-        origin, version = (point.dist.name, point.dist.version) if point.dist else (point.name, "")
+        origin, version = point.dist.name, point.dist.version
         try:
             plugin = point.load()
         except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
@@ -216,7 +226,7 @@ class _Builder:
                 continue
             file = directory / name
             try:
-                text = trusted.read_bytes(file)
+                text = self._read(file)
             except trusted.Untrusted as error:
                 self.refused.append(Refusal(str(file), "", str(error), file.stem))
                 continue
@@ -239,15 +249,15 @@ class _Builder:
         self.refused.append(Refusal(origin, version, f"{place}{type(error).__name__}: {text}", backend))
 
     def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
-        # One of pluggy's registries for each plugin: what one does has no way to reach another's hooks.
+        # A separate registry of pluggy for each plugin, so that none can affect the hooks of another.
         registry = pluggy.PluginManager(GROUP)
         registry.add_hookspecs(Hooks)
         try:
-            unfit = "; ".join(_misfits(plugin, registry))
+            flaw = "; ".join(_hook_flaws(plugin, registry))
             if any(plugin is known for known in self._plugins):
-                unfit = "it is registered twice"
-            if unfit:
-                self.refused.append(Refusal(origin, version, unfit))
+                flaw = "it is registered twice"
+            if flaw:
+                self.refused.append(Refusal(origin, version, flaw))
                 return
             registry.register(plugin)
             callers = registry.get_hookcallers(plugin) or ()
@@ -287,7 +297,7 @@ class _Builder:
 
 
 def _line(error: BaseException, file: str) -> int:
-    """The line of a drop-in at which an exception left it; 0 if it never came through that file."""
+    """The line of a drop-in that raised an exception; 0 if no line of that file did."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno or 0
     frames = traceback.extract_tb(error.__traceback__)
@@ -295,18 +305,18 @@ def _line(error: BaseException, file: str) -> int:
 
 
 def _unread(what: str, error: OSError) -> str:
-    """Why a directory of ``backendPaths``, or a file in one, brings nothing."""
+    """Why a directory of ``backendPaths``, or a file in one, cannot be used."""
     if isinstance(error, FileNotFoundError):
         return f"the {what} does not exist"
     if isinstance(error, NotADirectoryError):
-        return "it is no directory"
+        return "it is not a directory"
     return f"it cannot be read: {error.strerror or error}"
 
 
-def _misfits(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
-    """Everything that keeps the hooks of a plugin from being called, each in one clause.
+def _hook_flaws(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
+    """Everything that prevents the hooks of a plugin from being called, each as one clause.
 
-    pluggy would find the first two as well, but its messages do not say how to fix them.
+    pluggy would detect the first two as well, but its messages do not explain how to fix them.
     """
     for name in dir(plugin):
         found = registry.parse_hookimpl_opts(plugin, name)
@@ -326,13 +336,13 @@ def _misfits(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
             continue
         if odd := [one for one in _demanded(function) if one not in _HOOKS[hook]]:
             known = ", ".join(_HOOKS[hook]) or "none"
-            yield f"{hook} wants the argument {', '.join(odd)}, which there is not (it may take: {known})"
+            yield f"{hook} has the unknown argument {', '.join(odd)} (valid arguments: {known})"
         if lost := [one for one in _HOOKS[hook] if one in _optional(function)]:
-            yield f"{hook} gives {', '.join(lost)} a default and so would never get it: leave that out"
+            yield f"{hook} has a default for {', '.join(lost)}, which is never passed then: remove it"
         if hook == BACKENDS or found.get("wrapper") or found.get("hookwrapper"):
             continue
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            yield f"{hook} must be a plain function (it may block: its thread is its own)"
+            yield f"{hook} must be a plain function (it may block: it runs on its own thread)"
 
 
 def _demanded(function: object) -> Iterator[str]:
@@ -350,7 +360,7 @@ def _optional(function: object) -> Iterator[str]:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles a drop-in each time: byte code beside it would hide an edit made within one second.
+    """Compiles a drop-in each time: cached byte code would hide an edit within the same second.
 
     The code is the text that was read when the file was checked, even if the file has changed since.
     """
@@ -365,10 +375,10 @@ class _Uncached(SourceFileLoader):
 
 
 def _import_file(file: Path, text: bytes) -> ModuleType:
-    """Imports a drop-in, which holds ``text``, under a name made from its path and content.
+    """Imports a drop-in with the content ``text``, under a name made from its path and content.
 
-    Two directories may so hold the same file name, a reload that finds the file unchanged gets the
-    same classes, and one that was edited is a new module.
+    So two directories may have files of the same name, a reload of an unchanged file gets the same classes,
+    and an edited file becomes a new module.
     """
     digest = hashlib.sha256(bytes(file.resolve()) + b"\0" + text).hexdigest()[:16]
     name = f"devhost_dropin_{file.stem}_{digest}"
@@ -378,7 +388,7 @@ def _import_file(file: Path, text: bytes) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look a class's module up here
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module here
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -388,7 +398,7 @@ def _import_file(file: Path, text: bytes) -> ModuleType:
 
 
 def flaws(backend: Any) -> Iterable[str]:
-    """Everything that keeps a class from being a backend, each in one clause; nothing if it is sound."""
+    """Everything that prevents a class from being a backend, each as one clause; nothing if it is valid."""
     if not (isinstance(backend, type) and issubclass(backend, Backend)):
         yield f"{backend!r} is not a subclass of devhost.backend.Backend"
         return
@@ -446,7 +456,7 @@ def _resource_flaws(backend: type[Backend]) -> Iterator[str]:
 
 
 def _takes(backend: type[Backend], method: str, *arguments: object) -> bool:
-    """Whether a method can be called with so many arguments, as far as can be known."""
+    """Whether a method can be called with this number of arguments; true if that cannot be determined."""
     bare = isinstance(inspect.getattr_static(backend, method), (staticmethod, classmethod))
     try:
         inspect.signature(getattr(backend, method)).bind(*([] if bare else [backend]), *arguments)
@@ -458,7 +468,7 @@ def _takes(backend: type[Backend], method: str, *arguments: object) -> bool:
 
 
 def _takes_devices(backend: type[Backend], method: str) -> bool:
-    """Whether a method is written for devices: it would load, and fail with the first pod."""
+    """Whether a method expects devices in place of a request: it would fail only when a pod needs it."""
     try:
         names = list(inspect.signature(getattr(backend, method)).parameters)
     except (TypeError, ValueError):  # one that is not written in Python
@@ -472,5 +482,5 @@ def _words_flaw(attribute: Attribute) -> str:
     if not isinstance(words, tuple) or not all(isinstance(word, str) and word for word in words):
         return "has words that are not a tuple of non-empty strings"
     if words and (attribute.type not in (str, list) or attribute.hex):
-        return "has words, which are for text and lists, and not for hex"
+        return "has words, which only strings and lists can have, and not with hex"
     return ""

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 _INFORMATION = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
-"""What the directory of a package's metadata ends in, and which file there has its name and version."""
+"""Suffixes of directories of package metadata, each with the file that has name and version."""
 
 _OBJECT = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+)\s*)?(\[.*\]\s*)?")
-"""``module:attribute``; what follows in brackets is obsolete and has no meaning."""
+"""``module:attribute``; text in brackets after it is obsolete and ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class EntryPoint:
     dist: Distribution
 
     def load(self) -> Any:
-        """The object that it names; imports its module.
+        """Imports the module and returns the object.
 
         Raises:
             ImportError: ``value`` names no object.
-            Exception: whatever the module raises.
+            Exception: any that the module raises.
         """
         named = _OBJECT.fullmatch(self.value)
         if named is None:
-            raise ImportError(f"{self.value!r} is no module:attribute")
+            raise ImportError(f"{self.value!r} is not module:attribute")
         attributes = (named["attribute"] or "").split(".")
         return reduce(getattr, filter(None, attributes), import_module(named["module"]))
 

@@ -1,9 +1,9 @@
-"""Verdicts on devices, with a reason and with hysteresis.
+"""Verdicts on the health of devices, with reasons and hysteresis.
 
-A device is as healthy as its worst verdict: of the backend's ``discover``, of its ``probe``, of an Allocate
-that found host paths missing, and of the resource's conditions. A failure shows at once. Recovery shows at
-once too, unless the device keeps flapping: from the third failure within :data:`WINDOW` on it must stay
-healthy for a while that doubles with each failure, so that pods do not land on a device that comes and goes.
+A device is healthy if all verdicts are: those of the backend's ``discover`` and ``probe``, that of an
+Allocate that found host paths missing, and those of the resource's conditions. A failure takes effect at
+once. So does recovery, unless the device is flapping: from the third failure within :data:`WINDOW` on, it
+must stay healthy for a time that doubles with each failure, so that pods do not get an unreliable device.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ WINDOW = 60.0
 """Seconds over which failures are counted."""
 
 PATIENCE = 2
-"""Failures within the window that recover at once."""
+"""Failures within the window after which recovery takes effect at once."""
 
 LONGEST_HOLD = 60.0
-"""Seconds; the longest a device must stay healthy before it counts as healthy again."""
+"""Longest time in seconds that a device must stay healthy before it counts as healthy again."""
 
 
 def is_health(verdict: object) -> bool:
-    """Whether something a backend returned is a verdict, down to the type of its reason."""
+    """Whether a value that a backend returned is a :class:`Health`, including the type of its reason."""
     return isinstance(verdict, Health) and isinstance(verdict.reason, str | None)
 
 
@@ -33,7 +33,7 @@ def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health
 
     Args:
         health: the verdict on the device itself.
-        uses: what the resource hands out, in the words of :attr:`Device.unusable_for`.
+        uses: what the resource provides, as keys of :attr:`Device.unusable_for`.
     """
     if not health.healthy or not device.unusable_for:
         return health
@@ -42,7 +42,7 @@ def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health
 
 
 def worst(*verdicts: Health) -> Health:
-    """One verdict out of several: healthy if all are, else with every reason."""
+    """Combines several verdicts: healthy if all are, else with all reasons."""
     reasons = dict.fromkeys(verdict.reason or NO_REASON for verdict in verdicts if not verdict.healthy)
     return sound_health(unhealthy("; ".join(reasons))) if reasons else HEALTHY
 
@@ -75,11 +75,11 @@ class Recovery:
         return self._settle(history, raw, now)
 
     def next_change(self, now: float, asked: float) -> float | None:
-        """Seconds until some verdict changes by the passing of time alone; ``None`` if none will.
+        """Seconds until some verdict changes only because time passes; ``None`` if none will.
 
         Args:
-            asked: when the verdicts of all offered devices were last asked for. A hold that was over by then
-                is one of a device that no resource offers.
+            asked: when the verdicts of all offered devices were last requested. A hold that had ended by then
+                belongs to a device that no resource offers.
         """
         ends = [
             history.healthy_since + history.hold
@@ -115,7 +115,7 @@ class Recovery:
 
 
 class HealthTracker:
-    """Health of the devices of one backend. Times are seconds of one monotonic clock.
+    """The health of the devices of one backend. Times are seconds of one monotonic clock.
 
     Only devices that were ever unhealthy take memory.
     """
@@ -125,10 +125,10 @@ class HealthTracker:
         self._probed: Mapping[str, Health] = {}
         self._missing_paths: dict[str, tuple[str, ...]] = {}
         self.stale = ""
-        """Why no earlier answer of the backend counts now; empty while it answers."""
+        """Why earlier answers of the backend no longer count; empty while it answers."""
 
     def apply_probe(self, verdicts: Mapping[str, Health]) -> bool:
-        """Takes the latest verdicts of ``probe``; devices not named are healthy. True if they changed."""
+        """Stores the latest verdicts of ``probe``; devices not named are healthy. True if they changed."""
         before = self._probed
         self._probed = {device: health for device, health in verdicts.items() if not health.healthy}
         return self._probed != before

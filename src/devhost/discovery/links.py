@@ -1,7 +1,7 @@
-"""How closely the devices of one backend are joined: asked after scans, cached, and ready for requests.
+"""How closely the devices of one backend are connected, cached after scans for later requests.
 
-``Backend.links`` is never called while a kubelet waits. A call that fails or hangs costs affinity and
-nothing else: it runs on its own thread, is logged once, and is retried with back-off.
+``Backend.links`` is never called while a kubelet waits. A call that fails or hangs only affects affinity: it
+runs on a separate thread, is logged once, and is retried with back-off.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 log = get(__name__)
 
 MOST = 64
-"""Devices between which links are asked for, 2016 pairs: with more of one kind no preference weighs them."""
+"""Devices of a backend whose links are read (2016 pairs); with more devices, preferences ignore links."""
 
 AT_ONCE = 128
-"""Pairs in one call, so that its deadline is for work of a known size."""
+"""Pairs per call, so that the deadline of a call applies to a known amount of work."""
 
 Pair = tuple[Device, Device]
 
 
 class LinkCache:
-    """Keeps :attr:`links` in step with the devices.
+    """Keeps :attr:`links` up to date with the devices.
 
     Args:
         backend: its name, for the log.
-        ask: the closeness of each of some pairs; raises BackendError.
-        clock: a fake one in tests.
+        ask: returns the closeness of each of these pairs; raises BackendError.
+        clock: the source of time.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class LinkCache:
         )
 
     def update(self, devices: Mapping[str, Device]) -> None:
-        """Takes the devices that exist now; those unchanged are the same objects."""
+        """Sets the devices that exist now; unchanged ones are the same objects."""
         if devices is not self._devices:
             self._devices = devices
             self._refreshes.wake()
 
     async def run(self) -> None:
-        """Asks whenever there are new pairs; never ends by itself."""
+        """Reads links whenever there are new pairs; never returns by itself."""
         await self._refreshes.run()
 
     async def refresh(self) -> None:
-        """Asks for the pairs that are not known.
+        """Reads the links of pairs that are not known.
 
         Raises:
-            BackendError: that failed; what was known stays.
+            BackendError: that failed; known links are kept.
         """
         devices = self._devices
         if len(devices) > MOST:

@@ -24,15 +24,15 @@ log = get(__name__)
 
 
 class BackendManager:
-    """Starts, stops and exchanges backends.
+    """Starts, stops and replaces backends.
 
     Args:
-        root: directory that stands for ``/`` where devices are looked for.
-        tasks: where the loops of the backends run.
+        root: the directory used as ``/``, below which devices are searched.
+        tasks: runs the loops of the backends.
         found: called when devices, their health or the condition of a backend changed; see
             :class:`Scanner`.
         changed: called when the condition of a backend's provisioning changed.
-        held: the claims that containers use, for backends.
+        held: returns the claims that containers use, for backends.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BackendManager:
         self._timing = timing
 
     def follow(self, settings: Settings, catalog: Catalog) -> None:
-        """Makes the backends those that the settings need."""
+        """Starts and stops backends so that those run that the settings need."""
         needed = _needed(settings, catalog)
         for name, hint in settings.not_installed().items():
             names = ", ".join(entry.name for entry in settings.skipped if entry.backend == name)
@@ -116,7 +116,7 @@ class BackendManager:
             provisioning.wake()
 
     def released(self) -> None:
-        """A container has released something: what waits for that goes on."""
+        """A container has released something: provisioning that waits for that continues."""
         for provisioning in self.provisioning.values():
             if provisioning.condition.state is State.WAITING:
                 provisioning.wake()
@@ -129,7 +129,7 @@ class BackendManager:
             provisioning.close()
 
     def _provision(self, name: str, scanner: Scanner) -> None:
-        """Keeps one object for good: a call that hangs delays later ones, whatever their options."""
+        """Uses one object per backend: a call that hangs also delays later ones with other options."""
         if name in self.provisioning:
             self.provisioning[name].follow(scanner)
         else:
@@ -152,10 +152,10 @@ class BackendManager:
 
 
 def _needed(settings: Settings, catalog: Catalog) -> tuple[str, ...]:
-    """The backends that resources name, and those that the file asks to change hardware.
+    """The backends that resources name, and those with options that configure hardware.
 
-    Virtual functions may be for other software on the node, and what devhost has made it removes also when
-    the last resource has gone. So a backend that provisions runs as soon as it has options.
+    Virtual functions may be for other software on the node, and devhost removes those that it created even
+    after the last resource was removed. So a backend that provisions runs as soon as it has options.
     """
     named = settings.backend_names()
     others = (name for name in settings.backends if name not in named)

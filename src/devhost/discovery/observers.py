@@ -1,8 +1,8 @@
-"""Observers in service: each has its own queue and thread, and none of them delays anything else.
+"""Runs observers: each has its own queue and thread, and none of them delays anything else.
 
-News wait in the observer's queue, newest last. An observer that raises loses the news of that call; one that
-raises again and again is paused, and so is one that hangs: it is never called twice at once. Where a queue
-grows past :data:`LIMIT`, its oldest news are dropped and counted.
+News wait in the observer's queue, newest last. If an observer raises, the news of that call are lost. An
+observer that raises repeatedly or hangs is paused; it never has two calls at a time. If a queue grows beyond
+:data:`LIMIT`, its oldest news are dropped and counted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .worker import WorkerThread
 log = get(__name__)
 
 MOST = 1000
-"""News in one call at most, so that the deadline means the same for every node."""
+"""The most news in one call, so that the deadline applies to a similar amount of work on every node."""
 
 LIMIT = 20_000
-"""News that wait for one observer at most, but for the newest batch, which is kept whole."""
+"""The most news that wait for one observer; the newest batch is always kept whole."""
 
 PATIENCE = 5
 """Failures in a row after which an observer is paused."""
@@ -62,13 +62,13 @@ class Condition:
 class Batch:
     """News of one kind that became known together.
 
-    They are made when the first observer is called with them, on its thread: a thousand devices that
-    appear at once must not cost the event loop a thousand objects.
+    They are created when the first observer is called with them, on its thread, so that the event loop does
+    not have to create a thousand objects when a thousand devices appear at once.
 
     Args:
-        kind: of which kind they are.
-        count: how many.
-        make: makes them, in order.
+        kind: their class.
+        count: their number.
+        make: creates them, in order.
     """
 
     def __init__(self, kind: type[News], count: int, make: Callable[[], Sequence[News]]) -> None:
@@ -78,7 +78,7 @@ class Batch:
         self._made: Sequence[News] | None = None
 
     def news(self) -> Sequence[News]:
-        """The news; two threads that ask at once may both make them, which are equal."""
+        """The news. Two threads that call this at the same time may both create them, with equal results."""
         if self._made is None:
             self._made = tuple(self._make())
         return self._made
@@ -86,7 +86,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A batch in a queue, of which ``delivered`` news have been delivered."""
+    """A batch in a queue, with the number of its news that were delivered."""
 
     batch: Batch
     delivered: int = 0
@@ -97,10 +97,10 @@ class _Waiting:
 
 
 class Observer:
-    """One observer in service.
+    """One running observer.
 
     Args:
-        plugin: what to call.
+        plugin: the observer.
         changed: called when its condition changed.
     """
 
@@ -138,7 +138,7 @@ class Observer:
 
     @property
     def hung(self) -> bool:
-        """Whether a call has passed its deadline and not returned since."""
+        """Whether a call has passed its deadline and has not returned."""
         return self._worker.abandoned > 0
 
     def publish(self, batch: Batch) -> None:
@@ -154,11 +154,11 @@ class Observer:
         self._news.set()
 
     async def settled(self) -> None:
-        """Waits until all news are delivered, or the observer is paused."""
+        """Waits until all news are delivered or the observer is paused."""
         await self._settled.wait()
 
     async def run(self) -> None:
-        """Delivers news; never ends by itself."""
+        """Delivers news; never returns by itself."""
         while True:
             if self.condition.state is State.PAUSED:
                 await asyncio.sleep(self._backoff.delay())
@@ -176,7 +176,7 @@ class Observer:
             await self._call()
 
     def close(self) -> None:
-        """Drops what was not delivered and lets the thread end; does not wait for it."""
+        """Drops news that were not delivered and ends the thread; does not wait for it."""
         self._queue.clear()
         self._waiting = 0
         self._settled.set()
@@ -271,9 +271,9 @@ class Observers:
     """All observers of this process.
 
     Args:
-        tasks: where each of them runs.
+        tasks: runs each of them.
         changed: called when the condition of one changed.
-        queue: news that wait for one of them at most.
+        queue: the most news that wait for one of them.
     """
 
     def __init__(
@@ -305,12 +305,12 @@ class Observers:
             observer.publish(batch)
 
     def follow(self, catalog: Catalog, present: Callable[[], Iterable[Batch]]) -> None:
-        """Makes the observers those of the catalog.
+        """Starts and stops observers so that those of the catalog run.
 
-        One that stays is not disturbed; one that does not is no longer called, whatever waits for it.
+        One that runs already is not affected. One that is stopped gets none of its waiting news.
 
         Args:
-            present: news of what exists already, for new observers.
+            present: returns news of what exists already, for new observers.
         """
         wanted = {plugin.name: plugin for plugin in catalog.observers}
         for name, observer in list(self._running.items()):
@@ -321,19 +321,19 @@ class Observers:
         for plugin in new:
             self._add(plugin, known)
         for refusal in sorted(set(catalog.refused) - self._refused, key=lambda refusal: refusal.origin):
-            # A missing backend becomes an error of the configuration; a missing observer would go unnoticed.
+            # A missing backend is a configuration error; a missing observer would not be noticed otherwise.
             log.warning("plugin refused", origin=refusal.origin, reason=refusal.reason)
         self._refused = frozenset(catalog.refused)
 
     async def flush(self, within: float) -> None:
-        """Waits until all news are delivered, at most so many seconds, and not for one that is paused."""
+        """Waits until all news are delivered, for at most this many seconds; ignores paused observers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 for observer in list(self._running.values()):
                     await observer.settled()
 
     def close(self) -> None:
-        """Lets their threads end; does not wait for them."""
+        """Ends their threads; does not wait for them."""
         for observer in self._running.values():
             observer.close()
 
@@ -355,5 +355,5 @@ class Observers:
 
 
 def _same(one: InstalledObserver, other: InstalledObserver) -> bool:
-    """Whether two are the same plugin: a reload makes new objects also of those that did not change."""
+    """Whether two are the same plugin: a reload also creates new objects for plugins that did not change."""
     return one.plugin is other.plugin and one.hooks == other.hooks

@@ -1,9 +1,9 @@
-"""One backend's probes: when to ask, and for which devices an answer counts.
+"""The probes of one backend: when to run them, and for which devices the result counts.
 
-A probe is expensive (it may start a process, or wait for firmware), so it runs beside the scans and never
-before them, seldom, and only while there are devices. Its verdicts hold until the next answer. A verdict
-does not count for a device that was away while the probe ran, or that ``discover`` reports differently by
-then: that device is probed again soon.
+A probe is expensive (it may start a process, or wait for firmware). So it runs concurrently with the scans,
+seldom, and only while there are devices. Its verdicts are valid until the next result. A verdict does not
+count for a device that was absent while the probe ran, or that ``discover`` reports differently by then: that
+device is probed again soon.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from .runner import BackendRunner
 from .timing import Timing
 
 REST = 4.0
-"""How many times its own duration follows a probe as a pause: probes take a fifth of the time at most."""
+"""The pause after a probe, as a multiple of its duration: probes take at most a fifth of the time."""
 
 LONGEST_REST = 60.0
-"""Seconds; the longest such pause."""
+"""The longest such pause in seconds."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class FailureStreak:
-    """Calls of one kind that fail one after another; ``reason`` is the last one's, empty if there are none.
+    """Consecutive failures of one kind of call; ``reason`` is that of the last one, empty if there are none.
 
-    ``since`` is when the first of them was made, in monotonic seconds.
+    ``since`` is when the first of these calls began, in monotonic seconds.
     """
 
     reason: str = ""
     since: float = 0.0
 
     def add(self, reason: str, began: float) -> None:
-        """One more call failed; it was made at ``began``."""
+        """Another call failed, which began at ``began``."""
         if not self.reason:
             self.since = began
         self.reason = reason
 
     def end(self) -> None:
-        """A call succeeded, or there is nothing left to ask."""
+        """A call succeeded, or no further call is needed."""
         self.reason = ""
 
 
@@ -55,10 +55,10 @@ class Probing:
     """Probes the devices of one backend.
 
     Args:
-        runner: the backend in service.
+        runner: the running backend.
         probed: called after each probe, with the error if it failed.
-        predecessor: the probes of the same devices until now; their verdicts hold until there is an answer.
-        clock: a fake one in tests.
+        predecessor: the earlier probes of the same devices; their verdicts are valid until the first result.
+        clock: the source of time.
     """
 
     def __init__(
@@ -75,13 +75,15 @@ class Probing:
         self._clock = clock
         self.failing: FailureStreak = replace(predecessor.failing) if predecessor else FailureStreak()
         self.unhealthy: Mapping[str, Health] = predecessor.unhealthy if predecessor else {}
-        """The verdicts that hold now, of the devices that are not healthy."""
+        """The current verdicts on the devices that are not healthy."""
         self.tried: bool = predecessor.tried if predecessor else False
         """Whether a probe has ended, successfully or not."""
         self._answered: bool = predecessor._answered if predecessor else False
         self._devices: Mapping[str, Device] = {}
-        self._asked: Mapping[str, Device] = {}  # of the probe that runs, those that never were away since
-        self._judged: Mapping[str, Device] = {}  # as they were when a verdict was given, the same
+        self._asked: Mapping[
+            str, Device
+        ] = {}  # the devices of the running probe that were never absent since
+        self._judged: Mapping[str, Device] = {}  # the devices with a verdict, as they were probed
         self._probes = Reconciler(
             self._probe,
             backoff=Backoff(timing.between_probes, 30.0),
@@ -96,7 +98,7 @@ class Probing:
         self._probes.wake()
 
     def update(self, devices: Mapping[str, Device]) -> None:
-        """Takes what a scan found. Devices without a verdict are probed soon."""
+        """Sets the devices that a scan found. Devices without a verdict are probed soon."""
         self._devices = devices
         self._asked = _among(self._asked, devices)
         self._judged = _among(self._judged, devices)
@@ -107,7 +109,7 @@ class Probing:
             self.request()
 
     async def run(self) -> None:
-        """Probes when asked, and at the slow resync while there are devices; never ends by itself."""
+        """Probes on request, and at the resync while there are devices; never returns by itself."""
         await self._probes.run()
 
     async def _probe(self) -> float | None:
@@ -118,7 +120,7 @@ class Probing:
         return self._resync
 
     async def once(self) -> bool:
-        """Probes the devices there are now; false if that failed, which :attr:`failing` then describes."""
+        """Probes the current devices; false if that failed, with the reason in :attr:`failing`."""
         asked = self._asked = self._devices
         if not asked:
             return True
@@ -129,7 +131,7 @@ class Probing:
         except BackendError as error:
             failure = error
             if self._devices:
-                # A backend that has never answered has no last answer that could still hold.
+                # A backend that has never answered has no earlier result that could still be valid.
                 self.failing.add(error.message, began if self._answered else -math.inf)
         else:
             self.failing.end()
@@ -142,13 +144,13 @@ class Probing:
         return failure is None
 
     def _judge(self, verdicts: Mapping[str, Health]) -> None:
-        """Applies the verdicts to the devices they were given for; a device that is not named is healthy."""
+        """Applies the verdicts to the devices that were probed; a device that is not named is healthy."""
         self._judged = {
             name: asked for name, asked in self._asked.items() if _alike(asked, self._devices[name])
         }
         self._asked = {}
         failed = {name for name in self._judged if not verdicts.get(name, HEALTHY).healthy}
-        # A device that was unplugged for a moment between two scans fails its probe like a dead one.
+        # A device that was unplugged briefly between two scans fails its probe, too.
         doubtful = failed - self.unhealthy.keys()
         kept = {name: verdict for name, verdict in self.unhealthy.items() if name not in self._judged}
         self.unhealthy = kept | {name: verdicts[name] for name in failed}
@@ -156,7 +158,7 @@ class Probing:
             self.request()
 
     def _lacks_verdict(self) -> bool:
-        """Whether some device was never probed, or has changed since it was found unhealthy."""
+        """Whether a device was never probed, or has changed since it was found unhealthy."""
         for name, device in self._devices.items():
             known = self._asked.get(name) or self._judged.get(name)
             if known is None or (name in self.unhealthy and known.health != device.health):
@@ -165,14 +167,14 @@ class Probing:
 
 
 def _among(known: Mapping[str, T], devices: Mapping[str, Device]) -> Mapping[str, T]:
-    """Those of ``known`` that are still there; the same mapping if all are."""
+    """The items of ``known`` whose devices still exist; the same mapping if all do."""
     if known.keys() <= devices.keys():
         return known
     return {name: device for name, device in known.items() if name in devices}
 
 
 def _alike(a: Device, b: Device) -> bool:
-    """Whether a verdict on one holds for the other. Attributes do not count: some change all the time."""
+    """Whether a verdict on one applies to the other. Attributes are ignored: some change all the time."""
     return a is b or (a.health, a.claims, a.part_of, a.pcie_path) == (
         b.health,
         b.claims,

@@ -1,11 +1,11 @@
-"""Bringing one backend's hardware to what the configuration says: when to ask, and what came of it.
+"""Provisions the hardware of one backend as the configuration requires, and keeps the state of that.
 
-A backend that has ``provision`` is called at the start, after its options have changed, when devices appear,
-when a container has returned something the backend may wait for, and at a slow interval; with back-off until
-it succeeds. It runs beside the scans, on a thread that outlives the backend object: two of the calls that
-write to hardware never run at once, not even when the first one hangs.
+``provision`` of a backend is called at the start, after its options have changed, when devices appear, when a
+container has released something that the backend may wait for, and at a long interval; with back-off until it
+succeeds. It runs concurrently with the scans, on a thread that outlives the backend object: two calls that
+write to hardware never run at the same time, not even if the first one hangs.
 
-Provisioning that fails does not degrade the backend, and makes no device unhealthy.
+A failure of provisioning does not degrade the backend, and makes no device unhealthy.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from .worker import WorkerThread
 log = get(__name__)
 
 AFTER_EVENT = 0.2
-"""Seconds between an event and the call it leads to: events come in bursts, the call's own among them."""
+"""Seconds from an event to the call that it causes: events come in bursts, and calls cause events."""
 
 POLL = 0.1
-"""Seconds between checks whether the backend has started, or a call that hung has returned."""
+"""Seconds between checks whether the backend has started, or a hanging call has returned."""
 
 
 class State(StrEnum):
     """The state of provisioning."""
 
     WAITING = "waiting"
-    """It waits for something that it cannot bring about."""
+    """It waits for something that it cannot do itself."""
     OK = "ok"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is known about it; ``reason`` is empty while it is ok, ``since`` is wall-clock seconds."""
+    """The current state; ``reason`` is empty while it is ok, ``since`` is in wall-clock seconds."""
 
     state: State
     reason: str
@@ -56,9 +56,9 @@ class Provisioning:
     """Calls one backend's ``provision``.
 
     Args:
-        scanner: of the backend in service; :meth:`follow` exchanges it.
+        scanner: of the running backend; :meth:`follow` replaces it.
         changed: called with the backend's name when the condition changed.
-        clock: a fake one in tests.
+        clock: the source of time.
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class Provisioning:
         return self._worker.abandoned > 0
 
     def follow(self, scanner: Scanner) -> None:
-        """Goes on with another backend object, which has other options."""
+        """Continues with another backend object, which has other options."""
         self._scanner = scanner
         self._calls.restart()
 
     def wake(self) -> None:
-        """Asks for a call soon: hardware has appeared, or there is a reason to doubt."""
+        """Requests a call soon: hardware has appeared, or its state is in doubt."""
         self._calls.wake()
 
     def close(self) -> None:
-        """Lets the thread end; does not wait for it."""
+        """Ends the thread; does not wait for it."""
         self._worker.close()
 
     async def run(self) -> None:
-        """Calls now, when woken, and at intervals; never ends by itself."""
+        """Provisions now, when woken, and at intervals; never returns by itself."""
         await self._calls.run()
 
     async def _pass(self) -> float:
@@ -108,9 +108,9 @@ class Provisioning:
         before = self.condition.reason
         failure = await self._call(self._scanner)
         if self.condition.reason != before:
-            self._calls.succeeded()  # it is a step further
+            self._calls.succeeded()  # it has made progress
         if failure is not None:
-            # An event cannot change what the kernel refused, but it can bring what the backend waits for.
+            # What the kernel refused stays refused after an event; what the backend waits for may have come.
             raise Retry(wakeable=isinstance(failure, NotYet))
         return self._timing.provision_resync
 
@@ -122,13 +122,13 @@ class Provisioning:
             self._show(State.WAITING, error.message)
             return error
         except BackendTimeout as error:
-            self._show(State.FAILED, f"it goes on for more than {self._timing.provision:g} s")
+            self._show(State.FAILED, f"it takes longer than {self._timing.provision:g} s")
             return error
         except BackendError as error:
             self._show(State.FAILED, error.message)
             return error
         finally:
-            scanner.request_scan()  # what is to change may have to leave the list first
+            scanner.request_scan()  # a device that is to change may have to leave the list first
         self._show(State.OK, "")
         return None
 
@@ -142,7 +142,7 @@ class Provisioning:
                 log.error("provisioning failed", backend=self.name, reason=reason)
         elif state is State.WAITING:
             log.info("provisioning waits", backend=self.name, reason=reason)
-        elif self._has_complained:  # else there was mostly nothing to do
+        elif self._has_complained:  # otherwise there was usually nothing to do
             log.info("provisioned", backend=self.name)
         if state is not State.FAILED:
             self._failure.over()

@@ -1,14 +1,16 @@
-"""The loop behind everything that devhost keeps in step: wake, wait, run a pass, retry with back-off.
+"""The loop behind everything that devhost keeps up to date: wake, wait, run a pass, retry with back-off.
 
-A *pass* looks at what is and brings it to what should be. It does not care why it runs, so a wake carries no
-data, and many wakes lead to one pass. What a pass does decides when the next one runs:
+A *pass* compares the actual state with the desired state and changes what differs. It does not depend on the
+reason for the pass, so a wake carries no data, and many wakes cause one pass. The result of a pass decides
+when the next one runs:
 
-* it returns seconds: after so long, or when woken before;
+* it returns seconds: after this time, or when woken before;
 * it returns ``None``: when woken;
 * it raises a :class:`~devhost.backend.errors.DevhostError`: after a back-off with jitter, which starts again
   from its shortest delay once a pass has succeeded. Each failure is logged once, and so is its end.
 
-Every other exception is a bug: it leaves :meth:`Reconciler.run`, and the pass is owed when that runs again.
+Every other exception is a bug: :meth:`Reconciler.run` raises it, and runs the pass again when it is called
+again.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Where time comes from: the part of an event loop that knows it."""
+    """The source of time: the methods of an event loop that deal with it."""
 
     def time(self) -> float:
         """Monotonic seconds."""
@@ -45,9 +47,9 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The clock of the event loop that is running when it is asked.
+    """The clock of the event loop that is running when a method is called.
 
-    A wake may come while none is running: then it is ``time.monotonic``, which is what event loops go by.
+    Without a running loop it is ``time.monotonic``, the clock of event loops.
     """
 
     def time(self) -> float:
@@ -63,15 +65,15 @@ class LoopClock:
 
 
 LOOP_CLOCK = LoopClock()
-"""The default: it keeps nothing, so that one value serves every event loop."""
+"""The default clock. It has no state, so one instance serves all event loops."""
 
 
 class Retry(DevhostError):
     """A pass failed and is run again with back-off.
 
     Args:
-        reason: for the log; empty where the pass has reported the failure itself.
-        wakeable: whether a wake ends the back-off; ``None`` for what the reconciler does by default.
+        reason: for the log; empty if the pass has reported the failure itself.
+        wakeable: whether a wake ends the back-off; ``None`` for the reconciler's default.
     """
 
     def __init__(self, reason: str = "", *, wakeable: bool | None = None) -> None:
@@ -83,10 +85,10 @@ class FailureLog:
     """Logs one kind of failure once for each reason, and its end once.
 
     Args:
-        failed: the message when it fails; the field ``reason`` says why.
+        failed: the message for a failure, which also has the field ``reason``.
         recovered: the message when it works again.
-        level: of the first message; the second is always an ``info``.
-        incident: which reasons have been logged; that of a predecessor, whose failures are not repeated.
+        level: of the first message; the second always has the level ``info``.
+        incident: the reasons that were logged; pass that of a predecessor so that they are not repeated.
         fields: further fields of both messages.
     """
 
@@ -108,7 +110,7 @@ class FailureLog:
         self._fields = fields
 
     def failed(self, reason: str) -> bool:
-        """It failed, for this reason; true if that has been logged."""
+        """Reports a failure with this reason; true if it was logged."""
         if not self.incident.news(reason):
             return False
         write = self._log.error if self._level == "error" else self._log.warning
@@ -116,25 +118,25 @@ class FailureLog:
         return True
 
     def succeeded(self) -> None:
-        """It works."""
+        """Reports that it works."""
         if self.incident.over():
             self._log.info(self._recovered, **self._fields)
 
 
 class Reconciler:
-    """Runs passes, one at a time: when woken, when the last pass said so, and after a failure.
+    """Runs passes, one at a time: when woken, when the last pass requested it, and after a failure.
 
     Args:
-        reconcile: one pass; see the module for what its result means.
-        backoff: delays after failures; it holds the source of their jitter.
-        failures: how failures are logged; without it the pass logs them itself.
+        reconcile: runs one pass; the module describes the meaning of its result.
+        backoff: delays after failures.
+        failures: logs failures; ``None`` if the pass logs them itself.
         first: seconds from the start of :meth:`run` to the first pass; ``None`` to wait for a wake.
-        settle: seconds from a wake to the pass it leads to: events come in bursts.
+        settle: seconds from a wake to the pass that it causes: events come in bursts.
         gap: least seconds from the beginning of one pass to the beginning of the next.
-        pacer: the pause after a pass, in proportion to how long it took.
-        wakeable: whether a wake ends a back-off. It should not where failing is expensive: a driver in
-            trouble is not helped by more calls.
-        clock: a fake one in tests.
+        pacer: the pause after a pass, in proportion to its duration.
+        wakeable: whether a wake ends a back-off. It should not if failing is expensive: more calls do not
+            help a failing driver.
+        clock: the source of time.
     """
 
     def __init__(
@@ -162,22 +164,22 @@ class Reconciler:
         self._wakeable = wakeable
         self._clock = clock
         self._woken_for = math.inf
-        """When the pass is due that wakes have asked for."""
+        """When the pass is due that wakes have requested."""
         self._timed_for = math.inf
-        """When the pass is due that the last one, or its failure, has asked for."""
+        """When the pass is due that the last one, or its failure, has requested."""
         self._free_at = -math.inf
-        """Before this no pass runs, even if one is due."""
+        """No pass runs before this time, even if one is due."""
         self._holding = False
-        """Whether wakes have to wait for the end of the back-off."""
+        """Whether wakes must wait for the end of the back-off."""
         self._restarted = False
         self._stopped = False
         self._changed = asyncio.Event()
 
     def wake(self, within: float | None = None) -> None:
-        """Asks for a pass. Of several wakes before it, the one that wants it first counts.
+        """Requests a pass. If there are several requests, the earliest time counts.
 
         Args:
-            within: seconds until it is wanted; ``settle`` if not given.
+            within: seconds until the pass; ``settle`` if not given.
         """
         due = self._clock.time() + (self._settle if within is None else within)
         if due < self._woken_for:
@@ -185,7 +187,7 @@ class Reconciler:
             self._changed.set()
 
     def restart(self) -> None:
-        """Asks for a pass at once, also during a back-off: what failed is no longer what would be tried."""
+        """Requests a pass at once, even during a back-off: the next pass will not repeat what failed."""
         self._restarted = True
         self._holding = False
         self._backoff.reset()
@@ -193,12 +195,12 @@ class Reconciler:
         self._changed.set()
 
     def stop(self) -> None:
-        """Has :meth:`run` return, after the pass that is running now."""
+        """Makes :meth:`run` return, after the current pass if there is one."""
         self._stopped = True
         self._changed.set()
 
     def succeeded(self) -> None:
-        """What failed works again. A pass that goes on for long calls this before it returns."""
+        """Reports that what failed works again. A long pass may call this before it returns."""
         self.reason = None
         self._backoff.reset()
         if self._failures:
@@ -208,7 +210,7 @@ class Reconciler:
         """Runs passes until :meth:`stop`.
 
         Raises:
-            Exception: whatever a pass raises that is no :class:`DevhostError`.
+            Exception: any exception of a pass that is not a :class:`DevhostError`.
         """
         self._timed_for = math.inf if self._first is None else self._clock.time() + self._first
         self._holding = False
@@ -228,7 +230,7 @@ class Reconciler:
             self._free_at = max(began + self._gap, ended + (self._pacer.pause(ended) if self._pacer else 0.0))
 
     async def _pass(self) -> float:
-        """Runs a pass; gives the time of the next."""
+        """Runs a pass; returns the time of the next."""
         self._holding = False
         try:
             again = await self._reconcile()
@@ -247,7 +249,7 @@ class Reconciler:
 
     async def _due(self) -> bool:
         """Waits until a pass is due; false once it is stopped."""
-        await asyncio.sleep(0)  # passes that follow each other leave the loop to others
+        await asyncio.sleep(0)  # let other tasks run between consecutive passes
         while not self._stopped:
             wanted = self._timed_for if self._holding else min(self._timed_for, self._woken_for)
             due = max(wanted, self._free_at)

@@ -1,6 +1,6 @@
-"""A backend in service: the object, its context, and the threads its calls run on.
+"""A running backend: the object, its context, and the threads on which it is called.
 
-Whatever a backend raises leaves here as a :class:`BackendError` with the backend's name in it.
+Every exception of a backend becomes a :class:`BackendError` with the backend's name.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WATCH_DEADLINE = 60.0
-"""Seconds one ``run_blocking`` call of ``watch()`` may take: a source should return now and then."""
+"""Seconds that one ``run_blocking`` call of ``watch()`` may take."""
 
 HeldClaims = Callable[[], frozenset[str] | None]
-"""Tells what containers use, see :meth:`devhost.backend.Context.held`; from any thread."""
+"""Returns what containers use, see :meth:`devhost.backend.Context.held`; called from any thread."""
 
 
 def own_request(backend: Backend, request: AllocateRequest, former: Sequence[object] = ()) -> AllocateRequest:
-    """A request with options that are of the backend's own class.
+    """The request with options of the backend's class.
 
     Args:
-        backend: the object that is to be called with it.
-        request: the request as its resource makes it.
-        former: earlier options of the resource. When a drop-in was edited, the object that still serves is
-            the previous one: it takes the first options that are of its own class.
+        backend: the object that is called with it.
+        request: the request of the resource.
+        former: earlier options of the resource. After a drop-in was edited, the previous object still serves:
+            it gets the first options that are of its class.
 
     Raises:
         BackendError: none of them is.
@@ -56,7 +56,7 @@ def own_request(backend: Backend, request: AllocateRequest, former: Sequence[obj
 
 
 class ServiceContext:
-    """The context a running backend gets (see :class:`devhost.backend.Context`)."""
+    """The context of a running backend (see :class:`devhost.backend.Context`)."""
 
     def __init__(
         self,
@@ -74,30 +74,30 @@ class ServiceContext:
         self._worker = WorkerThread(f"{name}-watch", f"backend {name}", "when waiting for events")
 
     def held(self) -> frozenset[str] | None:
-        """What containers use now; ``None`` while that is not known."""
+        """What containers use now; ``None`` while that is unknown."""
         return self._held() if self._held else None
 
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a blocking call of ``watch()`` off the loop, with a deadline."""
+        """Runs a blocking call of ``watch()`` on a thread, with a deadline."""
         return await self._worker.call(WATCH_DEADLINE, call, *args, **kwargs)
 
     def close(self) -> None:
-        """Lets the watching thread end."""
+        """Ends the thread for blocking calls."""
         self._worker.close()
 
 
 class BackendRunner:
-    """One backend in service.
+    """One running backend.
 
-    The backend object is made with the first :meth:`discover`, on the same thread and under the same
-    deadline: a constructor may load a vendor's library and hang as well as any call.
+    The first :meth:`discover` creates the backend object, on the same thread and with the same deadline: a
+    constructor may load a vendor's library and hang like any other call.
 
     Args:
-        wanted: names of the attributes that something looks at.
-        held: what containers use, see :meth:`devhost.backend.Context.held`.
-        entries: what the resources say to the backend.
+        wanted: names of the attributes that the configuration uses.
+        held: returns what containers use, see :meth:`devhost.backend.Context.held`.
+        entries: the backend's ``ResourceOptions`` of all resources.
         predecessor: a runner whose backend object serves pods until this one has discovered devices: its
-            devices are listed until then, and only it knows what it takes to use them.
+            devices are listed until then, and only that object knows how to use them.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class BackendRunner:
         self._linking = WorkerThread(f"{kind.name}-links", who, "when asked for links or labels")
         self._workers = (self._discovering, self._probing, self._serving, self._linking)
         self.link_cache = LinkCache(kind.name, self._closeness) if overrides(kind, "links") else None
-        """How its devices are joined; ``None`` for a backend that has no ``links``."""
+        """How its devices are connected; ``None`` for a backend without ``links``."""
         self.missing_drivers: tuple[MissingDriver, ...] = ()
-        """Hardware without its driver, as of the last discovery that succeeded."""
+        """Hardware without its driver, from the last successful discovery."""
         self._made: Backend | None = None
         self._before: Backend | None = (predecessor._before or predecessor._made) if predecessor else None
 
@@ -134,18 +134,18 @@ class BackendRunner:
 
     @property
     def backend(self) -> Backend:
-        """The backend object; there is one once a :meth:`discover` has succeeded."""
+        """The backend object, which exists once a :meth:`discover` has succeeded."""
         if self._made is None:
             raise BackendError(f"backend {self.name} has not started")
         return self._made
 
     @property
     def started(self) -> bool:
-        """Whether there is a backend object already."""
+        """Whether there is a backend object."""
         return self._made is not None
 
     def prepares(self, options: object = None) -> bool:
-        """Whether the backend prepares devices of a resource for each container start.
+        """Whether the backend prepares the devices of a resource for each container start.
 
         Args:
             options: the value of the backend's ``ResourceOptions`` for that resource.
@@ -154,17 +154,17 @@ class BackendRunner:
 
     @property
     def probes(self) -> bool:
-        """Whether the backend judges health by more than ``discover``."""
+        """Whether the backend checks health with ``probe``, too."""
         return overrides(self.kind, "probe")
 
     @property
     def links(self) -> Mapping[frozenset[str], int]:
-        """How closely devices are joined, by their ids, as far as that is known; never asks."""
+        """How closely devices are connected, by their ids; only what is cached."""
         return self.link_cache.links if self.link_cache else {}
 
     @property
     def provisions(self) -> bool:
-        """Whether the backend brings hardware to what its options say."""
+        """Whether the backend configures hardware."""
         return overrides(self.kind, "provision")
 
     @property
@@ -179,21 +179,21 @@ class BackendRunner:
 
     @property
     def takes_shares(self) -> bool:
-        """Whether the backend receives how much of each device a container asks for."""
+        """Whether the backend receives how much of each device a container requests."""
         return self.kind.takes_shares
 
     @property
     def hung(self) -> int:
-        """Threads left behind in calls that never returned."""
+        """The number of abandoned threads, in calls that have not returned."""
         return sum(worker.abandoned for worker in self._workers)
 
     @property
     def hung_threads(self) -> frozenset[str]:
-        """Names of the threads that were left behind."""
+        """The names of the abandoned threads."""
         return frozenset(worker.name for worker in self._workers if worker.abandoned)
 
     async def discover(self, events: Sequence[Event]) -> list[Device]:
-        """Passes events to the backend and asks which devices exist now.
+        """Passes events to the backend; returns the devices that exist now.
 
         Raises:
             BackendError: it failed, or hung past its deadline.
@@ -201,7 +201,7 @@ class BackendRunner:
         return await self._guarded(self._discovering, self.kind.discover_deadline, self._discover, events)
 
     async def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """Health by device id; empty from a backend that has no ``probe``.
+        """Health by device id; empty for a backend without ``probe``.
 
         Raises:
             BackendError: it failed, or hung past its deadline.
@@ -212,11 +212,11 @@ class BackendRunner:
         return await self._guarded(self._probing, self.kind.discover_deadline, self._probe, backend, devices)
 
     async def prepare(self, deadline: float, request: AllocateRequest, former: Sequence[object] = ()) -> None:
-        """Prepares devices for a container start; nothing for a backend that has no ``prepare``.
+        """Prepares devices for a container start; does nothing for a backend without ``prepare``.
 
         Args:
             deadline: seconds that it may take.
-            request: what the container was given.
+            request: the devices that were allocated to the container.
             former: see :func:`own_request`.
 
         Raises:
@@ -231,7 +231,7 @@ class BackendRunner:
         """What a container needs to use these devices. Call it through :meth:`serve`.
 
         Args:
-            request: what the container asks for.
+            request: what the container requests.
             former: see :func:`own_request`.
         """
         backend = self.serving
@@ -244,55 +244,57 @@ class BackendRunner:
 
         Args:
             device: one of the request's.
-            request: what the container asks for.
+            request: what the container requests.
             former: see :func:`own_request`.
         """
         backend = self.serving
         return backend.device_info(device, own_request(backend, request, former))
 
     async def _closeness(self, pairs: Sequence[Pair]) -> Sequence[int]:
-        """How closely each of some pairs of devices is joined.
+        """How closely the devices of each pair are connected.
 
         Raises:
-            BackendError: the backend failed, hung past its deadline, or answered something else than numbers.
+            BackendError: the backend failed, hung past its deadline, or did not return numbers.
         """
         backend = self.backend
 
         def ask() -> list[int]:
             found = [backend.links(a, b) for a, b in pairs]
             if not all(isinstance(closeness, int) for closeness in found):
-                raise BackendError(f"backend {self.name} answered links() with something else than int")
+                raise BackendError(f"links() of backend {self.name} did not return an int")
             return found
 
         return await self._guarded(self._linking, self.kind.discover_deadline, ask)
 
     async def label(self, devices: Sequence[Device], offered: Offered) -> Mapping[object, object]:
-        """What the backend gives as labels for the node; none from a backend that has no ``labels``.
+        """The backend's labels for the node; none for a backend without ``labels``.
 
         Args:
             devices: all that exist.
 
         Raises:
-            BackendError: it failed, hung past its deadline, or answered something else than a mapping.
+            BackendError: it failed, hung past its deadline, or did not return a mapping.
         """
         backend = self.backend
 
         def ask() -> Mapping[object, object]:
             found: object = backend.labels(devices, offered)
             if not isinstance(found, Mapping):
-                raise BackendError(f"backend {self.name} answered labels() with {type(found).__name__}")
+                raise BackendError(
+                    f"labels() of backend {self.name} returned {type(found).__name__}, not a mapping"
+                )
             return dict(found)
 
         return await self._guarded(self._linking, self.kind.discover_deadline, ask) if self.labels else {}
 
     async def provision(self, worker: WorkerThread, deadline: float) -> None:
-        """Brings the hardware to what the options say; nothing for a backend that has no ``provision``.
+        """Configures the hardware as the options require; does nothing for a backend without ``provision``.
 
         Args:
-            worker: where to run it; it outlives this runner.
+            worker: runs it; it outlives this runner.
 
         Raises:
-            NotYet: it waits for something; also for the backend itself to start.
+            NotYet: it has to wait for something, or the backend has not started.
             BackendError: it failed, or hung past the deadline.
         """
         if not self.started:
@@ -303,13 +305,13 @@ class BackendRunner:
         """Runs ``call``, which uses the backend for a pod, on the serving thread.
 
         Raises:
-            AllocationError: the backend says a device cannot be used now.
+            AllocationError: a device cannot be used now.
             BackendError: the backend failed, or hung past the deadline.
         """
         return await self._guarded(self._serving, deadline, call, *args, **kwargs)
 
     async def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
-        """Those devices whose host paths are all back.
+        """The devices whose host paths all exist again.
 
         Raises:
             BackendError: checking the paths hung past the deadline.
@@ -322,7 +324,7 @@ class BackendRunner:
 
     def exists(self, path: str) -> bool:
         """Whether the host has this path. May block on a dead file system: not for the event loop."""
-        # not pathlib: any error means "no", and making a Path costs three times the check itself
+        # not pathlib: any error means "no", and creating a Path takes three times as long as the check
         return os.path.exists(os.path.join(self.context.root, path.lstrip("/")))  # noqa: PTH110, PTH118
 
     def watch(self) -> AsyncIterator[Event] | None:
@@ -330,14 +332,14 @@ class BackendRunner:
         return self.backend.watch() if overrides(type(self.backend), "watch") else None
 
     def close(self) -> None:
-        """Lets the threads end, and closes the backend; waits for neither."""
+        """Ends the threads and closes the backend; waits for neither."""
         self._discovering.close(self._close_backend)
         for worker in self._workers:
             worker.close()
         self.context.close()
 
     def _close_backend(self) -> None:
-        """After the last discovery, which may have started what only ``close`` ends."""
+        """Closes the backend after the last discovery, which may have started what only ``close`` ends."""
         if self._made is not None:
             try:
                 self._made.close()
@@ -358,14 +360,14 @@ class BackendRunner:
         found: tuple[object, ...] = tuple(self.backend.missing_drivers())
         if not all(isinstance(one, MissingDriver) for one in found):
             raise BackendError(
-                f"backend {self.name} answered missing_drivers() with something else than MissingDriver"
+                f"missing_drivers() of backend {self.name} returned something that is not a MissingDriver"
             )
         return cast("tuple[MissingDriver, ...]", found)
 
     def _probe(self, backend: Backend, devices: Sequence[Device]) -> Mapping[str, Health]:
         verdicts: object = backend.probe(devices)
         if not isinstance(verdicts, Mapping) or not all(map(is_health, verdicts.values())):
-            raise BackendError(f"backend {self.name} answered probe() with something else than Health by id")
+            raise BackendError(f"probe() of backend {self.name} did not return a mapping of ids to Health")
         return {device: sound_health(verdict) for device, verdict in verdicts.items()}
 
     async def _guarded(
@@ -382,7 +384,7 @@ class BackendRunner:
         except BackendTimeout:
             raise
         except BackendError as error:
-            # The backend's own message, in any shape and perhaps of a class that the backend defines.
+            # The message of the backend may have any form, and its class may be defined by the backend.
             kind = next(kind for kind in (AllocationError, NotYet, BackendError) if isinstance(error, kind))
             raise kind(words(error) or type(error).__name__) from error
         except Exception as error:

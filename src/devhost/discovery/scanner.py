@@ -1,11 +1,11 @@
-"""One backend's loops: events and timers in, validated devices out; errors and hangs stay in here.
+"""The loops of one backend: from events and timers to validated devices, with errors and hangs contained.
 
 A scan finds which devices exist, a probe (:mod:`.probing`) which of them are healthy. Neither waits for the
-other, with one exception: the first list waits for the first probe, so that a device known to be unhealthy
-is not offered for a moment after each start.
+other, with one exception: the first list waits for the first probe, so that a device that is known to be
+unhealthy is not offered for a moment after each start.
 
-A failing backend keeps its last list. Once it has failed for :attr:`.Timing.stale_after` its devices
-are Unhealthy, with its error as the reason, until its first answer.
+The last list of a failing backend stays. Once it has failed for :attr:`.Timing.stale_after`, its devices are
+Unhealthy, with its error as the reason, until it answers again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .validation import RefusedDevice, valid_devices
 log = get(__name__)
 
 EVENT_LIMIT = 1000
-"""Events kept for one scan; beyond it the backend gets the event that anything may have changed."""
+"""Events kept for one scan; if there are more, the backend gets the event that anything may have changed."""
 
 LOGGED = 20
-"""Refused devices that the log names at most after one scan."""
+"""The most refused devices that the log names after one scan."""
 
 ANYTHING = Event()
-"""The event that says only that something may have changed."""
+"""The event that anything may have changed."""
 
 
 class State(StrEnum):
@@ -53,7 +53,7 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Condition:
-    """What is known about a backend; ``since`` and ``last_scan`` are wall-clock seconds."""
+    """The state of a backend with its details; ``since`` and ``last_scan`` are in wall-clock seconds."""
 
     state: State = State.STARTING
     reason: str = ""
@@ -69,13 +69,13 @@ class Scanner:
     """Keeps the devices of one backend up to date.
 
     Args:
-        runner: the backend in service.
+        runner: the running backend.
         metrics: counts scans and failures.
         found: called in the loop whenever devices, their health or the condition changed. Its argument
-            is the monotonic time of the first event that led to it, ``None`` for a timer.
-        predecessor: the scanner of the same hardware that ends now. Its unchanged devices stay the same
-            objects, and a device or backend that was unhealthy stays so until there is a new answer.
-        clock: a fake one in tests.
+            is the monotonic time of the first event that caused it, ``None`` for a timer.
+        predecessor: the previous scanner of the same hardware. Its unchanged devices stay the same objects,
+            and a device or backend that was unhealthy stays unhealthy until there is a new answer.
+        clock: the source of time.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Scanner:
         self._clock = clock
         self.devices: Mapping[str, Device] = {}
         self.requested: frozenset[str] = frozenset()
-        """Attribute names that the backend was asked for when it found :attr:`devices`."""
+        """Names of the attributes that were requested when the backend found :attr:`devices`."""
         self.health = HealthTracker()
         self.condition = Condition(since=time.time())
         self.event_source_error = ""
@@ -119,7 +119,7 @@ class Scanner:
             self.condition.refused = predecessor.condition.refused
             self.condition.missing_drivers = predecessor.condition.missing_drivers
             if predecessor.condition.state is State.DEGRADED:
-                # a new object does not make the backend work again: that takes an answer
+                # a new object does not mean that the backend works again: only an answer does
                 self._failing = replace(predecessor._failing)
                 self.condition = replace(predecessor.condition, last_scan=None)
             if not runner.probes:
@@ -153,16 +153,16 @@ class Scanner:
 
     @property
     def listed(self) -> bool:
-        """Whether a list of devices, its own or its predecessor's, is known."""
+        """Whether there is a list of devices, from this scanner or its predecessor."""
         return self._listed or bool(self.devices)
 
     def concerns(self, event: Event) -> bool:
-        """Whether the backend wants this event."""
+        """Whether this event concerns the backend."""
         subsystems = self.runner.kind.subsystems
         return not event.subsystem or event.subsystem in subsystems or "*" in subsystems
 
     def request_scan(self, event: Event = ANYTHING) -> None:
-        """Asks for a scan soon, and never for a probe; many requests lead to one scan."""
+        """Requests a scan soon, but no probe; many requests cause one scan."""
         if not event.sys_path and not event.dev_node:
             self._full = True
         if len(self._events) < EVENT_LIMIT:
@@ -174,22 +174,22 @@ class Scanner:
         self._scans.wake()
 
     def recheck(self) -> None:
-        """Asks for a scan and a probe: there is a reason to doubt what is known."""
+        """Requests a scan and a probe, because the known state is in doubt."""
         self.request_scan()
         if self._probing:
             self._probing.request()
 
     def report_missing(self, device: str, paths: Sequence[str]) -> None:
-        """A pod could not get this device because host paths are missing: unhealthy until they are back."""
+        """Makes a device unhealthy until these missing host paths exist again: a pod could not get it."""
         self.health.report_missing(device, paths)
         self._found(None)
         self.recheck()
 
     async def run(self) -> None:
-        """Scans now, at each event, and at the slow resync; never ends by itself."""
+        """Scans now, at each event, and at the resync; never returns by itself."""
         self._full = True
         if self._failing.reason or (self._probing and self._probing.failing.reason):
-            self._judge()  # the predecessor's: the time until its devices are stale goes on
+            self._judge()  # the failures of the predecessor: the time until its devices are stale continues
         try:
             await self._scans.run()
         finally:
@@ -209,7 +209,7 @@ class Scanner:
         )
 
     async def probe(self) -> None:
-        """Probes beside :meth:`run`; ends at once if the backend has no probe, else never by itself."""
+        """Probes concurrently with :meth:`run`; returns at once if the backend has no probe, else never."""
         if self._probing:
             await self._probing.run()
 
@@ -235,7 +235,7 @@ class Scanner:
         raise Retry(reason)
 
     async def _forward(self, events: AsyncIterator[Event]) -> None:
-        # a source that stays open works even if it is silent: on most nodes nothing happens for days
+        # a source that stays open works even without events: on most nodes nothing happens for days
         timer = self._clock.call_at(self._clock.time() + self._timing.silence, self._event_source_works)
         try:
             async for event in events:
@@ -251,7 +251,7 @@ class Scanner:
             self._found(None)
 
     async def scan_once(self) -> bool:
-        """Asks the backend once; false if it failed, which :attr:`condition` then describes."""
+        """Scans once; false if the backend failed, with the reason in :attr:`condition`."""
         events, self._events = self._events, []
         event_at, self._event_at = self._event_at, None
         full, self._full = self._full or not self._seen, False
@@ -264,7 +264,7 @@ class Scanner:
             missing = self.health.missing_paths
             restored = await self.runner.restored(missing) if missing else []
         except BackendError as error:
-            # Whatever happened meanwhile, the next scan must see all of it.
+            # The next scan must be a full one, since the events of this one were not handled.
             self._events, self._full = [ANYTHING], True
             self._failing.add(error.message, began)
             self._scanned.set()
@@ -293,11 +293,11 @@ class Scanner:
         return True
 
     async def probe_once(self) -> bool:
-        """Probes once the devices that were found; false if that failed, as for :meth:`scan_once`."""
+        """Probes the devices once; false if that failed, as for :meth:`scan_once`."""
         return await self._probing.once() if self._probing else True
 
     def _probed(self, failure: BackendError | None) -> None:
-        """A probe has ended."""
+        """Handles the end of a probe."""
         if failure is None:
             self._publish(None)
         else:
@@ -309,7 +309,7 @@ class Scanner:
         self._publish(None, changed=True)
 
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
-        """Publishes what is known now, if it differs from what was published before."""
+        """Publishes the current state if it has changed."""
         if not self._waits_for_probe():
             changed |= _differ(self.devices, self._seen) or self.requested != self._seen_requested
             self.devices, self.requested = self._seen, self._seen_requested
@@ -330,7 +330,7 @@ class Scanner:
         return bool(probing and self._seen and not (self._listed or probing.tried))
 
     def _judge(self) -> bool:
-        """Works out the backend's condition from what failed last; true if it changed."""
+        """Updates the condition from the last failures; true if it changed."""
         condition, now = self.condition, self._clock.time()
         streaks = [self._failing] + ([self._probing.failing] if self._probing else [])
         streaks = [streak for streak in streaks if streak.reason]
@@ -359,7 +359,7 @@ class Scanner:
         return before != (condition.state, condition.reason, self.health.stale)
 
     def _judge_in(self, wait: float | None) -> None:
-        """Has the condition worked out again after so many seconds, unless an answer comes first."""
+        """Schedules the next update of the condition after this many seconds, in place of any earlier one."""
         if self._stale_timer is not None:
             self._stale_timer.cancel()
         self._stale_timer = (
@@ -370,14 +370,14 @@ class Scanner:
         self._publish(None)
 
     def _validated(self, devices: Iterable[object]) -> Mapping[str, Device]:
-        """The devices by id; what cannot be one is left out, noted, and logged once."""
+        """The devices by id; invalid ones are omitted, recorded, and logged once."""
         good, refused = valid_devices(devices, self.runner.kind.attributes, self._seen)
         self._log_refused(self.condition.refused, refused)
         self.condition.refused = refused
         return good
 
     def _log_refused(self, before: Sequence[RefusedDevice], now: Sequence[RefusedDevice]) -> None:
-        """Logs each once, of very many some and a count."""
+        """Logs each once; if there are very many, some of them and the number of others."""
         if not (before or now):
             return
         backend, known = self.runner.name, set(before)
@@ -395,5 +395,5 @@ class Scanner:
 
 
 def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:
-    """Whether any device appeared, went or changed; those unchanged are the same objects."""
+    """Whether any device was added, removed or changed; unchanged ones are the same objects."""
     return len(old) != len(new) or any(old.get(name) is not device for name, device in new.items())

@@ -1,4 +1,4 @@
-"""The tasks of the process by name, in one tree: a bug in one of them ends none of the others."""
+"""The named tasks of the process: a bug in one of them does not end the others."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from devhost.telemetry.log import get
 log = get(__name__)
 
 LONGEST_PAUSE = 60.0
-"""Longest pause in seconds before a failed task starts again; one that ran for longer starts over."""
+"""Longest delay in seconds before a failed task restarts. After a longer run, the back-off starts again."""
 
 Work = Callable[[], Coroutine[None, None, None]]
 
 
 class Tasks:
-    """Named tasks; use :attr:`group` as the context in which they live.
+    """Named tasks, which run in the context :attr:`group`.
 
     Args:
-        clock: seconds that only go forward.
-        sleep: waits for so many.
+        clock: monotonic seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -40,32 +40,32 @@ class Tasks:
 
     @property
     def group(self) -> AbstractAsyncContextManager[asyncio.TaskGroup]:
-        """Left only when every task has ended."""
+        """The context of the tasks, which ends when every task has ended."""
         return self._group
 
     def spawn(self, name: str, work: Work) -> None:
-        """Starts ``work``, and again with back-off whenever it fails."""
+        """Starts ``work``, and restarts it with back-off whenever it fails."""
         task = self._group.create_task(self._contained(name, work), name=name)
         self._running[name] = task
         self._all.add(task)
         task.add_done_callback(lambda done: self._forget(name, done))
 
     def take(self, name: str) -> asyncio.Task[None] | None:
-        """The task of that name, which makes room for another; ``None`` if none runs."""
+        """Returns the task and frees its name for another one; ``None`` if no such task runs."""
         return self._running.pop(name, None)
 
     def cancel(self, name: str) -> None:
-        """Ends the task of that name, if one runs."""
+        """Cancels the task of that name, if one runs."""
         if task := self.take(name):
             task.cancel()
 
     def cancel_all(self) -> None:
-        """Ends what still runs, also what has lost its name to another."""
+        """Cancels all running tasks, including those whose name another task has now."""
         for task in self._all:
             task.cancel()
 
     def named(self, prefix: str = "") -> dict[str, asyncio.Task[None]]:
-        """The running tasks whose names begin so, by the rest of the name; without a prefix, all of them."""
+        """The running tasks whose names begin with ``prefix``, by the rest of the name."""
         return {n.removeprefix(prefix): task for n, task in self._running.items() if n.startswith(prefix)}
 
     def _forget(self, name: str, task: asyncio.Task[None]) -> None:

@@ -1,6 +1,6 @@
-"""Events of the kernel and of the file system: uevents and directory changes, in the event loop.
+"""Uevents of the kernel and changes in directories, in the event loop.
 
-No threads: each source is a descriptor the loop watches, drained without blocking.
+There are no threads: the loop watches the descriptor of each source and reads it without blocking.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ with by_soname():
 log = get(__name__)
 
 RECEIVE_BUFFER = 16 * 1024 * 1024
-"""Bytes; a module load on a big machine emits thousands of uevents at once (udevd asks for 128 MiB)."""
+"""Bytes. Loading a module on a large machine causes thousands of uevents at once (udevd requests 128 MiB)."""
 
 DRAIN_LIMIT = 256
-"""Uevents read in one go before the loop gets its turn again."""
+"""Uevents read at once before the event loop continues."""
 
 SETTLE = 1.0
-"""Seconds after a kernel event until another scan: udevd is done by then, heard here or not."""
+"""Seconds from a kernel event to another scan: udevd has finished by then, with or without an event here."""
 
 RETRY = 12
-"""Polls after which inotify, if it has failed again and again, is tried again at the latest."""
+"""The longest delay until inotify is retried, in polls."""
 
 EventSink = Callable[[Event], None]
 
@@ -44,7 +44,7 @@ def udevd_runs(root: Path = Path("/")) -> bool:
     """Whether systemd-udevd serves this machine: its control socket exists (as libudev itself checks).
 
     Args:
-        root: directory that stands for ``/``.
+        root: the directory used as ``/``.
     """
     return (root / "run/udev/control").exists()
 
@@ -52,19 +52,20 @@ def udevd_runs(root: Path = Path("/")) -> bool:
 class UeventMonitor:
     """Calls ``sink`` for each uevent, and with an empty :class:`Event` when some were lost.
 
-    Where udevd runs, its events count (rules have then set names and permissions), and the kernel's own
-    lead to a second scan, ``settle`` seconds later: udevd's stay within the host's network namespace, the
-    kernel's reach a pod too. Without udevd the kernel's count at once. They also do where udevd serves the
-    node and its events do not arrive here; the second scan follows, for what rules have set.
+    If udevd runs, its events are used, because its rules have then set names and permissions. The kernel's
+    own events cause a second scan ``settle`` seconds later: udevd's events stay in the host's network
+    namespace, while the kernel's also reach a pod. Without udevd, the kernel's events are used at once. They
+    are also used at once if udevd serves the node but its events do not arrive here; the second scan then
+    sees what the rules have set.
 
     Args:
-        root: directory that stands for the node's ``/``.
+        root: the directory used as the node's ``/``.
         own_root: the ``/`` of the namespaces that this process runs in.
         settle: see :data:`SETTLE`.
         buffer: see :data:`RECEIVE_BUFFER`.
 
     Raises:
-        OSError: netlink sockets are not available; the slow resync is then all there is.
+        OSError: netlink sockets are not available, so that changes are only found at the resync.
         ImportError: there is no libudev.
     """
 
@@ -107,7 +108,7 @@ class UeventMonitor:
         try:
             monitor.set_receive_buffer_size(self._buffer)
         except OSError:
-            # Needs CAP_NET_ADMIN; without it an overflow is more likely, and it is noticed.
+            # Needs CAP_NET_ADMIN. Without it an overflow is more likely, but it is detected.
             log.debug("the uevent receive buffer keeps its default size")
         monitor.start()
         act: EventSink = self._scan_later
@@ -165,13 +166,13 @@ _CHANGES = (
 
 
 class DirectoryWatch:
-    """Wakes its reader when anything in some directories changes, and at intervals anyway.
+    """Wakes its reader when anything in some directories changes, and at regular intervals.
 
-    inotify only makes it fast: where directories do not exist yet, or the inotify limit is exhausted
-    (``fs.inotify.max_user_instances`` is 128 by default), it polls. inotify is tried again with back-off.
+    inotify is only an optimization: if a directory does not exist yet, or the inotify limit is exhausted
+    (``fs.inotify.max_user_instances`` is 128 by default), it polls. inotify is retried with back-off.
 
     Args:
-        paths: gives the directories to watch; asked again after each change, so they may move.
+        paths: returns the directories to watch; called again after each change, so they may move.
         poll: seconds between two wakes without a change.
         blind: called with the reason when inotify stops working, and with an empty one when it works again.
     """
@@ -181,7 +182,7 @@ class DirectoryWatch:
     ) -> None:
         self._paths = paths
         self._poll = poll
-        self._tell = blind
+        self._report_blind = blind
         self._reason = ""
         self._retry_at = 0.0
         self._backoff = Backoff(poll, RETRY * poll)
@@ -215,14 +216,14 @@ class DirectoryWatch:
             return
 
     def _arm(self) -> None:
-        """Watches the directories that exist now; one that was replaced (same path, new inode) again."""
+        """Watches the directories that exist now, also again if one was replaced (same path, new inode)."""
         if self._reason and time.monotonic() < self._retry_at:
             return
         try:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
             wanted = {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
-            # A new directory may get the old one's inode; the kernel has dropped its watch then.
+            # A new directory may have the inode of the old one, but the kernel has removed the watch then.
             alive = self._inotify.watches
             for path, (watch, identity) in list(self._watched.items()):
                 if wanted.get(path) != identity or watch not in alive:
@@ -246,14 +247,14 @@ class DirectoryWatch:
             log.info("inotify works again")
         if reason != self._reason:
             self._reason = reason
-            self._tell(reason)
+            self._report_blind(reason)
 
     def _drop(self, watch: asyncinotify.Watch) -> None:
         try:
             if self._inotify is not None:
                 self._inotify.rm_watch(watch)
         except (OSError, KeyError, ValueError):
-            return  # the kernel dropped it already, together with the directory
+            return  # the kernel has removed it already, with the directory
 
 
 def _stat(path: Path) -> os.stat_result | None:

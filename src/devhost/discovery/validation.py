@@ -1,7 +1,7 @@
-"""Validates what a backend returned as devices: types, ids and attributes as declared.
+"""Validates the devices that a backend returns: types, ids and declared attributes.
 
-A third-party backend may return anything. What passes here can be planned, compared, listed and shown
-without another check of its types.
+A third-party backend may return anything. Valid devices can be planned, compared, listed and shown without
+further type checks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from devhost.backend.model import MAX_DEVICE_ID, Device, sound_health, sound_rea
 from .health import is_health
 
 NUMA_LIMIT = 1024
-"""NUMA node ids are below this (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
+"""Limit of NUMA node ids (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/=#-]*")
 _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
@@ -26,7 +26,7 @@ _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
 
 @dataclass(frozen=True, slots=True)
 class RefusedDevice:
-    """Something a backend returned that cannot be a device. ``device`` names it as well as possible."""
+    """An invalid device that a backend returned. ``device`` is its id, or another description."""
 
     device: str
     reason: str
@@ -35,11 +35,11 @@ class RefusedDevice:
 def valid_devices(
     returned: Iterable[object], declared: Mapping[str, Attribute], known: Mapping[str, Device]
 ) -> tuple[Mapping[str, Device], tuple[RefusedDevice, ...]]:
-    """The valid devices by id, and what a backend returned besides them.
+    """Separates what a backend returned into valid devices, by id, and refused ones.
 
     Args:
         declared: the backend's ``attributes``.
-        known: the devices of the last scan; those unchanged stay the same objects, so that all later
+        known: the devices of the last scan; unchanged ones stay the same objects, so that all later
             comparisons are by identity.
     """
     good: dict[str, Device] = {}
@@ -66,13 +66,13 @@ def _canonical(device: Device, before: Device | None) -> Device:
         if reasons != device.unusable_for:
             device = replace(device, unusable_for=reasons)
     if any(node < 0 for node in device.numa_nodes):
-        # The kernel's -1 means "no node"; the kubelet would take it for another node.
+        # The kernel's -1 means "no node"; the kubelet would treat it as a node.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
     return before if before is not None and before == device else device
 
 
 def flaw_of(device: object, declared: Mapping[str, Attribute]) -> str:
-    """Why something a backend returned cannot be a device; empty if it can.
+    """Why a value that a backend returned is not a valid device; empty if it is.
 
     Args:
         declared: the backend's ``attributes``.
@@ -80,11 +80,11 @@ def flaw_of(device: object, declared: Mapping[str, Attribute]) -> str:
     try:
         return _flaw(device, declared)
     except Exception as error:  # noqa: BLE001 - a third-party mapping may raise on any access
-        return f"looking at it failed: {one_line(error)}"
+        return f"reading its fields failed: {one_line(error)}"
 
 
 def name_of(device: object) -> str:
-    """An id, shortened for a log line."""
+    """The id or another description of a device, shortened for the log."""
     try:
         name = str(device.id) if isinstance(device, Device) else repr(device)
     except Exception:  # noqa: BLE001 - a third-party object may raise on any access
@@ -95,7 +95,7 @@ def name_of(device: object) -> str:
 def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
     if not isinstance(device, Device):
         return f"the backend returned {type(device).__name__}, not Device"
-    given: Any = device  # its annotations promise the types, its author may not have kept them
+    given: Any = device  # the fields may not have the types of their annotations
     if not isinstance(given.id, str) or not given.id:
         return "it has no id"
     if len(given.id) > MAX_DEVICE_ID:

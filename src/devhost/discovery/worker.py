@@ -1,11 +1,11 @@
-"""A worker: one thread on which a backend's calls run one after another, each with a deadline.
+"""A worker: a thread on which blocking calls run one after another, each with a deadline.
 
-A call that hangs in C cannot be stopped, only left behind. Its thread is abandoned (it ends by itself
-if the call ever returns), a fresh one takes over, and the number of abandoned threads is bounded: at
-:data:`MAX_ABANDONED` the worker runs nothing more until one comes back.
+A call that hangs in C cannot be stopped. Its thread is abandoned (it ends if the call ever returns) and a new
+one replaces it. The number of abandoned threads is limited: at :data:`MAX_ABANDONED` the worker runs no
+further call until one of them returns.
 
-A thread that has had nothing to do for :data:`IDLE` seconds ends, and the next call starts one again: a
-backend that is only asked at the resync costs no thread meanwhile.
+A thread without calls for :data:`IDLE` seconds ends, and the next call starts a new one. So a backend that is
+only called at the resync needs no thread in between.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_ABANDONED = 4
-"""Hung threads of one worker at most: each pins a stack and whatever the call holds."""
+"""The most hanging threads of one worker: each keeps a stack and the resources of its call."""
 
 IDLE = 2.0
-"""Seconds that a thread waits for another call. Starting one takes about 0.1 ms."""
+"""Seconds that a thread waits for another call. Starting a thread takes about 0.1 ms."""
 
 FILE_DEADLINE = 4.0
-"""Seconds one file operation may take: the directory may be on a file system that hangs."""
+"""Seconds that one file operation may take: the directory may be on a file system that hangs."""
 
 
 class WorkerThread:
@@ -37,8 +37,8 @@ class WorkerThread:
 
     Args:
         name: of its threads.
-        who: who is called, as an error message begins: ``backend gpu``.
-        work: what for, as that message goes on: ``when looking for devices``.
+        who: what is called, as the beginning of error messages: ``backend gpu``.
+        work: the purpose of the calls, as the end of error messages: ``when looking for devices``.
         idle: seconds after which a thread without calls ends.
     """
 
@@ -56,14 +56,14 @@ class WorkerThread:
 
     @property
     def abandoned(self) -> int:
-        """Threads that hang in a call and were left behind."""
+        """The number of threads that were abandoned in a call that hangs."""
         return self._abandoned
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call`` on the worker's thread; returns what it returns, raises what it raises.
 
         Args:
-            deadline: seconds from now, waiting for earlier calls included.
+            deadline: seconds from now, including the wait for earlier calls.
 
         Raises:
             BackendTimeout: the deadline passed, or too many earlier calls still hang.
@@ -82,22 +82,21 @@ class WorkerThread:
                 self._thread = _Runner(self)
                 self._resting = False
             self._wake.notify_all()
-        # A timer of its own: asyncio.timeout() would cost a tenth of the whole hop, on each Allocate.
+        # A timer instead of asyncio.timeout(), which would take a tenth of the time of the whole call.
         timer = loop.call_later(deadline, self._late, job, deadline)
         try:
             result: T = await job.future
             return result
         finally:
             timer.cancel()
-            if not job.returned:  # as it usually has: the thread is just taking the lock
+            if not job.returned:
                 self._leave(job)
 
     def close(self, last: Callable[[], None] | None = None) -> None:
-        """Lets the thread end once its current call returns; does not wait for it.
+        """Ends the thread once its current call returns; does not wait for it.
 
         Args:
-            last: run after that call, on the worker's thread; not at all if nothing was ever called.
-                Must not raise.
+            last: called after that, on the worker's thread, unless nothing was ever called. Must not raise.
         """
         with self._wake:
             if last is not None and not self._closed:
@@ -108,11 +107,10 @@ class WorkerThread:
             self._wake.notify_all()
 
     def _late(self, job: _Job, deadline: float) -> None:
-        said = f"{self._who} did not answer within {deadline:g} s{self._work}"
-        job.finish(None, BackendTimeout(said))
+        job.finish(None, BackendTimeout(f"{self._who} did not answer within {deadline:g} s{self._work}"))
 
     def _leave(self, job: _Job) -> None:
-        """After a call: a job that still runs has hung (or was cancelled), so its thread is given up."""
+        """Handles a call that has not returned, because it hangs or was cancelled: abandons its thread."""
         with self._wake:
             if job in self._jobs:
                 self._jobs.remove(job)
@@ -130,7 +128,7 @@ class WorkerThread:
                 self._abandoned -= 1
                 if self._thread is not None:
                     return None
-                # There is no other thread, perhaps because too many hung: this one goes on.
+                # There is no other thread, perhaps because too many hang: this one continues.
                 runner.given_up, self._thread = False, runner
             while not self._jobs:
                 if self._closed:
@@ -164,7 +162,7 @@ class FileWorker(WorkerThread):
         """Runs ``call`` as :meth:`call` does, within the deadline.
 
         Args:
-            what: what it does, for the error: ``write /a/b``.
+            what: the operation, for the error: ``write /a/b``.
 
         Raises:
             EnvironmentFailure: the directory hangs, is full, or cannot be written to.
@@ -189,7 +187,7 @@ class _Job:
             value, error = self._call(), None
         except BaseException as caught:  # noqa: BLE001 - third-party code may raise anything
             value, error = None, caught
-        self.returned = True  # before the caller can wake up and look whether the thread hangs
+        self.returned = True  # set before the caller can wake up and check whether the thread hangs
         try:
             self._loop.call_soon_threadsafe(self.finish, value, error)
         except RuntimeError:
@@ -203,13 +201,13 @@ class _Job:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             self.future.set_exception(error)
         else:
-            # SystemExit, CancelledError and their like mean something else than "the backend failed",
-            # to asyncio and to every `except Exception` on the way; so does a panic in a Rust library.
+            # SystemExit, CancelledError and similar exceptions, such as a panic in a Rust library, do not
+            # mean "the backend failed" to asyncio and to handlers of Exception.
             self.future.set_exception(RuntimeError(f"it raised {error!r}"))
 
 
 class _Last:
-    """What a worker does last; nothing waits for it."""
+    """The last call of a worker; nothing waits for it."""
 
     returned = False
 
@@ -218,7 +216,7 @@ class _Last:
 
 
 class _Runner:
-    """A daemon thread of a worker: it must never keep the process from ending."""
+    """A thread of a worker. It is a daemon thread, so that it does not keep the process from ending."""
 
     def __init__(self, worker: WorkerThread) -> None:
         self.job: _Job | _Last | None = None

@@ -167,7 +167,7 @@ def _loop_failed() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None
         if lack is None:
             loop.default_exception_handler(context)
         else:
-            recurring.tell(
+            recurring.report(
                 lambda more: log.error("connections cannot be accepted", reason=str(lack), more=more)
             )
 

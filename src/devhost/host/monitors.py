@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from devhost.backend.files import hostless
+from devhost.backend.files import missing_host_reason
 from devhost.discovery.manager import BackendManager
 from devhost.discovery.uevents import UeventMonitor
 from devhost.kubelet.kubelet_socket import KubeletSocket
@@ -37,7 +37,7 @@ class Monitors:
 
     def open(self) -> None:
         """Starts to receive uevents, if that is possible."""
-        if reason := hostless(self._root):
+        if reason := missing_host_reason(self._root):
             log.warning("the host's directories are not below --root", reason=reason)
         try:
             self._uevents = UeventMonitor(self._backends.dispatch, self._root)

@@ -212,7 +212,7 @@ class PluginServer:
             return kind.FromString(data)
         except DecodeError as error:
             wrong = f"the request is not a {kind.DESCRIPTOR.full_name}: {' '.join(str(error).split())}"
-            self._undecodable.setdefault(method, Recurring(QUIET)).tell(
+            self._undecodable.setdefault(method, Recurring(QUIET)).report(
                 lambda more: log.warning(
                     "request cannot be decoded",
                     resource=self._resource.name,

@@ -35,6 +35,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery import catalog
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
+from devhost.host.timing import NODE, Timing
 from devhost.kubelet.api import api_pb2 as pb
 
 from .kubelet import KubeletSimulator, Profile
@@ -56,6 +57,7 @@ class Node:
         backends: classes in addition to the installed ones; they replace those with the same name.
         root: the directory to use as ``/``; ``place/root`` if not given.
         profile: the simulated kubelet version, see :class:`KubeletSimulator`.
+        timing: how long devhost waits.
 
     Attributes:
         root: the directory to use as ``/``, which the test fills.
@@ -66,7 +68,12 @@ class Node:
     """
 
     def __init__(
-        self, place: Path, *backends: type[Backend], root: Path | None = None, profile: Profile = "1.37"
+        self,
+        place: Path,
+        *backends: type[Backend],
+        root: Path | None = None,
+        profile: Profile = "1.37",
+        timing: Timing = NODE,
     ) -> None:
         self.root = root or place / "root"
         self.config = place / "devhost.yaml"
@@ -78,6 +85,7 @@ class Node:
         self._backends = {
             kind.name: Installed(kind, "this test", "", (catalog.BACKENDS,)) for kind in backends
         }
+        self._timing = timing
         self._pods = itertools.count()
         self._host: Host | None = None
 
@@ -114,6 +122,7 @@ class Node:
             self.kubelet.directory,
             self.root,
             pod_resources=self.kubelet.pod_resources,
+            timing=self._timing,
         )
         running = asyncio.create_task(host.run())
         self._host = host

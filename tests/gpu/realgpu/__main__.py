@@ -2,7 +2,7 @@
 
 python -m realgpu [pytest's arguments]
 
-The exit code is pytest's, and 77 where there is no GPU that could be tried.
+The exit code is that of pytest, and 77 if there is no usable GPU.
 """
 
 from __future__ import annotations

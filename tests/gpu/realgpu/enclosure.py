@@ -1,7 +1,7 @@
-"""What a container is to a program, as far as GPUs go: a ``/dev`` with nothing in it but what it was given.
+"""Runs programs like in a container, as far as GPUs are concerned: with a ``/dev`` that has only some nodes.
 
-CUDA's library finds GPUs by opening their nodes, and where one is missing it makes it, if it may. A container
-runtime for GPUs forbids that by showing the container another ``/proc/driver/nvidia/params``; so do we.
+CUDA finds GPUs by opening their nodes, and creates missing ones if it may. A container runtime for GPUs
+prevents that by mounting a modified ``/proc/driver/nvidia/params``; so does this module.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Enclosure:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # a user who is not root is made one in a namespace of users, where the machine allows that
+        # other users than root get a user namespace, if the machine allows that
         self._unshare = ["unshare", *(() if os.geteuid() == 0 else ("--map-root-user",)), "--mount"]
 
     def why_not(self) -> str:
@@ -62,7 +62,7 @@ class Enclosure:
         """Runs a program to its end.
 
         Args:
-            nodes: what it sees, by its path in the container: paths of the host.
+            nodes: the nodes that it sees: the path on the host by the path in the container.
         """
         given = {path: path for path in ALWAYS} | dict(nodes)
         pairs = [path for inside, host in given.items() for path in (host, inside)]

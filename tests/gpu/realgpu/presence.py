@@ -1,4 +1,4 @@
-"""Whether this machine has an NVIDIA GPU to try things on."""
+"""Whether this machine has an NVIDIA GPU for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def why_not() -> str:
-    """Why nothing can be tried here; empty if it can."""
+    """Why the tests cannot run here; empty if they can."""
     if not DRIVER.exists():
         return f"NVIDIA's driver is not loaded here: there is no {DRIVER}"
     if shutil.which(SMI) is None:
@@ -26,4 +26,4 @@ def why_not() -> str:
         found = gpus()
     except Failed as error:
         return str(error)
-    return "" if found else f"{SMI} tells of no GPU"
+    return "" if found else f"{SMI} reports no GPU"

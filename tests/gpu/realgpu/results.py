@@ -1,4 +1,4 @@
-"""What was found out, as one table in Markdown."""
+"""The results as one Markdown table."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 
 
 class Results:
-    """Rows in the order in which their names first came up; a second word on one thing replaces the first."""
+    """Rows in the order of their first results; a later result with the same name replaces an earlier one."""
 
     def __init__(self) -> None:
         self._rows: dict[str, str] = {}
 
     def say(self, what: str, found: str) -> None:
-        """One row."""
+        """Adds a row."""
         self._rows[what] = found
 
     @property
     def rows(self) -> Mapping[str, str]:
-        """What has been said."""
+        """The results by name."""
         return self._rows
 
     def table(self) -> list[str]:

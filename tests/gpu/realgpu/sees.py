@@ -1,4 +1,5 @@
-"""A CUDA program: says which GPUs it sees, and works on each. It needs the driver's ``libcuda.so.1`` only.
+"""A CUDA program that prints which GPUs it sees, after using each. It only needs the driver's
+``libcuda.so.1``.
 
 python sees.py [LIBRARY]
 

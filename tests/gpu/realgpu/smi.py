@@ -1,4 +1,4 @@
-"""What NVIDIA's own program tells of the GPUs: the yardstick for what the backend finds."""
+"""Runs nvidia-smi, whose report is the reference for what the backend finds."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _INSTANCE = re.compile(r"\(UUID: (MIG-[^)]+)\)")
 
 
 class Failed(Exception):
-    """nvidia-smi did not do what it was asked to; one line."""
+    """nvidia-smi failed; the text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU. ``memory`` is in MiB; what nvidia-smi does not tell is empty or 0. ``split``: MIG is on."""
+    """A GPU. ``memory`` is in MiB; unreported values are empty or 0. ``split`` is whether MIG is on."""
 
     index: int
     uuid: str
@@ -50,7 +50,7 @@ def gpus() -> list[Gpu]:
     """All GPUs that a program can use here.
 
     Raises:
-        Failed: nvidia-smi cannot tell.
+        Failed: nvidia-smi failed.
     """
     return parse(_run(f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"))
 
@@ -59,7 +59,7 @@ def instances() -> set[str]:
     """The UUIDs of all MIG instances.
 
     Raises:
-        Failed: nvidia-smi cannot tell.
+        Failed: nvidia-smi failed.
     """
     return set(_INSTANCE.findall(_run("-L")))
 
@@ -74,7 +74,7 @@ def parse(text: str) -> list[Gpu]:
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         cells = ["" if ABSENT.fullmatch(cell.strip()) else cell.strip() for cell in row]
         if len(cells) != len(FIELDS) or not cells[0].isdigit():
-            raise Failed(f"{SMI} says: {', '.join(row)}")
+            raise Failed(f"unexpected answer of {SMI}: {', '.join(row)}")
         index, uuid, product, bus, memory, capability, driver, serial, mig = cells
         # nvidia-smi writes the domain with eight digits and in capitals
         address = bus.lower()[-len("0000:00:00.0") :]

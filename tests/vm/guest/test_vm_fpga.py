@@ -221,7 +221,7 @@ async def test_another_function_without_an_event_is_followed(node, card):
 
 
 @pytest.mark.timeout(480)
-async def test_errors_make_ill_what_has_them_and_it_recovers(node, card):
+async def test_errors_make_a_device_unhealthy_until_they_are_cleared(node, card):
     await node.serve(FUNCTIONS)
     await well(node, AF, ids(card))
     one, other = sorted(ids(card))
@@ -249,7 +249,7 @@ async def test_errors_make_ill_what_has_them_and_it_recovers(node, card):
     assert held(node) == []
 
 
-async def test_a_card_that_reads_as_ones_is_ill_and_keeps_its_name_until_it_is_back(node, card):
+async def test_a_card_that_reads_as_ones_is_unhealthy_and_keeps_its_name_until_it_is_back(node, card):
     await node.serve(FUNCTIONS)
     await well(node, AF, ids(card))
     card.fall_silent()

@@ -97,7 +97,7 @@ async def test_a_device_can_be_plugged_and_pulled_from_inside(slots):
     assert not function.exists()
 
 
-def test_what_qemu_refuses_says_why(slots):
+def test_what_qemu_refuses_is_reported_with_the_reason(slots):
     with pytest.raises(Refused, match="nosuchdevice"):
         slots.monitor("device_add", driver="nosuchdevice", id="x")
 

@@ -160,7 +160,7 @@ async def test_a_device_with_another_number_serves_by_its_new_node(node, links, 
     assert allocations == {(name,): {*nodes(name), MANAGER} for name in ("rxe0", "siw0")}
 
 
-async def test_without_the_connection_manager_a_device_says_what_it_lacks(node, links, card):
+async def test_without_the_connection_manager_a_device_is_unhealthy_with_the_reason(node, links, card):
     links.rxe("rxe0", card)
     await node.serve(ENTRY)
     await node.shows(HCA, healthy=1)
@@ -174,7 +174,7 @@ async def test_without_the_connection_manager_a_device_says_what_it_lacks(node, 
     await node.shows(HCA, healthy=1)
 
 
-async def test_a_device_that_is_moved_into_a_pod_is_neither_ill_nor_gone(node, links, card):
+async def test_a_device_that_is_moved_into_a_pod_stays_healthy_and_listed(node, links, card):
     links.make_movable()
     links.share_devices(False)
     links.rxe("rxe0", card)

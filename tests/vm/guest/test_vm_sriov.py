@@ -244,7 +244,7 @@ async def test_functions_of_a_disk_are_listed_as_they_are_made_and_well_once_a_d
     assert is_viable(group)
 
 
-async def test_a_function_whose_interface_is_in_a_pod_is_neither_ill_nor_gone(node, card, links):
+async def test_a_function_whose_interface_is_in_a_pod_stays_healthy_and_listed(node, card, links):
     card.make(2)
     await linked(card)
     await node.serve(KERNEL)
@@ -315,7 +315,7 @@ async def test_devhost_makes_binds_and_removes_functions_and_leaves_those_of_pod
     assert card.count == 0
 
 
-async def test_functions_that_somebody_else_made_stay_as_they_are(node, card):
+async def test_functions_that_another_program_created_are_not_changed(node, card):
     card.make(3)
     await linked(card)
     settle()
@@ -331,7 +331,7 @@ async def test_functions_that_somebody_else_made_stay_as_they_are(node, card):
     await stands(node, "failed", "7 virtual functions at most")
 
 
-async def test_netlink_tells_the_mode_of_a_switch_and_who_stands_for_whom():
+async def test_netlink_reports_the_mode_of_a_switch_and_the_representors():
     """netdevsim has a switch as adapters have; it is not on PCI, so no function of it is listed."""
     kernel = pytest.importorskip("devhost_sriov.netlink").Kernel(deadline=60)
     run("modprobe", "netdevsim")

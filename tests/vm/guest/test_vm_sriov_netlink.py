@@ -53,7 +53,7 @@ def sriov():
     context.close()
 
 
-async def test_a_switch_says_its_mode_and_which_interface_stands_for_which_function(simulated, kernel):
+async def test_a_switch_reports_its_mode_and_the_representor_of_each_function(simulated, kernel):
     before = kernel.devlink(profiles=True).switches[simulated]
     assert (before.mode, dict(before.virtual)) == ("legacy", {})
     run("devlink", "dev", "eswitch", "set", f"netdevsim/{simulated}", "mode", "switchdev")
@@ -64,7 +64,7 @@ async def test_a_switch_says_its_mode_and_which_interface_stands_for_which_funct
     assert all(Path("/sys/class/net", name).exists() for name in after.virtual.values())
 
 
-async def test_a_change_of_mode_is_heard(simulated, kernel):
+async def test_a_change_of_mode_causes_an_event(simulated, kernel):
     group = kernel.devlink(profiles=False).group
     assert group is not None
     heard: list[bytes] = []
@@ -77,7 +77,7 @@ async def test_a_change_of_mode_is_heard(simulated, kernel):
     assert [datagram for datagram in heard if list(source.events(datagram))] == []
 
 
-async def test_the_address_set_for_a_virtual_function_is_told(simulated, kernel):
+async def test_the_address_set_for_a_virtual_function_is_reported(simulated, kernel):
     interface = next((BUS / f"devices/{simulated}/net").iterdir()).name
     run("ip", "link", "set", interface, "vf", "1", "mac", "02:00:00:00:00:07")
     assert kernel.vf_macs()[interface] == {1: "02:00:00:00:00:07"}

@@ -22,7 +22,7 @@ PAUSE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What there was at some time between two moments: all PCI functions with their drivers, and a link."""
+    """One observation of the state: all PCI functions with their drivers, and a link."""
 
     began: float
     ended: float
@@ -64,7 +64,7 @@ class Burst:
     def _watch(self) -> None:
         while not self._over.wait(PAUSE):
             new, last = self._sample(), self._samples[-1]
-            # of what stays the same the first and the last sample say everything
+            # of an unchanged state, the first and the last sample are enough
             before = self._samples[-2] if len(self._samples) > 1 else None
             if before and (before.bound, before.link) == (last.bound, last.link) == (new.bound, new.link):
                 self._samples.pop()

@@ -41,7 +41,7 @@ INTERFACE = "9926ab6d6c925a68aabca7d84c545738"
 """128-bit ids, as the kernel prints them: the upper half first."""
 BITSTREAM, METADATA = 0x0123456789ABCDEF, 0x20250101
 ONES = (1 << 64) - 1
-"""What every register of a card reads as that is no longer there."""
+"""The value of every register of a card that is gone."""
 
 _REGISTER = struct.Struct("<Q")
 
@@ -79,7 +79,7 @@ _RESET_DONE, _PORT_SHIFT, _START, _COMPLETE = 1 << 4, 7, 1 << 12, 1 << 13
 _CREDITS, _FAILED, _INCOMPATIBLE = 0x1FF, 1 << 16, 1 << 2
 _PORT_MASK = 0b111
 
-# A port: PORT_HDR_*; its function has a place of its own
+# A port: PORT_HDR_*; its function has a separate area
 _FIRST_PORT, _PORT_SIZE = 0x100000, 0x100000
 _NEXT_FUNCTION, _PORT_CAPABILITY, _PORT_CONTROL, _PORT_STATUS = 0x18, 0x30, 0x38, 0x40
 _PORT_ERRORS, _PORT_ERRORS_ID, _PORT_ERROR = 0x1000, 0x10, 0x1010
@@ -143,7 +143,7 @@ class Registers:
         _REGISTER.pack_into(self._memory, place, value)
 
     def set_function(self, port: int, identity: str) -> None:
-        """Has a port say that another function is programmed."""
+        """Makes a port report that another function is programmed."""
         low, high = _halves(identity)
         self[_port(port) + _FUNCTION + _IDENTITY_LOW] = low
         self[_port(port) + _FUNCTION + _IDENTITY_HIGH] = high
@@ -168,7 +168,7 @@ class Card:
         self.address = ""
 
     async def plug(self) -> None:
-        """Plugs the card in, makes it what it is, and gives it to ``dfl-pci`` if that is loaded."""
+        """Plugs the card in, writes its registers, and binds it to ``dfl-pci`` if that is loaded."""
         place = await self._slots.plug("secondary-vga", self.name, SLOT, vgamem_mb=16)
         self.address = place.name
         # waits for a driver that is about to take it, and keeps others away from now on
@@ -208,7 +208,7 @@ class Card:
         """The directory of a port.
 
         Raises:
-            FileNotFoundError: it has none of this number now.
+            FileNotFoundError: it has no port with this number now.
         """
         found = self.path.glob("fpga_region/region*/dfl-port.*")
         return _one(one for one in found if text(one / "id") == str(number))
@@ -240,7 +240,7 @@ class Card:
             memory.close()
 
     def set_function(self, identity: str, port: int = 0) -> None:
-        """Has a port say that another function is programmed, of which the kernel makes no event."""
+        """Makes a port report that another function is programmed, for which the kernel sends no event."""
         with self.registers() as registers:
             registers.set_function(port, identity)
 
@@ -264,7 +264,7 @@ class Card:
             registers[_THRESHOLDS] = _WARM | _HOT | _TRIP | (_ALARM | _CRITICAL_ALARM) * hot
 
     def fall_silent(self) -> None:
-        """Everything that tells of the card's state reads as ones, as with a dead link."""
+        """Makes all state registers of the card read as ones, as with a dead link."""
         with self.registers() as registers:
             for place in self._telling():
                 registers[place] = ONES
@@ -296,7 +296,7 @@ class Engine:
     """
 
     PAUSE = 0.005
-    """Seconds between two looks."""
+    """Seconds between two checks."""
 
     def __init__(self, card: Card, functions: Mapping[int, str]) -> None:
         self._card = card
@@ -325,7 +325,7 @@ class Engine:
         with self._card.registers() as registers:
             while not self._end.wait(self.PAUSE):
                 control = registers[_CONTROL]
-                # nobody else writes here between its completion and our answer
+                # nothing else writes here between its completion and our answer
                 if control & _COMPLETE and control & _START:
                     self._answer(registers, control >> _PORT_SHIFT & _PORT_MASK)
                     registers[_CONTROL] = control & ~(_COMPLETE | _START)
@@ -346,7 +346,7 @@ def load() -> None:
 
 
 def unload() -> None:
-    """Removes every driver of a card; nobody may have a node of it open."""
+    """Removes all drivers of a card; no process may have one of its nodes open."""
     for module in reversed(MODULES):
         run("modprobe", "--remove", module)
 

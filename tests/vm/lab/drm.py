@@ -1,4 +1,4 @@
-"""DRM devices of the machine: who has them, their nodes, and what their drivers say."""
+"""DRM devices of the machine: their parents, their nodes, and the names of their drivers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def owner(vendor: str) -> str:
 
 
 def driver(node: str) -> str:
-    """What the driver behind a node calls itself.
+    """The name that the driver of a node reports.
 
     Raises:
         OSError: the node cannot be opened, or its driver does not answer.

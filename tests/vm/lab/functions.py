@@ -62,10 +62,10 @@ class Physical:
         return [link.resolve().name for link in links]
 
     def make(self, count: int, *, bound: bool = True) -> None:
-        """Makes virtual functions where there are none, or removes all of them.
+        """Creates virtual functions, or removes all of them.
 
         Args:
-            bound: whether the kernel gives them to their own driver.
+            bound: whether the kernel binds them to their driver.
         """
         (self.path / "sriov_drivers_autoprobe").write_text("1" if bound else "0")
         (self.path / "sriov_numvfs").write_text(str(count))

@@ -1,4 +1,4 @@
-"""Plugging PCI devices into the machine, and pulling them out: QEMU's own interface, from inside.
+"""Plugs PCI devices into the machine and pulls them out, through QEMU's monitor from inside.
 
 The port ``/dev/virtio-ports/qmp`` leads to QEMU's monitor (https://www.qemu.org/docs/master/interop/qmp-spec.html).
 Which ports and which spare disks there are says ``machine/hardware.py``.
@@ -23,7 +23,7 @@ ANSWER_LIMIT = 120.0
 DEVICES = Path("/sys/bus/pci/devices")
 
 BUSY = re.compile(r"busy|in use|[Dd]uplicate|in the process of unplug")
-"""How QEMU refuses what it will do a little later, when the guest has done its part."""
+"""The error of QEMU for a request that succeeds a little later, when the guest has done its part."""
 
 PATIENCE = (30.0, 60.0, 90.0)
 """Seconds for a device to go, each time it is asked for: a guest that is busy plugging takes the request to
@@ -31,7 +31,7 @@ unplug for one to stop that."""
 
 
 class Refused(Exception):
-    """QEMU does not do what it was asked to; its own words."""
+    """QEMU refused a request; the text is QEMU's."""
 
 
 class Monitor:
@@ -40,9 +40,9 @@ class Monitor:
     def __init__(self) -> None:
         self._port = os.open(PORT, os.O_RDWR | os.O_NONBLOCK)
         self._rest = b""
-        self._session = time.monotonic_ns()  # tells our answers from those to a program before us
+        self._session = time.monotonic_ns()  # distinguishes our answers from those to an earlier program
         self._number = 0
-        with suppress(Refused):  # QEMU does not notice that programs change: the one before us has said it
+        with suppress(Refused):  # QEMU does not notice that programs change: an earlier one may have sent it
             self("qmp_capabilities")
 
     def close(self) -> None:
@@ -125,8 +125,8 @@ class Slots:
         """Pulls a device out, and waits until it is gone.
 
         Raises:
-            Refused: there is none of that name.
-            TimeoutError: it did not go; a driver may hold it.
+            Refused: there is no device of that name.
+            TimeoutError: it is still there; a driver may hold it.
         """
         if name in self._plugged:
             self._plugged.remove(name)

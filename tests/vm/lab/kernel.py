@@ -16,7 +16,7 @@ UDEVD = "/usr/lib/systemd/systemd-udevd"
 COMPLAINT = re.compile(
     r"BUG:|Oops|WARNING: CPU|general protection|blocked for more than|refcount_t|Call Trace"
 )
-"""What the kernel says when something in it is wrong, and not just with a device."""
+"""Messages of the kernel about a bug in it, rather than a problem with a device."""
 
 
 KNOWN = re.compile(r"drm_mm_takedown")
@@ -38,10 +38,10 @@ def serious(messages: Iterable[str]) -> list[str]:
 
 
 def run(*command: str) -> str:
-    """Runs a program to its end; what it prints.
+    """Runs a program to its end; returns its output.
 
     Raises:
-        AssertionError: it failed; the text has what it said.
+        AssertionError: it failed; the text has its output.
     """
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=RUN_LIMIT, check=False, stdin=subprocess.DEVNULL
@@ -51,13 +51,13 @@ def run(*command: str) -> str:
 
 
 def insist(*command: str, busy: Sequence[str]) -> str:
-    """Runs a program again and again while it says that something is busy; what it prints.
+    """Runs a program again while it reports that something is busy; returns its output.
 
     Args:
-        busy: how it says that, in lower case.
+        busy: the message for that, in lower case.
 
     Raises:
-        AssertionError: it failed for another reason, or still says so after :data:`RUN_LIMIT`.
+        AssertionError: it failed for another reason, or still reports that after :data:`RUN_LIMIT`.
     """
     until = time.monotonic() + RUN_LIMIT
     while True:
@@ -70,7 +70,7 @@ def insist(*command: str, busy: Sequence[str]) -> str:
 
 
 def unload(module: str) -> None:
-    """Removes a module, once nobody uses it: a moment ago somebody may have asked its device something.
+    """Removes a module once it is not in use: a process may have used its device a moment ago.
 
     Raises:
         AssertionError: it cannot be removed, or is still in use after :data:`RUN_LIMIT`.

@@ -14,7 +14,7 @@ MOVABLE = Path("/sys/module/rdma_rxe/parameters/movable")
 
 
 class Links:
-    """Makes links, RDMA devices and namespaces; on exit whatever is left is removed."""
+    """Creates links, RDMA devices and namespaces; on exit it removes those that are left."""
 
     def __init__(self) -> None:
         self._links: list[str] = []
@@ -49,7 +49,7 @@ class Links:
         run("ip", "link", "set", name, "up")
 
     def down(self, name: str) -> None:
-        """Takes an interface down, and with it the ports of RDMA devices on it; no uevent tells of that."""
+        """Takes an interface down, and with it the ports of its RDMA devices, which causes no uevent."""
         run("ip", "link", "set", name, "down")
 
     def rxe(self, name: str, interface: str) -> str:

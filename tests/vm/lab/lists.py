@@ -1,4 +1,4 @@
-"""What the lists that a kubelet receives say, and what holds for them on a machine of any speed."""
+"""The lists that a kubelet receives, and what must be true for them on a machine of any speed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .node import Node
 from .waiting import until
 
 Shown = tuple[set[str], set[str]]
-"""The devices of a list, and those of them that are well."""
+"""The devices of a list, and the healthy ones among them."""
 
 
 def shown(lists: Sequence[events.ListReceived]) -> list[Shown]:
-    """What lists say: who is there, and who of them is well."""
+    """The content of lists: the devices, and the healthy ones among them."""
     return [
         (
             {device.id for device in one.devices},
@@ -37,13 +37,13 @@ async def quiet(node: Node, resource: str) -> None:
 async def changed(
     node: Node, resource: str, after: Callable[[], set[str]], change: Callable[[], object]
 ) -> list[Shown]:
-    """What the lists say that a change leads to, from there until one that is right and no other.
+    """The lists from a change to the first one that is right.
 
     Args:
-        after: the devices that there are then, all of them well; asked when the change is done.
+        after: returns the devices after the change, all of them healthy; called when the change is done.
 
     Raises:
-        TimeoutError: none is right.
+        TimeoutError: no list is right.
     """
     await quiet(node, resource)
     since = node.kubelet.events.position
@@ -62,10 +62,10 @@ async def changed(
 
 
 def check(lists: Sequence[Shown], before: set[str], after: set[str]) -> None:
-    """Holds lists to what is true however slow the machine is and however many lists there are.
+    """Checks lists for what must be true for any speed of the machine and any number of lists.
 
-    Nobody is listed who is neither of before nor of after, nobody who stays is missing, who has come stays,
-    who has gone does not come back, and the last list is right.
+    Every listed device existed before or after the change. A device that stays is never missing, one that was
+    added stays, one that was removed does not come back, and the last list is right.
 
     Raises:
         AssertionError: they are not so.

@@ -1,4 +1,4 @@
-"""A node: the kubelet simulator, and ``devhost run`` as a process of its own."""
+"""A node: the kubelet simulator, and ``devhost run`` as a separate process."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WITHOUT_PYVERBS = "raise ModuleNotFoundError(\"No module named 'pyverbs'\", name
 
 
 class Node:
-    """Entered, a kubelet runs; ``serve`` starts devhost. Left, both have ended, and devhost ended well.
+    """A context in which a kubelet runs; ``serve`` starts devhost. At its end both have ended without errors.
 
     Args:
         directory: for the configuration, the log and the kubelet's sockets.
-        tells: whether the kubelet says who holds what. Where it does not, what a pod got stays the pod's.
+        tells: whether the kubelet reports who holds what. If not, pods keep what they got.
     """
 
     def __init__(self, directory: Path, *, tells: bool = False) -> None:
@@ -56,7 +56,7 @@ class Node:
         assert error is not None or code == 0, f"devhost ended with {code}: {self.said()}"
 
     def hide_pyverbs(self) -> None:
-        """devhost will not find pyverbs, as on a machine where it is not installed."""
+        """Makes devhost not find pyverbs, as on a machine without it."""
         hidden = self._directory / "hidden"
         hidden.mkdir()
         # A directory on the path before Debian's own. That a module is there and cannot be imported is what a
@@ -65,13 +65,13 @@ class Node:
         self._environment["PYTHONPATH"] = f"{hidden}:{self._environment['PYTHONPATH']}"
 
     async def serve(self, *resources: Mapping[str, Any], backends: Mapping[str, Any] | None = None) -> None:
-        """Writes a configuration and starts devhost, or lets the running one take it over.
+        """Writes a configuration and starts devhost, or lets the running one reload it.
 
         Args:
-            resources: as in the configuration; each must offer something now, or say ``whenEmpty: register``.
+            resources: as in the configuration; each must offer something, or have ``whenEmpty: register``.
 
         Raises:
-            TimeoutError: the kubelet was not told of all of them.
+            TimeoutError: not all of them were registered with the kubelet.
         """
         self.write(*resources, backends=backends)
         if self._process is None:
@@ -100,7 +100,7 @@ class Node:
         new.replace(self.config)
 
     async def stop(self) -> int:
-        """Ends devhost by SIGTERM; its exit code, and 0 where it does not run."""
+        """Ends devhost by SIGTERM; returns its exit code, 0 if it does not run."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -134,7 +134,7 @@ class Node:
         return [line for line in bad if not any(words in line for words in usual)]
 
     async def shows(self, resource: str, *, healthy: int, total: int | None = None) -> None:
-        """Waits until the kubelet has a list with so many devices, all of them healthy unless told otherwise.
+        """Waits until the kubelet has a list with this many devices, by default all of them healthy.
 
         Raises:
             TimeoutError: it has not.
@@ -147,10 +147,10 @@ class Node:
         )
 
     async def device(self, resource: str, token: str) -> Mapping[str, Any]:
-        """What devhost's status says of a token.
+        """The entry of a token in devhost's status.
 
         Raises:
-            KeyError: devhost does not have it.
+            KeyError: there is none.
         """
         for one in (await self.status())["resources"]:
             for device in one["devices"]:
@@ -160,10 +160,10 @@ class Node:
         raise KeyError(token)
 
     async def released(self, pod: str, resource: str, token: str) -> None:
-        """The pod that has this ends, and devhost knows it; ``resource`` is still in the configuration.
+        """Ends the pod that holds this, and waits until devhost knows it; ``resource`` must be configured.
 
         Raises:
-            TimeoutError: devhost never heard whose it is, or that it came back.
+            TimeoutError: devhost did not notice who held it, or that it was released.
         """
         # first the name: a pod that was never named may still be about to start, and keeps what it got
         await self.known(resource, token)
@@ -171,7 +171,7 @@ class Node:
         await self._until_device(resource, token, lambda device: not device["allocated"])
 
     async def known(self, resource: str, token: str) -> None:
-        """Waits until the kubelet has told devhost which pod has this.
+        """Waits until the kubelet has reported to devhost which pod has this.
 
         Raises:
             TimeoutError: it has not.
@@ -216,7 +216,7 @@ class Node:
             try:
                 found.append(str(entry.readlink()))
             except FileNotFoundError:
-                continue  # closed meanwhile
+                continue  # it has been closed
         return sorted(found)
 
     def threads(self) -> int:

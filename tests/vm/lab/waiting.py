@@ -18,14 +18,14 @@ PAUSE = 0.1
 async def until(
     what: str, condition: Callable[[], T], *, limit: float = LIMIT, seen: Callable[[], object] = str
 ) -> T:
-    """The first true value of ``condition``; the event loop runs on meanwhile.
+    """Waits for the first true value of ``condition``, without blocking the event loop.
 
     Args:
-        what: what is waited for, for the error.
-        seen: asked at the end for what was there instead.
+        what: a description of the condition, for the error.
+        seen: returns the actual state, for the error.
 
     Raises:
-        TimeoutError: it did not come true within ``limit`` seconds.
+        TimeoutError: it was not met within ``limit`` seconds.
     """
     end = time.monotonic() + limit
     while not (value := condition()):

@@ -93,7 +93,7 @@ def tell(tools: Hypervisor, system: Part, extra: Part, python: Part) -> None:
 
 
 def test(machine: Machine, arguments: list[str]) -> int:
-    """Boots, tests, and says how that went."""
+    """Boots the machine, runs the tests, and prints the result."""
     began = time.monotonic()
     try:
         status = attempt(machine, ["-p", "no:cacheprovider", "--color=no", "--durations=5", *arguments])
@@ -127,7 +127,7 @@ def attempt(machine: Machine, arguments: list[str]) -> int:
 
 
 def refuse(reason: str, code: int = 1) -> int:
-    """Says in one line why there is no machine."""
+    """Prints in one line why there is no machine."""
     print(f"vm: {reason}", file=sys.stderr)
     return code
 

@@ -1,4 +1,4 @@
-"""One run of the machine: boot, follow what the guest says, end. Nothing is left but files in ``run``."""
+"""One run of the machine: boot, follow the output of the guest, end. Only files in ``run`` are left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .hypervisor import Hypervisor
 from .image import Image
 
 BOOT_LIMIT = 600.0
-"""Seconds until the guest says its first word; an idle machine takes 15."""
+"""Seconds until the first output of the guest; an idle machine takes 15."""
 
 SUITE_LIMIT = 3300.0
 """Seconds from there to the end of the tests."""
@@ -44,7 +44,7 @@ class Crashed(Failed):
 
 
 DYING = re.compile(r"Kernel panic|Oops|BUG:|Call Trace|Out of memory")
-"""What a kernel says, at the level of the console, when it has to end what is running or itself."""
+"""Messages of a kernel on the console when it kills a process or panics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class Machine:
         return self.run / "console"
 
     def tests(self, arguments: Sequence[str]) -> int:
-        """Runs pytest in the guest, shows what it says, and returns its exit status.
+        """Runs pytest in the guest, shows its output, and returns its exit status.
 
         Raises:
-            Crashed: there is no exit status, for QEMU died of itself.
-            Failed: there is none for another reason.
+            Crashed: there is no exit status, because QEMU crashed.
+            Failed: there is no exit status for another reason.
         """
         self._prepare()
         (self.run / "out/arguments").write_bytes(b"".join(one.encode() + b"\0" for one in arguments))

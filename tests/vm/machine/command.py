@@ -1,4 +1,4 @@
-"""Commands that make parts: each with a limit and a log, and none outlives whoever started it."""
+"""Commands that build parts: each has a limit and a log, and ends with the program that started it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ELSEWHERE = re.compile(
     r"|Connection (failed|refused|reset|timed out)|Network is unreachable|Hash Sum mismatch"
     r"|No space left on device|Operation not permitted|Cannot allocate memory"
 )
-"""How apt, and whatever it starts, says that the network or this computer is in the way, and not a recipe."""
+"""Messages of apt and its programs about a problem of the network or this computer, rather than a recipe."""
 
 BOUND = ("setpriv", "--pdeathsig", "KILL", "--")
 """The kernel kills the command when this process ends, in whatever way."""

@@ -1,4 +1,4 @@
-"""devhost backend for GPUs: NVIDIA, AMD, Intel, and whatever else has a DRM node."""
+"""devhost backend for NVIDIA, AMD and Intel GPUs, and all other devices with a DRM node."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["Gpu", "devhost_backends"]
 
 @hookimpl
 def devhost_backends() -> list[type[Backend]]:
-    """The backend this package brings."""
+    """The backend of this package."""
     return [Gpu]

@@ -1,4 +1,4 @@
-"""The backend that the core calls: it finds adapters, and joins the answers of the vendors' code."""
+"""The backend class: it finds adapters and merges the results of the vendors' code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Gpu(Backend):
-    """GPUs of NVIDIA, AMD and Intel, their parts, and every other DRM device."""
+    """NVIDIA, AMD and Intel GPUs, their parts, and all other DRM devices."""
 
     name = "gpu"
     Options = GpuOptions
@@ -79,13 +79,13 @@ class Gpu(Backend):
         return self._cards
 
     def notice(self, event: Event) -> None:
-        """Takes an event; each vendor's code knows what it concerns."""
+        """Passes an event to the code of each vendor."""
         self._wedged.notice(event)
         for vendor in self._vendors.values():
             vendor.notice(event)
 
     def discover(self) -> list[Device]:
-        """Every card there is, also unhealthy and withheld ones.
+        """All cards, including unhealthy and withheld ones.
 
         Raises:
             OSError: sysfs cannot be listed.
@@ -99,7 +99,7 @@ class Gpu(Backend):
                 cards = self._scan(name, groups.get(name, ()))
                 if self._scan_failures.pop(name, ""):
                     self.context.log.info("the cards of %s can be listed again", name)
-            except Exception as error:  # noqa: BLE001 - a vendor's code fails for its own cards only
+            except Exception as error:  # noqa: BLE001 - a failure must only affect the cards of the vendor
                 failures.append(error)
                 cards = self._last_cards(name, error)
             found.update((card.id, card) for card in cards)
@@ -121,7 +121,7 @@ class Gpu(Backend):
         """What a container needs to use these cards.
 
         Raises:
-            AllocationError: one is gone, or cannot be used as it is now.
+            AllocationError: one is gone, or cannot be used in its current state.
         """
         own: dict[str, list[Card]] = {}
         for device in request.devices:
@@ -149,11 +149,11 @@ class Gpu(Backend):
                 verdicts.update((card.id, unhealthy(reason)) for card in own)
             else:
                 if self._probe_failures.pop(name, ""):
-                    self.context.log.info("the health of the cards of %s can be asked for again", name)
+                    self.context.log.info("the health of the cards of %s can be checked again", name)
         return verdicts
 
     def links(self, a: Device, b: Device) -> int:
-        """How closely two cards of one vendor are joined beyond PCIe and NUMA."""
+        """How closely two cards of one vendor are connected beyond PCIe and NUMA."""
         first, second = self._cards.get(a.id), self._cards.get(b.id)
         if first is None or second is None or first.vendor != second.vendor:
             return 0
@@ -161,20 +161,20 @@ class Gpu(Backend):
         return vendor.links(first, second) if isinstance(vendor, CanLink) else 0
 
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]:
-        """Labels for the node, with the names that the vendors' own labellers use."""
+        """Labels for the node, with the names that the vendors' labelers use."""
         from .labels import labels as node_labels
 
         shared = {use.resource for use in mps_entries(self.context.entries)}
         return node_labels(devices, offered, self._cards, self._sysfs, shared)
 
     async def watch(self) -> AsyncGenerator[Event, None]:
-        """Events of the vendors' code beside uevents."""
+        """Yields the events of the vendors' code, which are not uevents."""
         async with aclosing(self._events.events()) as events:  # so that it ends at once
             async for event in events:
                 yield event
 
     def close(self) -> None:
-        """Releases the hardware, also if :meth:`watch` never ran."""
+        """Releases the hardware, even if :meth:`watch` never ran."""
         for vendor in self._vendors.values():
             vendor.close()
 
@@ -193,7 +193,7 @@ class Gpu(Backend):
         return vendor.scan(adapters)
 
     def _with_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
-        """The cards; those whose driver has reported a reset and does not answer are Unhealthy."""
+        """The cards, made Unhealthy if their driver has reported a reset and does not answer."""
         problems = self._wedged.problems(adapters)
         if not problems:
             return cards
@@ -212,7 +212,7 @@ class Gpu(Backend):
         return card
 
     def _last_cards(self, vendor: str, error: Exception) -> list[Card]:
-        """The cards of a vendor when its code last worked, now Unhealthy."""
+        """The last cards of a vendor whose code fails, now Unhealthy."""
         reason = _failure(vendor, error)
         if self._scan_failures.get(vendor) != reason:
             self._scan_failures[vendor] = reason
@@ -225,7 +225,7 @@ def _with_health(card: Card, reason: str) -> Card:
 
 
 def _failure(vendor: str, error: Exception) -> str:
-    return f"asking for the cards of {vendor} failed: {one_line(error)}"
+    return f"reading the cards of {vendor} failed: {one_line(error)}"
 
 
 def _amd(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
@@ -258,7 +258,7 @@ def _other(options: GpuOptions, context: Context, environment: Environment) -> V
 
 
 Maker = Callable[[GpuOptions, Context, Environment], VendorBackend]
-"""Makes the code of a vendor."""
+"""Creates the code of a vendor."""
 
 MAKERS: Mapping[str, Maker] = {AMD: _amd, INTEL: _intel, NVIDIA: _nvidia, OTHER: _other}
 """The code of each vendor, which is imported with the vendor's first card."""

@@ -1,7 +1,8 @@
-"""How GPUs are found: PCI functions of a display class, and every other device with a DRM node.
+"""Finds GPUs: PCI functions of a display class, and all other devices with a DRM node.
 
-A scan reads everything again, except PCI functions known to be no display: a machine may have thousands. The
-layout is that of Documentation/ABI/testing/sysfs-bus-pci of the Linux kernel, and of ``drm_sysfs.c``.
+A scan reads everything again, except PCI functions that are known not to be displays: a machine may have
+thousands. The layout is that of Documentation/ABI/testing/sysfs-bus-pci of the Linux kernel, and of
+``drm_sysfs.c``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural, pcie_path
 
 VENDORS = NVIDIA, AMD, INTEL, OTHER = "nvidia", "amd", "intel", "other"
-"""What the attribute ``vendor`` can be."""
+"""The values of the attribute ``vendor``."""
 
 DISPLAY = "03"
 """PCI base class of display controllers (PCI Code and ID Assignment Specification)."""
@@ -26,13 +27,13 @@ ACCELERATOR = "1200"
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One adapter. Strings are empty where sysfs has no value; ids are lower-case hex digits without ``0x``.
+    """One adapter. Strings are empty if sysfs has no value; ids are lower-case hex digits without ``0x``.
 
     ``id`` is the PCI address, or the name of its directory if it is not on PCI. ``path`` is its directory
     below ``/sys/devices``, ``address`` its PCI address, ``driver`` the driver of its DRM device.
-    ``physical_function`` is the address of the function that it is a virtual one of, ``num_vfs`` how many
-    virtual functions it has itself. ``card`` and ``render`` are names of DRM devices: ``card0``,
-    ``renderD128``. ``inode`` distinguishes it from an earlier one under the same name.
+    ``physical_function`` is the address of its physical function if it is a virtual one, ``num_vfs`` the
+    number of its virtual functions. ``card`` and ``render`` are names of DRM devices: ``card0``,
+    ``renderD128``. ``inode`` distinguishes it from an earlier adapter with the same name.
     """
 
     id: str
@@ -63,7 +64,7 @@ class Adapter:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Both nodes, those that it has."""
+        """The nodes that it has."""
         return tuple(node for node in (self.card_node, self.render_node) if node)
 
     @property
@@ -77,18 +78,18 @@ class Adapter:
         return pcie_path(self.path) if self.address else ()
 
 
-# A recording of a machine may lack its buses and have only what another device plugin reads: AMD's plugin the
-# functions below its driver and the partitions below the platform bus, Intel's the directories of the class
-# of DRM devices. Where a machine has links to a device, such a copy has the device's files. On a machine that
-# runs, all devices are on the buses, and nothing is found here.
+# A recording of a machine may lack its buses and have only what another device plugin reads. AMD's plugin
+# reads the functions below its driver and the partitions below the platform bus, Intel's plugin the
+# directories of the class of DRM devices. In place of links to a device, such a recording has copies of the
+# device's files. On a running machine, all devices are on the buses, and nothing is found here.
 
 DRM_CLASS = "/sys/class/drm"
 AMDGPU = "/sys/module/amdgpu/drivers/pci:amdgpu"
 PLATFORM = f"{DEVICES}platform"
 
 AMD_PARTITION = re.compile(r"amdgpu_xcp[_.]\d{1,5}")
-"""Names of the directories of AMD's partitions (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c); with a
-dot by the first drivers that made them."""
+"""Names of the directories of AMD partitions (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c); early drivers
+have a dot in them."""
 
 NODE = re.compile(r"(card|renderD)\d{1,5}")
 """Names of DRM devices."""
@@ -99,7 +100,7 @@ class RecordedDevice:
     """A device whose files are at ``path``.
 
     ``address`` is its PCI address, empty if it has none or that is not recorded; ``nodes`` are the names of
-    its DRM devices. ``vendor`` and ``driver`` follow from its place, where its files lack them.
+    its DRM devices. ``vendor`` and ``driver`` follow from its location, if its files lack them.
     """
 
     path: str
@@ -110,7 +111,7 @@ class RecordedDevice:
 
 
 def of_amdgpu(sysfs: Sysfs) -> Iterator[RecordedDevice]:
-    """The functions bound to AMD's driver, and the partitions."""
+    """The functions bound to AMD's driver, and the AMD partitions."""
     for name in sysfs.names(AMDGPU):
         if BDF.fullmatch(name):
             path = sysfs.device(f"{AMDGPU}/{name}") or f"{AMDGPU}/{name}"
@@ -144,7 +145,6 @@ def nodes_of(sysfs: Sysfs, path: str) -> tuple[str, ...]:
 PCI_BUS = "/sys/bus/pci/devices"
 
 _VIRTUAL_FUNCTION = re.compile(r"virtfn\d{1,5}")
-_HEX = re.compile(r"0x([0-9a-fA-F]{1,8})")
 _FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")
 _VIRTIO = re.compile(r"virtio\d+")
 
@@ -157,7 +157,7 @@ class AdapterScanner:
         self._not_displays: dict[str, int] = {}
 
     def scan(self) -> list[Adapter]:
-        """Every adapter there is: PCI functions by their addresses, then others by their names.
+        """All adapters: PCI functions by their addresses, then others by their names.
 
         Raises:
             OSError: the PCI bus or the class of DRM devices cannot be listed.
@@ -171,20 +171,23 @@ class AdapterScanner:
         for name, inode in listed.items():
             if not BDF.fullmatch(name) or name in self._not_displays:
                 continue
-            path = self._sysfs.device(f"{PCI_BUS}/{name}") or self._copy_of(f"{PCI_BUS}/{name}")
+            path = self._sysfs.device(f"{PCI_BUS}/{name}")
+            if path.rpartition("/")[2] != name:  # a link that is damaged, or a directory in its place
+                path = self._copy_of(f"{PCI_BUS}/{name}")
             if path and self._is_display(path):
                 found[name] = self._pci(path, inode, drm.pop(path, ()))
             elif path and path not in drm:
                 self._not_displays[name] = inode
         plain = Counter(_named_by(path) for path in drm)
         for path, nodes in drm.items():
-            if path.rpartition("/")[2] in listed:
-                adapter = self._pci(path, listed[path.rpartition("/")[2]], nodes)
+            last = path.rpartition("/")[2]
+            if last in listed and BDF.fullmatch(last):
+                adapter = self._pci(path, listed[last], nodes)
             else:
                 adapter = self._plain(path, nodes)
             if not adapter.address and (plain[adapter.id] > 1 or adapter.id in found):
-                # two buses may use one name: the name of the parent distinguishes them, as no number of a
-                # node does
+                # two buses may use the same name, and the name of the parent is more stable than a node
+                # number
                 above = _named_by(path.rpartition("/")[0])
                 adapter = replace(adapter, id=f"{above}-{adapter.id}"[:MAX_DEVICE_ID])
             found[adapter.id] = adapter
@@ -220,7 +223,7 @@ class AdapterScanner:
         return found, strays
 
     def _copy_of(self, path: str) -> str:
-        """The path itself where a recording has a directory instead of a link to one."""
+        """The path itself, if a recording has a directory instead of a link to one."""
         return path if self._sysfs.exists(f"{path}/class") else ""
 
     def _copied(self, copy: RecordedDevice) -> Adapter:
@@ -237,7 +240,7 @@ class AdapterScanner:
         )
 
     def _is_display(self, path: str) -> bool:
-        number = self._hex(f"{path}/class").rjust(6, "0")
+        number = self._sysfs.hexadecimal(f"{path}/class").rjust(6, "0")
         return number.startswith((DISPLAY, ACCELERATOR))
 
     def _pci(self, path: str, inode: int, nodes: tuple[str, ...]) -> Adapter:
@@ -249,11 +252,11 @@ class AdapterScanner:
             path=path,
             inode=inode,
             address=function,
-            vendor=self._hex(f"{path}/vendor"),
-            device=self._hex(f"{path}/device"),
-            subsystem_vendor=self._hex(f"{path}/subsystem_vendor"),
-            subsystem_device=self._hex(f"{path}/subsystem_device"),
-            pci_class=self._hex(f"{path}/class").rjust(6, "0"),
+            vendor=self._sysfs.hexadecimal(f"{path}/vendor"),
+            device=self._sysfs.hexadecimal(f"{path}/device"),
+            subsystem_vendor=self._sysfs.hexadecimal(f"{path}/subsystem_vendor"),
+            subsystem_device=self._sysfs.hexadecimal(f"{path}/subsystem_device"),
+            pci_class=self._sysfs.hexadecimal(f"{path}/class").rjust(6, "0"),
             driver=self._driver(path, nodes),
             numa_node=self._numa_node(path),
             physical_function=physical if BDF.fullmatch(physical) else "",
@@ -283,7 +286,7 @@ class AdapterScanner:
         return driver
 
     def _count_virtual(self, path: str) -> int:
-        # the links, not sriov_numvfs: reading that waits for a lock while virtual functions are made
+        # the links, not sriov_numvfs: reading that waits for a lock while virtual functions are created
         return sum(1 for name in self._sysfs.names(path) if _VIRTUAL_FUNCTION.fullmatch(name))
 
     def _numa_node(self, path: str) -> int | None:
@@ -292,13 +295,9 @@ class AdapterScanner:
             number = self._sysfs.integer(f"{path}/numa_node")
         return number if number is not None and 0 <= number < 1 << 16 else None
 
-    def _hex(self, path: str) -> str:
-        found = _HEX.fullmatch(self._sysfs.text(path))
-        return found[1].lower() if found else ""
-
 
 def _order(adapter: Adapter) -> tuple[str, tuple[tuple[str, int], ...]]:
-    # addresses are hexadecimal, so their text has the right order; names go after them
+    # addresses are hexadecimal, so they sort correctly as text; names come after them
     return (adapter.address, ()) if adapter.address else ("~", natural(adapter.id))
 
 
@@ -318,7 +317,7 @@ _PCI_VENDORS = {"1002": AMD, "10de": NVIDIA, "8086": INTEL}
 
 
 def vendor_of(adapter: Adapter) -> str:
-    """The vendor whose code handles an adapter; empty for an adapter of no interest."""
+    """The vendor whose code handles an adapter; empty if none does."""
     if AMD_PARTITION.fullmatch(adapter.id):
         return AMD
     vendor = _PCI_VENDORS.get(adapter.vendor, OTHER)

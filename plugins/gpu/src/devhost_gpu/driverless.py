@@ -1,4 +1,4 @@
-"""Cards whose driver is absent: they keep their last attributes, and the user learns how to load it."""
+"""Cards without a driver: they keep their last attributes, and a problem explains how to load the driver."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ _NODES = frozenset({"cardNode", "renderNode"})
 class LastAttributes:
     """Remembers the attributes that cards had with their driver. Used by one thread.
 
-    A card without its driver lacks its model, its memory and its mode, and would leave the resource that
-    selects by them: the node would have fewer devices without a visible reason. So it keeps them, Unhealthy.
+    Without its driver, a card has no model, memory or mode, and would leave a resource that selects by them:
+    the node would have fewer devices without a visible reason. So it keeps these attributes and is Unhealthy.
     """
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], Mapping[str, AttributeValue]] = {}
 
     def complete(self, cards: Mapping[str, Card], adapters: Iterable[Adapter]) -> dict[str, Card]:
-        """The cards; those without DRM nodes with the attributes that they had when they last had some.
+        """Adds their last attributes to the cards that have lost their DRM nodes.
 
         Args:
             cards: by their ids.
-            adapters: all there are. One that was removed and returned has another inode, and starts afresh.
+            adapters: all adapters. One that was removed and added again has another inode, and no last
+                attributes.
         """
         completed = dict(cards)
         last: dict[tuple[str, int], Mapping[str, AttributeValue]] = {}
@@ -56,19 +57,19 @@ _FIXES = {
 }
 
 _REPLACEMENTS = {NVIDIA: frozenset({"nouveau", "nova_core", "NovaCore"})}
-"""Drivers of the kernel's own tree, with which containers cannot compute. They are bound because the vendor's
-is missing, unlike ``vfio-pci``, which the user has chosen."""
+"""Drivers of the kernel with which containers cannot compute. They are bound because the vendor's driver is
+missing, unlike ``vfio-pci``, which the user has chosen."""
 
 _FROM_DRIVER = frozenset({"driver", "cardNode", "renderNode"})
 """Attributes that a device has from its driver."""
 
 
 def missing_drivers(sysfs: Sysfs, adapters: Mapping[str, Sequence[Adapter]]) -> Iterator[MissingDriver]:
-    """The GPUs without a driver of their vendor. A virtual function may be without one on purpose.
+    """The GPUs without their vendor's driver. A virtual function may be without a driver on purpose.
 
     Args:
         sysfs: the machine.
-        adapters: all there are, by their vendors.
+        adapters: all adapters, by their vendors.
     """
     for vendor, fix in _FIXES.items():
         for adapter in _without_driver(sysfs, adapters.get(vendor, ()), _REPLACEMENTS.get(vendor, ())):

@@ -1,7 +1,7 @@
-"""Cards that need only their DRM nodes, and the health checks that any DRM driver answers.
+"""Cards that need only their DRM nodes, and the health checks that any DRM driver supports.
 
-:class:`DrmVendor` is what Intel cards and those of other vendors have in common. :func:`driver_state` is
-health as sysfs and ``/dev`` show it; :class:`DrmHealth` asks the drivers and reads temperatures.
+:class:`DrmVendor` is the common code for Intel cards and those of other vendors. :func:`driver_state` is the
+health according to sysfs and ``/dev``; :class:`DrmHealth` asks the drivers and reads temperatures.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class DriverState:
 def driver_state(
     sysfs: Sysfs, adapter: Adapter, drivers: Collection[str] = (), nodes: Collection[str] | None = None
 ) -> DriverState:
-    """The state of an adapter as sysfs and ``/dev`` show it.
+    """The state of an adapter according to sysfs and ``/dev``.
 
-    An adapter that is bound to the driver of another program is withheld. One without a driver, or whose
-    driver has failed, stays in its resource as Unhealthy.
+    An adapter that is bound to another driver is withheld. One without a driver, or whose driver has failed,
+    stays in its resource as Unhealthy.
 
     Args:
         sysfs: the machine.
@@ -76,7 +76,7 @@ def _health(sysfs: Sysfs, adapter: Adapter, nodes: Collection[str]) -> Health:
     if not adapter.nodes:
         if not adapter.driver and adapter.address:
             return unhealthy("no driver is bound to it")
-        return unhealthy(f"its driver {adapter.driver} has made no DRM device: see the kernel's log")
+        return unhealthy(f"its driver {adapter.driver} has created no DRM device: see the kernel's log")
     for node in nodes:
         if not sysfs.exists(node):
             return unhealthy(f"{node} does not exist")
@@ -90,20 +90,20 @@ class _Call:
 
 
 class ThreadedCalls:
-    """Makes calls that may never return, each on a thread of its own. Used by one thread.
+    """Makes calls that may never return, each on a separate thread. Used by one thread.
 
-    A call that has not returned is not made again: a hung driver gets one thread, not one a minute.
+    A call that has not returned is not repeated: a hanging driver gets one thread, not one per minute.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, _Call] = {}
 
     def run(self, functions: Mapping[str, Callable[[], str]], deadline: float) -> dict[str, str]:
-        """The result of each function by its name; those that did not return in time are missing.
+        """The result of each function by its name, without those that did not return in time.
 
         Args:
             functions: by name; they do not raise.
-            deadline: seconds for all of them.
+            deadline: seconds for all of them together.
         """
         calls = {name: self._open.get(name) or self._start(name, one) for name, one in functions.items()}
         end = time.monotonic() + deadline
@@ -125,12 +125,12 @@ class ThreadedCalls:
         return call
 
 
-# Whether a driver answers is found out by asking for its version: the plainest request, which needs no rights
-# but to open the node. A card that cannot work refuses it: xe blocks every request while the device is wedged
-# (Documentation/gpu/xe, "Xe Device Wedging"), and the DRM core those of a device that was unplugged
-# (drm_ioctl.c). i915 refuses others; the one among them that has no effect is the throttle
-# (i915_gem_throttle.c). Only render nodes are asked, because the first process that opens a card node becomes
-# its master, and they are closed at once, so that the driver can be unbound.
+# To check whether a driver answers, it is asked for its version. That needs no rights except to open the
+# node. A card that cannot work refuses it: xe blocks every request while the device is wedged
+# (Documentation/gpu/xe, "Xe Device Wedging"), and the DRM core blocks those of a device that was unplugged
+# (drm_ioctl.c). i915 refuses other requests; the only one of them without an effect is the throttle
+# (i915_gem_throttle.c). Only render nodes are opened, because the first process that opens a card node
+# becomes its master. They are closed at once, so that the driver can be unbound.
 
 _LONGS = struct.Struct("=iii4xQQQQQQ" if struct.calcsize("P") == 8 else "=iiiIIIIII")
 """``struct drm_version`` (include/uapi/drm/drm.h): three ints, then three pairs of length and pointer."""
@@ -147,11 +147,11 @@ _DEAD = {
     errno.ENODEV: "is gone, though its node is still there",
     errno.ENXIO: "is gone, though its node is still there",
 }
-"""What errors mean. Any other is about this process: a permission, a limit."""
+"""The meaning of errors. Any other error is about this process, such as a missing permission or a limit."""
 
 
 class DriverCheck:
-    """Asks the drivers of cards. Nodes of a recorded tree have no driver: their cards are healthy."""
+    """Checks the drivers of cards. Nodes of a recorded tree have no driver: their cards are healthy."""
 
     def __init__(self, root: Path, environment: Environment = STANDARD) -> None:
         self._sysfs = Sysfs(root)
@@ -160,14 +160,14 @@ class DriverCheck:
         self._calls = ThreadedCalls()
 
     def problems(self, adapters: Mapping[str, Adapter], deadline: float) -> dict[str, str]:
-        """Why adapters cannot work, as far as their drivers can be asked; those that work are missing.
+        """Why adapters cannot work, without those that work or whose driver cannot be asked.
 
         Args:
             adapters: by any name for them.
             deadline: seconds that all of them together have to answer.
         """
         found = {
-            name: "its PCI function answers no more: it has failed, or lost its link"
+            name: "its PCI function no longer answers: it has failed, or lost its link"
             for name, adapter in adapters.items()
             if adapter.address and self._sysfs.is_dead(adapter.path)
         }
@@ -187,12 +187,12 @@ class DriverCheck:
         return found
 
     def _is_awake(self, adapter: Adapter) -> bool:
-        """Whether asking does not wake it up (sysfs-devices-power, ``runtime_status``)."""
+        """Whether a request would not wake it up (sysfs-devices-power, ``runtime_status``)."""
         return self._sysfs.text(f"{adapter.path}/power/runtime_status") not in ("suspended", "suspending")
 
 
 def refusal(node: str, driver: str, ioctl: Callable[..., object] = fcntl.ioctl) -> str:
-    """What a driver's error means for the card; empty if it answered, or the error is not about the card."""
+    """What a driver's error means for the card; empty if it answered, or the error is not about it."""
     try:
         descriptor = os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -214,14 +214,14 @@ _INPUT = re.compile(r"(temp\d{1,3})_input")
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """A temperature; ``label`` is the driver's name for its place, else the sensor's own name."""
+    """A temperature; ``label`` is the driver's name for the location, else the name of the sensor."""
 
     label: str
     celsius: int
 
 
 def hottest(sysfs: Sysfs, path: str) -> Sensor | None:
-    """The hottest sensor of the device at ``path``; ``None`` where none can be read."""
+    """The hottest sensor of the device at ``path``; ``None`` if none can be read."""
     found = []
     for hwmon in sysfs.names(f"{path}/hwmon"):
         place = f"{path}/hwmon/{hwmon}"
@@ -235,7 +235,7 @@ def hottest(sysfs: Sysfs, path: str) -> Sensor | None:
 
 
 class DrmHealth:
-    """The health of cards by what any DRM driver offers. Used by one thread."""
+    """The health of cards, by checks that any DRM driver supports. Used by one thread."""
 
     def __init__(self, root: Path, options: GpuOptions, environment: Environment = STANDARD) -> None:
         self._sysfs = Sysfs(root)
@@ -244,7 +244,7 @@ class DrmHealth:
         self._deadline = environment.timings.driver_answers
 
     def check(self, adapters: Mapping[str, Adapter]) -> dict[str, Health]:
-        """The faults of these adapters, by any name for them; healthy ones are missing."""
+        """The faults of these adapters, by any name for them, without healthy ones."""
         problems = self._drivers.problems(adapters, self._deadline)
         verdicts = {name: unhealthy(reason) for name, reason in problems.items()}
         for name in adapters.keys() - verdicts.keys() if self._limit else ():
@@ -255,13 +255,14 @@ class DrmHealth:
         return verdicts
 
 
-# A driver that has reset a card or has given it up sends an event ``change`` of its DRM device
-# (Documentation/gpu/drm-uapi.rst, "Device Wedging"), as it does when a display is plugged in. The event's
-# text does not reach us, so the driver is asked, and again at each scan for as long as it is wedged.
+# A driver that has reset a card, or declares it wedged, sends an event ``change`` of its DRM device
+# (Documentation/gpu/drm-uapi.rst, "Device Wedging"), as it does when a display is plugged in. The properties
+# of the event are not available here, so the driver is asked, and asked again at each scan while the card is
+# wedged.
 
 
 class WedgedCards:
-    """Remembers which cards may be wedged, and asks their drivers. Used by one thread."""
+    """Keeps track of cards that may be wedged, and asks their drivers. Used by one thread."""
 
     def __init__(self, root: Path, environment: Environment = STANDARD) -> None:
         self._drivers = DriverCheck(root, environment)
@@ -269,7 +270,7 @@ class WedgedCards:
         self._paths: set[str] = set()
 
     def notice(self, event: Event) -> None:
-        """Takes an event."""
+        """Handles an event."""
         owner, _, name = event.sys_path.rpartition("/drm/")
         if event.subsystem == "drm" and event.action == "change" and owner and "/" not in name:
             self._paths.add(owner)
@@ -284,7 +285,7 @@ class WedgedCards:
 
 @dataclass(frozen=True, slots=True)
 class DrmFacts:
-    """What allocation needs of a card."""
+    """The facts about a card that allocation needs."""
 
     adapter: Adapter
 
@@ -295,7 +296,7 @@ class DrmFacts:
 
 
 class DrmVendor:
-    """The code for such cards. Subclasses name the vendor and add what it has beyond that."""
+    """The base of the code for such cards. Subclasses name the vendor and add what is specific to it."""
 
     vendor: ClassVar[str]
     """The value of the attribute ``vendor``."""
@@ -312,7 +313,7 @@ class DrmVendor:
         return DrmFacts(adapter)
 
     def extra_attributes(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
-        """Attributes beyond those that every card has."""
+        """Attributes in addition to those that every card has."""
         return {}
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
@@ -320,7 +321,7 @@ class DrmVendor:
         return [self._card(index, adapter) for index, adapter in enumerate(adapters)]
 
     def notice(self, event: Event) -> None:
-        """No event changes anything that is kept."""
+        """Does nothing: no state depends on events."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """Whether their driver answers, and how hot they are."""
@@ -332,7 +333,7 @@ class DrmVendor:
         return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, DrmFacts))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: nothing is kept open."""
 
     def _card(self, index: int, adapter: Adapter) -> Card:
         state = driver_state(self.sysfs, adapter, self.drivers)
@@ -355,7 +356,7 @@ class Other(DrmVendor):
 
 
 def drm_nodes(nodes: Iterable[tuple[str, Sequence[str]]]) -> Edits:
-    """The device nodes of cards, each once.
+    """The device nodes of cards, without duplicates.
 
     Args:
         nodes: the id of each card and the paths of its nodes.

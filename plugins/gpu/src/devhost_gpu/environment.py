@@ -1,7 +1,9 @@
-"""What the backend uses of the world around it, passed at construction: durations, programs, sockets."""
+"""Durations, the clock, programs and sockets, which are passed at construction so that tests can replace
+them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +24,9 @@ class Timings:
     ``new_vendor``
         Until the events of a vendor whose first card has just appeared are listened to.
     ``driver_answers``
-        What all DRM cards together may take to answer a probe.
+        Deadline for the drivers of all DRM cards together to answer a probe.
     ``wedged_answers``
-        The same for cards that are suspected to be wedged: a scan waits for them.
+        The same for cards that may be wedged: a scan waits for them.
 
     AMD:
 
@@ -88,6 +90,8 @@ class Timings:
         Until what failed is tried again for the first time.
     ``nvidia_ctk``
         What one run of nvidia-ctk may take: it wakes up the GPUs.
+    ``nvidia_ctk_grace``
+        What nvidia-ctk may take to end after it was killed.
     """
 
     new_vendor: float = 5.0
@@ -119,6 +123,7 @@ class Timings:
     specification_check: float = 60.0
     specification_retry: float = 1.0
     nvidia_ctk: float = 25.0
+    nvidia_ctk_grace: float = 2.0
 
 
 DEFAULT = Timings()
@@ -130,7 +135,7 @@ EXPORTER_SOCKET = "/var/lib/amd-metrics-exporter/amdgpu_device_metrics_exporter_
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the vendors' code uses beside its machine.
+    """What the vendors' code uses besides the machine's files.
 
     ``timings``
         Durations.
@@ -142,10 +147,12 @@ class Environment:
     ``exporter_socket``
         Where AMD's device metrics exporter listens, below the root.
     ``find_binding``
-        Gives the directory that has ``pynvml``, empty if there is none. ``None`` is
+        Returns the directory that has ``pynvml``, empty if there is none. ``None`` is
         :func:`devhost_gpu.nvml.client.binding`.
     ``kill``
         Kills a process that uses NVML. ``None`` is :func:`devhost.backend.process.kill_group`.
+    ``clock``
+        Monotonic seconds.
     """
 
     timings: Timings = DEFAULT
@@ -154,6 +161,7 @@ class Environment:
     exporter_socket: str = EXPORTER_SOCKET
     find_binding: Callable[[], str] | None = None
     kill: Kill | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 STANDARD = Environment()

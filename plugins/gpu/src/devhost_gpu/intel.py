@@ -1,6 +1,6 @@
-"""Intel GPUs: integrated, Arc, Flex and Max, by i915 and xe, with their virtual functions.
+"""Intel GPUs with the drivers i915 and xe: integrated, Arc, Flex and Max, and their virtual functions.
 
-What makes them unhealthy is the same as for every DRM card (:mod:`.drm`).
+The health checks are those for every DRM card (:mod:`.drm`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .drm import DrmFacts, DrmVendor, drm_nodes
 from .vendor import Card, ContainerRequest
 
 DRIVERS = frozenset({"i915", "xe"})
-"""The drivers with which an Intel function is a GPU. With another one (``vfio-pci``) it is withheld."""
+"""The drivers with which an Intel function is a GPU. With any other driver (``vfio-pci``) it is withheld."""
 
 BY_PATH = "/dev/dri/by-path"
-"""Where udev keeps names of DRM nodes by PCI address (its rule ``60-drm.rules``)."""
+"""The directory with udev's links to DRM nodes by PCI address (its rule ``60-drm.rules``)."""
 
 _MEI = re.compile(r"[\w-]+\.mei-[\w-]+(\.\d+)?")
 _MEI_NODE = re.compile(r"mei\d{1,5}")
@@ -29,17 +29,17 @@ _GT = re.compile(r"gt\d{1,2}")
 
 @dataclass(frozen=True, slots=True)
 class IntelFacts(DrmFacts):
-    """What allocation needs of a card.
+    """The facts about a card that allocation needs.
 
-    ``mei`` are nodes of the management engine interface of a discrete card, which only tools that update
-    its firmware need (Documentation/driver-api/mei).
+    ``mei`` are the nodes of the management engine interface of a discrete card, which only firmware tools
+    need (Documentation/driver-api/mei).
     """
 
     mei: tuple[str, ...] = ()
 
 
 class Intel(DrmVendor):
-    """Intel's cards."""
+    """Intel cards."""
 
     vendor = INTEL
     drivers = DRIVERS
@@ -49,14 +49,15 @@ class Intel(DrmVendor):
         return IntelFacts(adapter, self._mei(adapter))
 
     def extra_attributes(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
-        """Its memory, where a driver reports it."""
+        """Its memory, if a driver reports it."""
         return {"memory": self._memory(adapter)}
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        """The DRM nodes, by both their names; those of the firmware interface where the entry asks for them.
+        """The DRM nodes with both of their names, and the nodes of the firmware interface if the entry
+        requests them.
 
-        With those a container can load firmware and read the telemetry of all that runs on the card, so
-        Intel's plugin gives them with its monitoring resource alone.
+        With the latter, a container can load firmware and read the telemetry of everything on the card, so
+        Intel's plugin only provides them with its monitoring resource.
         """
         facts = [card.facts for card in cards if isinstance(card.facts, IntelFacts)]
         firmware = [DeviceNode(node, required=False) for own in facts for node in own.mei]
@@ -77,10 +78,10 @@ class Intel(DrmVendor):
         )
 
     def _memory(self, adapter: Adapter) -> int | None:
-        """Own memory in MiB, the sum of its tiles, where a driver reports it.
+        """The memory in MiB, the sum of all tiles, if a driver reports it.
 
         Intel's i915 for data centers and early versions of xe have the size of each tile in sysfs. The
-        mainline kernel's drivers report it to programs only.
+        drivers of the mainline kernel report it only through ioctls.
         """
         card = f"{adapter.path}/drm/{adapter.card}"
         each = self.sysfs.integer(f"{card}/lmem_total_bytes") if adapter.card else None

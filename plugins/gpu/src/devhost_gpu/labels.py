@@ -1,10 +1,10 @@
-"""Node labels for GPUs, with the names that each vendor's own labeller uses.
+"""Node labels for GPUs, with the names that the labelers of the vendors use.
 
-NVIDIA's are those of GPU feature discovery. Its labels ``nvidia.com/gpu.*`` have room for one model: on a
-node with several they describe the most frequent one, because pods select by them, and each model also gets a
-block ``nvidia.com/gpu-<product>.*``. AMD's are those of its node labeller as far as sysfs has the values.
-Intel's are those of the rules for Node Feature Discovery that come with its device plugins. Other DRM devices
-have none.
+The labels for NVIDIA are those of GPU feature discovery. Its labels ``nvidia.com/gpu.*`` can describe one
+model only: on a node with several models they describe the most frequent one, because pods select by them,
+and each model also gets labels ``nvidia.com/gpu-<product>.*``. The labels for AMD are those of its node
+labeller whose values are in sysfs. The labels for Intel are those of the rules for Node Feature Discovery of
+its device plugins. Other DRM devices have none.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .vendor import GPU, MIG, PARTITION, Card
 
 NVIDIA_DOMAIN = "nvidia.com"
 NVIDIA_GPU = f"{NVIDIA_DOMAIN}/gpu"
-"""The resource, and what the labels of a whole GPU begin with."""
+"""The resource, and the prefix of the labels of a whole GPU."""
 
 Labels = dict[str, str | int]
 
 _NVIDIA_MODES = {"0300": "graphics", "0302": "compute"}
-"""What PCI classes say a GPU is there for: with a display or without."""
+"""The mode of a GPU by its PCI class: with a display or without."""
 
 _FAMILIES = {
     "5": "maxwell",
@@ -42,7 +42,7 @@ _FAMILIES = {
     "12": "blackwell",
 }
 _YOUNGER = {"7.5": "turing", "8.9": "ada-lovelace"}
-"""Generations by compute capability, those of a minor number of their own apart."""
+"""Generations by compute capability, in place of those by its major number."""
 
 _MIG_CAPABLE = {
     "8.0": True,
@@ -53,10 +53,10 @@ _MIG_CAPABLE = {
     "8.7": False,
     "8.9": False,
 }
-"""Which generations can be cut into MIG instances, where all models of one can, or none (MIG User Guide)."""
+"""Whether all models with a compute capability, or none, support MIG (MIG User Guide)."""
 
 _LONGEST = 63 - len(".sharing-strategy")
-"""Characters a block's name may have."""
+"""Characters of the name before the keys of one model."""
 
 
 def nvidia(
@@ -67,13 +67,13 @@ def nvidia(
     classes: Mapping[str, str],
     mps: Collection[str] = (),
 ) -> Labels:
-    """What GPU feature discovery would say of a node, and a block for each model where there are several.
+    """The labels of GPU feature discovery, and further labels for each model if there are several.
 
     Args:
-        devices: NVIDIA's, all that exist.
-        offered: how often each one is handed out, by its id and the name of the resource.
-        shapes: what MIG instances consist of, by id.
-        machine: what the machine's vendor calls it; empty where that is not known.
+        devices: all NVIDIA devices.
+        offered: the number of replicas of each device, by its id and the name of the resource.
+        shapes: the parts of MIG instances, by id.
+        machine: the model name of the machine; empty if it is unknown.
         classes: PCI classes by address, six hex digits.
         mps: names of the resources that containers share through MPS.
     """
@@ -101,7 +101,7 @@ def nvidia(
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """How often devices are handed out, by id and resource, and which resources have an MPS server."""
+    """The number of replicas of devices, by id and resource, and the resources with an MPS server."""
 
     offered: Offered
     mps: frozenset[str]
@@ -115,7 +115,7 @@ class _Shares:
 
 
 def _is_known(device: Device) -> bool:
-    """Whether its driver has reported it: without NVIDIA's driver it gets no labels."""
+    """Whether NVIDIA's driver has reported it; otherwise it gets no labels."""
     return "product" in device.attributes and "driverVersion" in device.attributes
 
 
@@ -135,7 +135,7 @@ def _product(device: Device) -> str:
 
 
 def _fitting(product: str) -> str:
-    """The same as part of a label's name: cut, with a hash, where a name would be too long."""
+    """The same as part of a label's name: shortened, with a hash, if the name would be too long."""
     room = _LONGEST - len("gpu-")
     if len(product) <= room:
         return product
@@ -147,7 +147,7 @@ def _under(prefix: str, block: Labels) -> Labels:
 
 
 def _versions(device: Device) -> Labels:
-    """The driver's version and the newest CUDA it supports; both under their deprecated names too."""
+    """The driver's version and the newest CUDA version that it supports, including the deprecated labels."""
     driver = _text(device, "driverVersion")
     major, minor, revision = [*driver.split("."), "", ""][:3]
     found: Labels = {
@@ -172,20 +172,20 @@ def _versions(device: Device) -> Labels:
 
 
 def _capable(gpus: Sequence[Device], migs: Sequence[Device]) -> Labels:
-    verdicts = {_can_be_cut(_text(gpu, "computeCapability")) for gpu in gpus}
+    verdicts = {_supports_mig(_text(gpu, "computeCapability")) for gpu in gpus}
     if migs or True in verdicts:
         return {f"{NVIDIA_DOMAIN}/mig.capable": "true"}
     return {} if None in verdicts else {f"{NVIDIA_DOMAIN}/mig.capable": "false"}
 
 
-def _can_be_cut(capability: str) -> bool | None:
+def _supports_mig(capability: str) -> bool | None:
     major = capability.partition(".")[0]
     older = major.isdigit() and int(major) < 8
     return False if older else _MIG_CAPABLE.get(capability)
 
 
 def _model(gpus: Sequence[Device], shares: _Shares) -> Labels:
-    """What there is to say of one model; ``count`` counts those too that are cut into instances."""
+    """The labels of one model; ``count`` includes GPUs that are split into instances."""
     first = gpus[0].attributes
     block = _base(_product(gpus[0]), gpus, shares, NVIDIA_GPU)
     if "memory" in first:
@@ -199,10 +199,10 @@ def _model(gpus: Sequence[Device], shares: _Shares) -> Labels:
 
 
 def _base(product: str, devices: Sequence[Device], shares: _Shares, resource: str) -> Labels:
-    """The labels that whole GPUs and instances have alike.
+    """The labels that whole GPUs and instances have in common.
 
-    ``replicas`` is the most that any of them is handed out, 0 where none is. The product has ``-SHARED``
-    where containers share it under the name that it has alone, be it through MPS or by time slices.
+    ``replicas`` is the highest number of replicas of any of them, 0 if none is offered. The product ends in
+    ``-SHARED`` if containers share it, through MPS or time slicing, as a resource with the usual name.
     """
     offered = [pair for device in devices for pair in shares.of(device).items()]
     replicas = max((number for _, number in offered), default=0)
@@ -223,7 +223,7 @@ def _number(value: AttributeValue) -> int:
 def _instances(
     gpus: Sequence[Device], migs: Sequence[Device], shares: _Shares, shapes: Mapping[str, Shape]
 ) -> Labels:
-    """Of MIG instances: under the GPU's own names where they are offered as GPUs, else by their profiles."""
+    """The labels of MIG instances: with the names for GPUs if they are offered as GPUs, else by profile."""
     profiles = _grouped(migs, "profile")
     if not profiles:
         return {}
@@ -267,7 +267,7 @@ _INTEL_SERIES = {
     "0bda": ("Max_Series", "Max_1100"),
     "0bd5": ("Max_Series", "Max_1550"),
 }
-"""Family and product by PCI device id, those that Intel's rules name."""
+"""Family and product by PCI device id, for the models in Intel's rules."""
 
 
 def labels(
@@ -280,9 +280,9 @@ def labels(
     """The labels of a node.
 
     Args:
-        devices: all that exist, of every vendor.
-        offered: how often each one is handed out, by its id and the name of the resource.
-        cards: the same as the vendors' code knows them, by id.
+        devices: all devices, of every vendor.
+        offered: the number of replicas of each device, by its id and the name of the resource.
+        cards: the cards of the devices, by id.
         mps: names of the resources that containers share through NVIDIA's MPS.
     """
     of = {
@@ -301,12 +301,12 @@ def labels(
 
 
 def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, Node]) -> Labels:
-    """As AMD's labeller: a property that all have alike is a label's value, else each value has its count.
+    """The labels of the AMD labeler: a property's value if all cards have the same, and counts of values.
 
     Args:
-        devices: AMD's; those that its driver does not drive have no labels.
-        source_version: of the driver; empty where that is not known.
-        nodes: what the compute topology has of them, by id.
+        devices: all AMD devices; those without AMD's driver have no labels.
+        source_version: of the driver; empty if it is unknown.
+        nodes: their nodes in the compute topology, by id.
     """
     named = {d.id: d.attributes for d in devices if d.attributes.get("driver") == "amdgpu"}
     named = {name: one for name, one in named.items() if one.get("kind") in (GPU, PARTITION)}
@@ -331,16 +331,16 @@ def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, Node
     }
     if len(modes) == len(own) and len(set(modes)) == 1:
         partitioning["compute-memory-partition"] = modes[0]
-    for name, value in partitioning.items():  # the later name, and that of its first versions
+    for name, value in partitioning.items():  # the current name, and that of the first versions
         found |= {f"amd.com/gpu.{name}": value, f"amd.com/{name}": value}
     return found
 
 
 def intel(devices: Iterable[Device], classes: Mapping[str, str]) -> Labels:
-    """As Intel's rules: how many of each PCI id, and what the data center models are called.
+    """The labels of the Intel rules: the count of each PCI id, and the names of the data center models.
 
     Args:
-        devices: Intel's; virtual functions are not counted beside what they are parts of.
+        devices: all Intel devices; virtual functions are not counted.
         classes: PCI classes by address.
     """
     gpus = [device.attributes for device in devices if device.attributes.get("kind") == GPU]
@@ -368,7 +368,7 @@ def intel(devices: Iterable[Device], classes: Mapping[str, str]) -> Labels:
 
 
 def _counted(kind: str, values: Iterable[str]) -> Labels:
-    """One property of AMD's cards, under both of the prefixes that its labeller uses."""
+    """One property of AMD cards, with both prefixes that AMD's labeler uses."""
     counts = Counter(value for value in values if value)
     if not counts:
         return {}
@@ -380,7 +380,7 @@ def _counted(kind: str, values: Iterable[str]) -> Labels:
 
 
 def _underscored(product: str) -> str:
-    """A product's name as AMD's labeller writes it; what can stand in no label is left out."""
+    """A product's name as AMD's labeler writes it, without characters that labels cannot have."""
     kept = "".join(c for c in product.replace(" ", "_") if (c.isascii() and c.isalnum()) or c in "-_.")
     return kept.strip("-_.")
 
@@ -394,7 +394,7 @@ def _shapes(cards: Mapping[str, Card]) -> dict[str, Shape]:
 
 
 def _nodes(cards: Mapping[str, Card]) -> dict[str, Node]:
-    """What AMD's compute topology has of cards, by id."""
+    """The nodes of AMD cards in the compute topology, by id."""
     from .amd.cards import AmdFacts
 
     facts = {name: card.facts for name, card in cards.items()}

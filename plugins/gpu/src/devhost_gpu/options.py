@@ -11,16 +11,16 @@ from typing import ClassVar, Literal, Self, get_args
 from devhost.backend import OptionError, option
 
 Strategy = Literal["envvar", "volume-mounts", "device-specs", "cdi"]
-"""How a container gets NVIDIA's GPUs; the names are those of NVIDIA's device plugin."""
+"""How a container gets NVIDIA GPUs; the names are from NVIDIA's device plugin."""
 
 HealthCheck = Literal["xid", "ecc", "recovery", "remap", "drain"]
-"""Signs that make an NVIDIA GPU Unhealthy although it can be used."""
+"""Faults that make an NVIDIA GPU Unhealthy although it can be used."""
 
 FOR_RUNTIME = frozenset({"envvar", "volume-mounts"})
 """Strategies that work through NVIDIA's container runtime."""
 
 MOST_CHANNELS = 2048
-"""IMEX channels that a driver makes unless told otherwise (its parameter ``NVreg_ImexChannelCount``)."""
+"""The number of IMEX channels that a driver creates by default (its parameter ``NVreg_ImexChannelCount``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,105 +28,107 @@ class GpuOptions:
     """The keys under ``backends.gpu``."""
 
     former_keys: ClassVar[Mapping[str, str]] = {
-        "mpsPipeDirectory": "say it in the key mps of an entry: mps: {root: /run/nvidia/mps} for NVIDIA's "
+        "mpsPipeDirectory": "write it in the key mps of an entry: mps: {root: /run/nvidia/mps} for NVIDIA's "
         "mps-control-daemon, mps: {pipeDirectory: /tmp/nvidia-mps} for one server",
-        "mpsShmDirectory": "say shmDirectory in the key mps of an entry, beside pipeDirectory",
+        "mpsShmDirectory": "write shmDirectory in the key mps of an entry, next to pipeDirectory",
     }
 
     driver_root: str = option(
         "/",
-        "The directory that NVIDIA's driver is installed below on the host.",
+        "The directory on the host below which NVIDIA's driver is installed.",
         example="/run/nvidia/driver",
     )
     device_list_strategy: Strategy | tuple[Strategy, ...] = option(
         "envvar",
-        "How a container gets NVIDIA's GPUs, one way or a list: `envvar` and `volume-mounts` tell NVIDIA's "
-        "container runtime, `device-specs` gives device nodes, `cdi` names of NVIDIA's CDI specification.",
+        "How a container gets NVIDIA GPUs, one strategy or a list: `envvar` and `volume-mounts` configure "
+        "NVIDIA's container runtime, `device-specs` adds device nodes, `cdi` adds names of a CDI "
+        "specification.",
         example=["envvar", "device-specs"],
     )
     device_ID_strategy: Literal["uuid", "index"] = option(
-        "uuid", "By what NVIDIA's container runtime is told a GPU; numbers may change at a reboot."
+        "uuid", "How GPUs are named for NVIDIA's container runtime; numbers may change at a reboot."
     )
     dev_root: str = option(
         "",
-        "The directory whose `dev` has NVIDIA's device nodes on the host; without it, `driverRoot` where "
-        "that has them, else `/`.",
+        "The directory on the host whose `dev` has the NVIDIA device nodes; by default `driverRoot` if it "
+        "has them, else `/`.",
         example="/run/nvidia/driver",
     )
     driver_directory: str = option(
         "",
-        "With `device-specs`: the directory of the host that a container sees as `/usr/local/nvidia`, with "
-        "the driver's programs and libraries.",
+        "With `device-specs`: the directory on the host with the driver's programs and libraries, which a "
+        "container sees as `/usr/local/nvidia`.",
         example="/opt/nvidia",
     )
     gds_enabled: bool = option(
         False,
-        "Whether containers get GPUDirect Storage: NVIDIA's container runtime is asked for it "
-        "(`NVIDIA_GDS`), and with `cdi` the name `…/gds=all` is given.",
+        "Whether containers get GPUDirect Storage: from NVIDIA's container runtime (`NVIDIA_GDS`), and with "
+        "`cdi` by the name `…/gds=all`.",
     )
     mofed_enabled: bool = option(
         False,
-        "The same for the devices of NVIDIA's network driver (`NVIDIA_MOFED`, `…/mofed=all`).",
+        "The same for devices with NVIDIA's network driver (`NVIDIA_MOFED`, `…/mofed=all`).",
     )
     gdrcopy_enabled: bool = option(False, "The same for GDRCopy (`NVIDIA_GDRCOPY`, `…/gdrcopy=all`).")
     imex_channel_IDs: tuple[int, ...] = option(
         (),
-        "Channels for memory shared between nodes (IMEX) that each container with NVIDIA GPUs gets, those of "
-        "them that the node has; with `cdi` as `…/imex-channel=<number>`.",
+        "The channels for memory shared between nodes (IMEX) that each container with NVIDIA GPUs gets, if "
+        "the node has them; with `cdi` as `…/imex-channel=<number>`.",
         example=[0],
     )
     nvidia_CTK_path: str = option(
         "/usr/bin/nvidia-ctk",
-        "With `cdi`: the program of NVIDIA's container toolkit that writes the specification, on the host.",
+        "With `cdi`: the path on the host of nvidia-ctk, which writes the specification.",
     )
     nvidia_CDI_hook_path: str = option(
         "",
-        "With `cdi`: the program that the specification names for its hooks, on the host; without it, what "
-        "nvidia-ctk finds.",
+        "With `cdi`: the path on the host of the program for the specification's hooks; by default the one "
+        "that nvidia-ctk finds.",
         example="/usr/bin/nvidia-cdi-hook",
     )
     cdi_directories: tuple[str, ...] = option(
         ("/etc/cdi", "/var/run/cdi"),
-        "With `cdi`: where the container runtime looks for specifications; devhost's goes to the last.",
+        "With `cdi`: the directories in which the container runtime looks for specifications; devhost writes "
+        "to the last one.",
     )
     bypath: Literal["single", "none", "all"] = option(
         "single",
-        "Which names in `/dev/dri/by-path` a container with Intel GPUs gets: those of its own, none, or the "
+        "Which names in `/dev/dri/by-path` a container with Intel GPUs gets: those of its GPUs, none, or the "
         "whole directory.",
     )
 
     temperature_limit: int = option(
         0,
-        "Degrees Celsius from which on an AMD, Intel or other DRM card is Unhealthy, by any of its sensors; "
-        "0 looks at none.",
+        "The temperature in degrees Celsius, of any sensor, from which an AMD, Intel or other DRM card is "
+        "Unhealthy; 0 disables the check.",
         example=100,
     )
     uncorrectable_errors: int = option(
         1,
-        "How many uncorrectable memory and cache errors since its driver was loaded make an AMD card "
-        "Unhealthy; 0 ignores them.",
+        "The number of uncorrectable memory and cache errors, since the driver was loaded, that makes an AMD "
+        "card Unhealthy; 0 disables the check.",
     )
     health_checks: Literal["all", "none"] | tuple[HealthCheck, ...] = option(
         "all",
-        "Which signs make an NVIDIA GPU Unhealthy that can be used otherwise: `all`, `none`, or a list of "
-        "`xid` (error numbers), `ecc` (uncorrectable memory errors), `recovery` (the driver recommends a "
-        "reset or a reboot), `remap` (memory waits for a reset to be replaced, or cannot be), `drain` "
-        "(`nvidia-smi drain`).",
+        "Which faults make an NVIDIA GPU Unhealthy that could still be used: `all`, `none`, or a list. "
+        "`xid`: error numbers. `ecc`: uncorrectable memory errors. `recovery`: the driver recommends a reset "
+        "or a reboot. `remap`: memory needs a reset to be replaced, or cannot be replaced. `drain`: "
+        "`nvidia-smi drain`.",
         example=["xid", "ecc"],
     )
     ignore_xids: Literal["all"] | tuple[int, ...] = option(
         (),
-        "NVIDIA's error numbers (Xid) that do not make a GPU Unhealthy, besides those that programs cause: "
-        "13, 31, 43, 45, 68 and 109; or `all`.",
+        "NVIDIA's error numbers (Xid) that do not make a GPU Unhealthy, in addition to those that programs "
+        "cause (13, 31, 43, 45, 68 and 109); or `all`.",
         example=[63, 74],
     )
     heed_xids: tuple[int, ...] = option(
-        (), "Xids that make a GPU Unhealthy though they would be ignored.", example=[31]
+        (), "Xids that make a GPU Unhealthy although they would be ignored.", example=[31]
     )
 
     @property
     def strategies(self) -> frozenset[str]:
-        """The ways in which a container gets NVIDIA's GPUs."""
+        """The strategies by which a container gets NVIDIA GPUs."""
         wanted = self.device_list_strategy
         return frozenset((wanted,) if isinstance(wanted, str) else wanted)
 
@@ -137,7 +139,7 @@ class GpuOptions:
 
     @property
     def checks(self) -> frozenset[str]:
-        """The signs that make an NVIDIA GPU Unhealthy."""
+        """The faults that make an NVIDIA GPU Unhealthy."""
         if isinstance(self.health_checks, str):
             return frozenset(get_args(HealthCheck)) if self.health_checks == "all" else frozenset()
         return frozenset(self.health_checks)
@@ -168,7 +170,7 @@ class GpuOptions:
         if not strategies:
             raise OptionError("must have a member", key=key, hint="for example envvar")
         if strategies >= FOR_RUNTIME:
-            raise OptionError("envvar and volume-mounts set the same variable: leave one out", key=key)
+            raise OptionError("envvar and volume-mounts set the same variable: remove one of them", key=key)
         needs = {
             "gdsEnabled": (self.gds_enabled, FOR_RUNTIME | {"cdi"}),
             "mofedEnabled": (self.mofed_enabled, FOR_RUNTIME | {"cdi"}),
@@ -200,24 +202,24 @@ class GpuOptions:
 
 @dataclass(frozen=True, slots=True)
 class Mps:
-    """Where the MPS server of a resource is; either ``root`` or ``pipe_directory`` is given."""
+    """The location of the MPS server of a resource: either ``root`` or ``pipe_directory`` is given."""
 
     root: str = option(
         "",
-        "The root directory of NVIDIA's mps-control-daemon on the host, which keeps one server for each "
-        "resource below it and sets its limits.",
+        "The root directory of the NVIDIA mps-control-daemon on the host, which runs a server for each "
+        "resource and sets its limits.",
         example="/run/nvidia/mps",
     )
     pipe_directory: str = option(
         "",
-        "The directory on the host with the pipes of one server for the node, as on GKE; devhost then gives "
-        "each container its limits of threads and memory.",
+        "The directory on the host with the pipes of one server for the node, as on GKE; devhost then sets "
+        "the limits of threads and memory of each container.",
         example="/tmp/nvidia-mps",
     )
     shm_directory: str = option(
         "",
-        "With `pipeDirectory`: the directory on the host that a container sees as `/dev/shm`, where the "
-        "server's own is another than the container's.",
+        "With `pipeDirectory`: the directory on the host that a container sees as `/dev/shm`, if the server "
+        "does not use the container's.",
         example="/run/nvidia/shm",
     )
 
@@ -251,7 +253,7 @@ class GpuResourceOptions:
     )
     mps: Mps | None = option(
         None,
-        "The MPS server that containers share NVIDIA GPUs through; MIG instances get nothing of it.",
+        "The MPS server through which containers share NVIDIA GPUs; it does not apply to MIG instances.",
         example={"root": "/run/nvidia/mps"},
     )
     resource: str = field(default="", init=False, metadata={"meaning": "The name of the entry."})
@@ -260,11 +262,11 @@ class GpuResourceOptions:
         """The same with the name of the entry: NVIDIA's daemon names directories after resources.
 
         Raises:
-            OptionError: the name is a template, and MPS is wanted.
+            OptionError: the name is a template, and MPS is configured.
         """
         if self.mps and "{" in resource:
             raise OptionError(
-                f"needs an entry with a plain name, and {resource} is a template",
+                f"needs an entry with a plain name, but {resource} is a template",
                 key="mps",
                 hint="write an entry for each name",
             )

@@ -1,7 +1,7 @@
-"""What the vendors' modules have in common: cards, their attributes and claims, and what a vendor implements.
+"""The common parts of the vendors' modules: cards, their attributes and claims, and the vendors' interface.
 
-A vendor's code is a class with the methods of :class:`VendorBackend`, in a module that is imported when the
-machine has such a card. It may also implement :class:`CanLink` and :class:`CanWatch`.
+The code of a vendor is a class with the methods of :class:`VendorBackend`, in a module that is imported when
+the machine has such a card. It may also implement :class:`CanLink` and :class:`CanWatch`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
 
 KINDS = GPU, MIG, PARTITION, VF = "gpu", "mig", "partition", "vf"
-"""What the attribute ``kind`` can be."""
+"""The values of the attribute ``kind``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One thing that a container can get: a GPU, or a part of one.
+    """A GPU, or a part of one, that a container can get.
 
-    ``device`` is what the core gets. ``facts`` is a frozen value of the vendor's code with what allocation
-    needs beside the attributes (``AmdFacts``, ``IntelFacts``, …).
+    ``device`` is the device for the core. ``facts`` is a frozen value of the vendor's code with what
+    allocation needs in addition to the attributes (``AmdFacts``, ``IntelFacts``, …).
     """
 
     device: Device
@@ -46,7 +46,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What decides, beside the cards, what a container gets.
+    """What determines, in addition to the cards, what a container gets.
 
     ``resource_options`` are those of the entry. ``shares`` is how much of each card the container requests,
     by id.
@@ -59,37 +59,37 @@ class ContainerRequest:
 
 
 class VendorBackend(Protocol):
-    """The cards of one vendor. ``probe`` is called on another thread than the rest."""
+    """The cards of one vendor. ``probe`` is called on another thread than the other methods."""
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """Every card there is now, given all of the vendor's adapters that exist (none: all are gone).
+        """All current cards, given all adapters of the vendor (an empty list if they are gone).
 
-        A broken card never hides another: it becomes an Unhealthy or withheld device with its reason.
+        A broken card never hides another: it becomes an Unhealthy or withheld device with a reason.
         """
 
     def notice(self, event: Event) -> None:
-        """Takes each event before the ``scan`` that it causes."""
+        """Receives each event before the ``scan`` that it causes."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        """Health by id, for checks too expensive for each ``scan``; cards it does not name are healthy."""
+        """Health by id, from checks too expensive for each ``scan``; cards without an entry are healthy."""
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """What one container needs to use these cards.
 
         Raises:
-            AllocationError: one cannot be used as it is now.
+            AllocationError: one cannot be used in its current state.
         """
 
     def close(self) -> None:
-        """Releases what it holds."""
+        """Releases what it keeps open."""
 
 
 @runtime_checkable
 class CanLink(Protocol):
-    """A vendor whose cards can be joined beyond PCIe and NUMA."""
+    """A vendor whose cards can be connected beyond PCIe and NUMA."""
 
     def links(self, a: Card, b: Card) -> int:
-        """How closely two cards are joined; 0 is not at all."""
+        """How closely two cards are connected; 0 for not connected."""
 
 
 @runtime_checkable
@@ -97,7 +97,7 @@ class CanWatch(Protocol):
     """A vendor with events that cause no uevent."""
 
     def watch(self) -> AsyncIterator[Event]:
-        """The events. Called when the first card was found."""
+        """Yields the events. Called when the first card was found."""
 
 
 def device(
@@ -109,7 +109,7 @@ def device(
     claims: frozenset[str] = frozenset(),
     part_of: frozenset[str] = frozenset(),
 ) -> Device:
-    """The device of an adapter; attributes that are empty or ``None`` are left out."""
+    """The device of an adapter, without attributes that are empty or ``None``."""
     return Device(
         id=adapter.id,
         attributes={name: value for name, value in attributes.items() if value not in (None, "", ())},
@@ -123,7 +123,7 @@ def device(
 
 
 def own_claims(adapter: Adapter) -> frozenset[str]:
-    """What an adapter occupies: its PCI function, and its DRM nodes, which udev could offer too."""
+    """The claims of an adapter: its PCI function, and its DRM nodes, which udev could offer, too."""
     claims = {claim.node(node) for node in adapter.nodes}
     if adapter.address:
         claims.add(claim.pci(adapter.address))
@@ -131,31 +131,33 @@ def own_claims(adapter: Adapter) -> frozenset[str]:
 
 
 def parents(adapter: Adapter) -> frozenset[str]:
-    """What an adapter is a part of: for a virtual function, its physical one."""
+    """What an adapter is part of: for a virtual function, its physical function."""
     return frozenset((claim.pci(adapter.physical_function),) if adapter.physical_function else ())
 
 
 ATTRIBUTES = {
-    "vendor": Attribute(str, "whose GPU it is", "nvidia", words=VENDORS),
+    "vendor": Attribute(str, "vendor of the GPU", "nvidia", words=VENDORS),
     "kind": Attribute(
         str, "GPU, a part of one (NVIDIA: `mig`, AMD: `partition`) or virtual function", "gpu", words=KINDS
     ),
-    "product": Attribute(str, "name of the model, as its driver has it", "NVIDIA H100 80GB HBM3"),
+    "product": Attribute(str, "name of the model, as its driver reports it", "NVIDIA H100 80GB HBM3"),
     "uuid": Attribute(
         str, "NVIDIA: UUID; AMD: unique id of the chip", "GPU-8dfe9b2c-3b5a-11ee-be56-0242ac120002"
     ),
-    "index": Attribute(int, "number from 0: NVIDIA's own, else among all of the vendor by PCI address", 0),
-    "memory": Attribute(int, "own memory in MiB", 81559),
+    "index": Attribute(
+        int, "number from 0: NVIDIA's number, else by PCI address among those of the vendor", 0
+    ),
+    "memory": Attribute(int, "memory of the device in MiB", 81559),
     "architecture": Attribute(str, "NVIDIA: name of the generation; AMD: compiler target", "gfx90a"),
     "computeCapability": Attribute(str, "NVIDIA: CUDA compute capability", "9.0"),
     "driverVersion": Attribute(str, "version of the driver", "570.86.15"),
     "cudaVersion": Attribute(str, "NVIDIA: newest CUDA version that the driver supports", "12.8"),
     "profile": Attribute(str, "MIG profile, or AMD's compute and memory partition mode", "1g.10gb"),
-    "parent": Attribute(str, "id of the GPU that a part is a part of", "0000:05:00.0"),
+    "parent": Attribute(str, "id of the GPU that a part belongs to", "0000:05:00.0"),
     "pciBusID": Attribute(str, "PCI address; of a partition, that of its GPU", "0000:05:00.0", hex=True),
-    "pcieRoot": Attribute(str, "PCI root complex it is below", "pci0000:00", hex=True),
-    "numaNode": Attribute(int, "NUMA node it is near", 0),
-    "driver": Attribute(str, "kernel driver it is bound to", "amdgpu"),
+    "pcieRoot": Attribute(str, "its PCI root complex", "pci0000:00", hex=True),
+    "numaNode": Attribute(int, "NUMA node near the device", 0),
+    "driver": Attribute(str, "kernel driver that it is bound to", "amdgpu"),
     "renderNode": Attribute(str, "DRM node for rendering and computing", "/dev/dri/renderD128"),
     "cardNode": Attribute(str, "DRM node for mode setting", "/dev/dri/card0"),
     "vendorID": Attribute(str, "PCI vendor id", "1002", hex=True),
@@ -195,11 +197,11 @@ class MergedEvents:
         self._sources: Mapping[str, object] = {}
 
     def update(self, sources: Mapping[str, object]) -> None:
-        """Takes the sources there are now. May be called from any thread."""
+        """Sets the current sources. May be called from any thread."""
         self._sources = sources
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Events of all sources, also of those that appear later."""
+        """Yields the events of all sources, including those that are added later."""
         queue: asyncio.Queue[Event] = asyncio.Queue(maxsize=100)
         listening: dict[str, asyncio.Future[None]] = {}
         try:
@@ -225,7 +227,7 @@ async def _pass_on(source: CanWatch, queue: asyncio.Queue[Event]) -> None:
         async for event in events:
             await queue.put(event)
     finally:
-        # at once, and not when the generator is collected: its end releases the hardware
+        # now, not when the generator is garbage-collected: its end releases the hardware
         if isinstance(events, AsyncGenerator):
             await events.aclose()
 

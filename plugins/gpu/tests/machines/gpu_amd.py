@@ -1,4 +1,4 @@
-"""Modelled machines with AMD's cards; each says what it follows."""
+"""Models of machines with AMD cards; each names its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}
 """Compute partition modes of an MI300X, and how many partitions there are then."""
 
 MOST_PARTITIONS = 8
-"""``MAX_XCP``: the driver makes devices for that many, whatever the mode is."""
+"""``MAX_XCP``: the driver creates this many devices in every mode."""
 
 RAS_BLOCKS = ("umc", "sdma", "gfx", "mmhub", "pcie_bif", "hdp", "xgmi_wafl")
 

@@ -1,6 +1,6 @@
-"""A program in the place of ``nvidia-ctk``: it writes what a test wants, and keeps what it was called with.
+"""A substitute for ``nvidia-ctk``: it prints what a test configures, and records its arguments.
 
-Options and output are those of ``nvidia-ctk cdi generate`` of NVIDIA's container toolkit 1.19.
+Options and output are those of ``nvidia-ctk cdi generate`` of the NVIDIA container toolkit 1.19.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ print(json.dumps({{"cdiVersion": "0.5.0", "kind": kind, "containerEdits": edits,
 
 
 def install(root: Path, here: Path, **what: object) -> None:
-    """Puts it below ``root``, or makes it do something else.
+    """Installs it below ``root``, or changes its behavior.
 
     Args:
-        root: stands for ``/``.
+        root: the directory used as ``/``.
         here: the directory for its own files; ``calls`` there has a line for each call, ``pid``
             the last process.
         what: ``names`` of devices, nodes of ``control``, ``mounts``; ``fails`` with words, or ``hangs``. One

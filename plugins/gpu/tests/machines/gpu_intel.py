@@ -1,4 +1,4 @@
-"""Modelled machines with Intel's GPUs; each says what it follows."""
+"""Models of machines with Intel GPUs; each names its source."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def flex(root: Path) -> GpuTree:
 
 
 def max1550(root: Path) -> GpuTree:
-    """Four Max 1550 of two tiles each: xe until Linux 6.8 and Intel's own tell the memory of each tile."""
+    """Four Max 1550 with two tiles each. xe until Linux 6.8 and Intel drivers report memory of tiles."""
     tree = GpuTree(root)
     for index in range(4):
         bus = 0x1C + index * 0x20

@@ -1,7 +1,7 @@
-"""Modelled machines with NVIDIA's GPUs: what the kernel and the driver show, and the stub NVML behind it.
+"""Models of machines with NVIDIA GPUs: the files of kernel and driver, and the stub NVML.
 
-``/proc/driver/nvidia`` is laid out as the driver's README ("Using the /proc Filesystem Interface") and
-NVIDIA's MIG user guide ("Device Nodes and Capabilities") have it.
+The layout of ``/proc/driver/nvidia`` is that of the driver's README ("Using the /proc Filesystem Interface")
+and of the MIG user guide ("Device Nodes and Capabilities").
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ DGX = (
     "0000:b7:00.0",
     "0000:bd:00.0",
 )
-"""Where the GPUs of a DGX A100 are."""
+"""The PCI addresses of the GPUs of a DGX A100."""
 
 
 class NvidiaMachine:
-    """A machine whose kernel, driver and NVML say the same, until a test changes one of them.
+    """A machine whose kernel, driver and NVML are consistent until a test changes one of them.
 
     Args:
-        root: stands for ``/``.
+        root: the directory used as ``/``.
         library: the stub library that was built; ``None`` for a machine without NVML.
     """
 
@@ -77,7 +77,7 @@ class NvidiaMachine:
         return uuid
 
     def inform(self, address: str, minor: int, uuid: str, excluded: str = "No") -> None:
-        """What the driver says of a GPU in ``/proc``."""
+        """The driver's file about a GPU in ``/proc``."""
         self.tree.file(
             f"/proc/driver/nvidia/gpus/{address}/information",
             f"Model: \t\t NVIDIA A100-SXM4-80GB\nIRQ:   \t\t 255\nGPU UUID: \t {uuid}\n"
@@ -110,7 +110,7 @@ class NvidiaMachine:
         self.nvml.write()
 
     def drain(self, address: str, *, on: bool = True) -> None:
-        """What ``nvidia-smi drain`` does: nobody may begin to use the GPU."""
+        """Does what ``nvidia-smi drain`` does: no process may open the GPU."""
         self.nvml.gpus[self.uuids[address]]["drain"] = int(on)
         self.nvml.write()
 

@@ -1,4 +1,4 @@
-"""The backend on a machine with NVIDIA's GPUs, its events, and waiting for what it does by itself."""
+"""The backend on a machine with NVIDIA GPUs, its events, and waiting for its asynchronous work."""
 
 from __future__ import annotations
 
@@ -24,8 +24,18 @@ PATIENCE = 60.0
 """Seconds to wait for what must happen."""
 
 
+class Clock:
+    """Monotonic seconds, which a test can move ``ahead``."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
 class NvidiaDesk:
-    """A backend that has just started, with these durations."""
+    """A backend that has just started, with these durations and a clock that a test can put forward."""
 
     def __init__(
         self,
@@ -35,7 +45,8 @@ class NvidiaDesk:
         **seconds: float,
     ) -> None:
         self.machine = machine
-        kind = gpu_with(replace(environment, timings=Timings(**seconds)))
+        self.clock = Clock()
+        kind = gpu_with(replace(environment, timings=Timings(**seconds), clock=self.clock))
         self._looking = BackendFixture[Gpu](kind)
         self.backend = self._looking(machine.root, options)
 
@@ -51,7 +62,7 @@ class NvidiaDesk:
         return {name: reason for name, reason in all_reasons if reason}
 
     def probe(self) -> dict[str, str]:
-        """What a probe finds wrong, by id."""
+        """The faults that a probe finds, by id."""
         verdicts = self.backend.probe(list(self.look().values()))
         return {name: health.reason for name, health in verdicts.items()}
 
@@ -77,11 +88,22 @@ class NvidiaDesk:
                     return True
         return False
 
+    def outlast_hang(self, *addresses: str) -> None:
+        """Waits until NVML hangs at one of these GPUs, and lets that take longer than a call may."""
+
+        def hangs() -> bool:
+            self.look()
+            process = self.nvidia.client.process
+            return process is not None and process.waiting_for in addresses
+
+        self.until(hangs)
+        self.clock.ahead += Timings().hung
+
     def until(self, condition: Callable[[], object]) -> None:
         """Waits for a condition."""
         end = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < end, "it never came to be"
+            assert time.monotonic() < end, "the condition was not met in time"
             time.sleep(0.02)
 
     @asynccontextmanager
@@ -102,7 +124,7 @@ class NvidiaDesk:
                 await task
 
     def close(self) -> None:
-        """Ends what it began."""
+        """Ends the backend and its processes."""
         self.backend.close()
         for vendor in self.backend.vendors.values():
             for process in vendor.client.processes if isinstance(vendor, Nvidia) else ():

@@ -1,7 +1,7 @@
 """A scriptable machine behind the stub NVML library (``stub.c``): GPUs, MIG devices, links, faults, events.
 
-The library is a fake and says so: it answers from a file that this module writes, for speed and for faults
-that cannot be provoked. What it answers has the layout and the numbers of NVIDIA's public ``nvml.h``.
+The library is a stub: it answers from a file that this module writes, for speed, and for faults that cannot
+be provoked. Its answers have the layout and the numbers of NVIDIA's public ``nvml.h``.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def build(directory: Path) -> Path:
 
 @dataclass
 class Nvml:
-    """What the library says there is. Change the values, then :meth:`write`.
+    """The state that the library reports. Change the values, then call :meth:`write`.
 
-    ``gpus`` and ``migs`` are keyed by UUID; a MIG device's ``parent`` is a GPU's UUID. A field that is left
-    out is one the hardware does not support.
+    ``gpus`` and ``migs`` are keyed by UUID; a MIG device's ``parent`` is a GPU's UUID. A missing field is one
+    that the hardware does not support.
     """
 
     file: Path
@@ -60,12 +60,12 @@ class Nvml:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process needs in its environment so that the library finds the file."""
+        """The environment variables by which the library finds the file."""
         return {"NVML_STUB": str(self.file)}
 
     @property
     def open_marker(self) -> Path:
-        """The file that a process has open while it uses the library: it stands for ``/dev/nvidiactl``."""
+        """The file that a process has open while it uses the library, in place of ``/dev/nvidiactl``."""
         return self.file.with_name(f"{self.file.name}.open")
 
     def gpu(self, minor: int, bus: str, **more: object) -> str:
@@ -122,7 +122,7 @@ class Nvml:
         self.write()
 
     def event(self, gpu: str, data: int, kind: int = XID, **more: object) -> None:
-        """A GPU tells of something: by default an Xid."""
+        """Adds an event of a GPU, by default an Xid."""
         self.events.append({"word": "event", "gpu": gpu, "type": kind, "data": data, **more})
         self.write()
 
@@ -132,7 +132,7 @@ class Nvml:
         self.write()
 
     def write(self) -> None:
-        """Makes the library see what is here now."""
+        """Writes the state to the file of the library."""
         lines = [_line("system", self.system)] if self.loaded else []
         lines += [_line("gpu", {"uuid": uuid, **fields}) for uuid, fields in self.gpus.items()]
         lines += [_line("mig", {"uuid": uuid, **fields}) for uuid, fields in self.migs.items()]

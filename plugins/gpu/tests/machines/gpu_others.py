@@ -90,7 +90,7 @@ def troubled(root: Path) -> GpuTree:
 
 
 def everything(root: Path) -> GpuTree:
-    """What is hard about GPUs in one machine: a bridge, partitions, virtual functions, twins, sick cards."""
+    """All difficult cases in one machine: a bridge, partitions, virtual functions, twins, unhealthy cards."""
     tree = troubled(root)
     second = tree.function("0000:05:00.0", MI210, "amdgpu", below="0000:00:01.1", pci_class=DISPLAY)
     tree.file(f"{second}/current_compute_partition", "CPX")

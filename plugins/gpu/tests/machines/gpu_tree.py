@@ -54,7 +54,7 @@ class GpuTree(Tree):
         self.file("/sys/class/drm/version", "drm 1.1.0 20060810")
 
     def function(self, address: str, ids: str, driver: str = "", **facts: Any) -> str:
-        """A display controller that is made for a screen, unless something else is said."""
+        """A display controller, for a screen by default."""
         return super().function(address, ids, driver, **{"pci_class": VGA} | facts)
 
     def drm(
@@ -166,7 +166,7 @@ class GpuTree(Tree):
             self.file(f"{place}/{count}/properties", _lines(link))
 
     def kfd_changes(self) -> None:
-        """What the kernel does after each change of the topology."""
+        """Updates the topology's generation, as the kernel does after each change."""
         file = self.root / "sys/devices/virtual/kfd/kfd/topology/generation_id"
         file.write_text(f"{int(file.read_text()) + 1}\n")
 

@@ -22,7 +22,7 @@ from devhost.backend import (
     claim,
 )
 from devhost.backend.infiniband import DIRECTORY, Node, Role, rdma_cm_node
-from devhost.backend.netlink import hears_links
+from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .attributes import ATTRIBUTES, of_function, of_unit
@@ -127,7 +127,7 @@ class Rdma(Backend):
         snapshot = self._scan.scan()
         if snapshot.everything:
             self._netns_mode = self._core.netns_mode() if self._core else None
-            self._hears_links = hears_links(self._sysfs)
+            self._hears_links = shares_network_namespace(self._sysfs)
         rdma_cm = rdma_cm_node(self._sysfs)
         self._made = {unit.function.place.id: self._make(unit, rdma_cm) for unit in snapshot.units}
         absent = self._presence.absent(snapshot.units, snapshot.hidden_nodes, self._netns_mode)

@@ -58,7 +58,7 @@ def unannounced_ports(unit: Unit, *, hears_links: bool) -> Iterator[str]:
 
     Args:
         unit: the function.
-        hears_links: the result of :func:`devhost.backend.netlink.hears_links`.
+        hears_links: the result of :func:`devhost.backend.netlink.shares_network_namespace`.
     """
     has_interface = hears_links and bool(unit.function.interfaces or unit.main.netdev)
     for port in unit.main.ports:

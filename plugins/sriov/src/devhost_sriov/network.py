@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from devhost.backend import Context, Event
-from devhost.backend.netlink import hears_links
+from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs, is_live
 
 from .in_use import NetFiles, Traffic, carriers
@@ -77,7 +77,7 @@ class Namespace:
 
     def hears_links(self) -> bool:
         """Whether netlink describes the interfaces that sysfs shows."""
-        return self.is_live and hears_links(self._sysfs)
+        return self.is_live and shares_network_namespace(self._sysfs)
 
     def is_initial(self) -> bool:
         """Whether it is the first one, that of the node. Another one hides the interfaces of the node."""

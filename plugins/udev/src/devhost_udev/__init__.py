@@ -11,5 +11,5 @@ __all__ = ["Udev", "devhost_backends"]
 
 @hookimpl
 def devhost_backends() -> list[type[Backend]]:
-    """The backend this package brings."""
+    """The backend of this package."""
     return [Udev]

@@ -1,39 +1,40 @@
-"""What a container gets with one node beside the node itself, and what changes on the host for it."""
+"""What a container gets in addition to a node, and the changes on the host for that."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 
-from devhost.backend import AllocationError, AttributeValue
+from devhost.backend import AllocateRequest, AllocationError, AttributeValue
 
 QEMU = 107
-"""User and group of qemu in KubeVirt's pods (``util.NonRootUID``)."""
+"""The user and group of qemu in pods of KubeVirt (``util.NonRootUID``)."""
 
-USB_VARIABLE = "USB_RESOURCE_"
-"""Begins the variable in which virt-launcher looks for USB devices (``v1.USBResourcePrefix``)."""
+USB_VARIABLE = "USB_RESOURCE"
+"""Prefix of the variable from which virt-launcher reads USB devices (``v1.USBResourcePrefix``)."""
 
 
 def also_at(attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:
-    """Further paths at which a container sees a node with these attributes.
+    """Further paths in the container of a node with these attributes.
 
-    A work queue of Intel DSA or IAA is opened by ``/dev/char/<major>:<minor>`` (libaccel-config,
-    ``accfg_wq_get_user_dev_path``); Intel's plugin gives both paths.
+    libaccel-config opens a work queue of Intel DSA or IAA as ``/dev/char/<major>:<minor>``
+    (``accfg_wq_get_user_dev_path``); Intel's plugin provides both paths.
     """
     if attributes.get("subsystem") not in ("dsa", "iax"):
         return ()
     return (f"/dev/char/{attributes['major']}:{attributes['minor']}",)
 
 
-def to_kubevirt(prefix: str, nodes: Sequence[str]) -> dict[str, str]:
-    """Gives nodes of USB devices to qemu; the variable by which virt-launcher finds them.
+def to_kubevirt(prefix: str, nodes: Sequence[str], request: AllocateRequest) -> dict[str, str]:
+    """Makes qemu the owner of nodes of USB devices; returns the variables that name them for virt-launcher.
 
-    KubeVirt's own plugin does the same at each Allocate. The name of the variable keeps the hyphens of the
-    resource's name there; the spelling that shells can expand is set too.
+    KubeVirt's own plugin does the same at each Allocate. The name of its variable keeps the hyphens of the
+    resource's name; the name that shells can expand is set, too.
 
     Args:
-        prefix: the directory used as ``/``, without a slash at its end.
+        prefix: the directory used as ``/``, without a trailing slash.
         nodes: paths as the kernel names them, ``/dev/bus/usb/<bus>/<device>``.
+        request: of the container.
 
     Raises:
         AllocationError: the owner cannot be changed.
@@ -51,4 +52,5 @@ def to_kubevirt(prefix: str, nodes: Sequence[str]) -> dict[str, str]:
             raise AllocationError(reason) from error
         bus, device = node.split("/")[-2:]
         found.append(f"{int(bus)}:{int(device)}")
-    return {f"{USB_VARIABLE}{{{name}}}": ",".join(found) for name in ("RESOURCE-", "RESOURCE")}
+    names = (request.variable(USB_VARIABLE, keep_hyphens=True), request.variable(USB_VARIABLE))
+    return dict.fromkeys(names, ",".join(found))

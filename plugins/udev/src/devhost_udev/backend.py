@@ -1,4 +1,4 @@
-"""The backend: joins scan and groups, and answers the core from what the last scan found."""
+"""The backend class: combines scan and groups, and answers the core from the last scan."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Udev(Backend):
         self._assembled: Mapping[str, Assembled] = {}
 
     def notice(self, event: Event) -> None:
-        """Notes an event; see :meth:`devhost_udev.scan.Scan.notice` for what each kind concerns."""
+        """Records an event; see :meth:`devhost_udev.scan.Scan.notice` for the meaning of each kind."""
         self._scan.notice(event)
 
     def discover(self) -> list[Device]:
-        """Every device node that sysfs or ``/dev`` knows, and every group.
+        """All device nodes in sysfs and ``/dev``, and all groups.
 
         Raises:
             OSError: sysfs cannot be listed.
@@ -71,7 +71,7 @@ class Udev(Backend):
         return self._list.copy()
 
     def _report_duplicates(self) -> None:
-        """Logs which devices are withheld because they have an id in common, once."""
+        """Logs once which devices are withheld because they have the same id."""
         duplicates = {name: tuple(sorted(nodes)) for name, nodes in self._scan.duplicates().items()}
         for name, nodes in duplicates.items():
             if self._duplicates.get(name) != nodes:
@@ -79,10 +79,10 @@ class Udev(Backend):
         self._duplicates = duplicates
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """The nodes of these devices, readable and writable, and whatever their groups add.
+        """The nodes of these devices, readable and writable, and what their groups add.
 
-        A variable that several groups set is joined with commas where its values differ. ``{index}`` in a
-        group counts the devices in natural order of their first nodes.
+        If several groups set a variable to different values, these are joined with commas. ``{index}`` in a
+        group is the number of the device, in natural order of the first nodes.
 
         Raises:
             AllocationError: a required node or mount is missing, a group has none of a member's nodes, or
@@ -103,7 +103,7 @@ class Udev(Backend):
         merged = Edits.merge(parts)
         env = {name: ",".join(each) for name, each in values.items()}
         if request.options.kubevirt:
-            env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural))
+            env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural), request)
         return Edits(merged.nodes, merged.mounts, env)
 
     def _edits(self, device: Device, index: int) -> Edits:
@@ -112,7 +112,7 @@ class Udev(Backend):
             if assembled.flaw:
                 raise AllocationError(assembled.flaw)
             return assembled.edits(index)
-        # the node may have another number since the kubelet was told; the id still names the device
+        # the number of the node may have changed since the list was sent; the id still names the device
         record = self._records.get(device.id)
         if record is not None:
             paths = (record.node, *also_at(record.device.attributes))
@@ -121,7 +121,7 @@ class Udev(Backend):
             )
         node = device.attributes.get("devNode")
         if "group" in device.attributes or not isinstance(node, str):
-            raise AllocationError(f"{device.id} is no longer there")
+            raise AllocationError(f"{device.id} no longer exists")
         return Edits(nodes=(DeviceNode(node),))
 
     def _usb_nodes(self, devices: Sequence[Device]) -> Iterator[str]:
@@ -136,7 +136,7 @@ class Udev(Backend):
             known = (
                 assembled.nodes if assembled else {record.node: record.device.attributes} if record else {}
             )
-            nodes = [node for node, said in known.items() if said.get("devType") == "usb_device"]
+            nodes = [node for node, attributes in known.items() if attributes.get("devType") == "usb_device"]
             if not nodes:
                 hint = "kubevirt: true is for devType: usb_device"
                 raise AllocationError(f"{device.id} is not a whole USB device ({hint})")
@@ -150,6 +150,6 @@ class Udev(Backend):
                 yield path
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Changes of nodes that no uevent reports: one removed, made or given other permissions by hand."""
+        """Yields changes of nodes that cause no uevent, such as creating or removing one by hand."""
         async for event in node_events(self.context, self.options.groups):
             yield event

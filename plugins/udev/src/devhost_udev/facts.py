@@ -1,8 +1,8 @@
 """The facts about one device node, read from sysfs and from udevd's record of it.
 
-Decided by mount points that exist before any pod does: what pods mount later never changes the answer.
-Inside a container the files that the kubelet binds into it (``/etc/hosts`` and others) lead to the disk
-that carries the kubelet's directory.
+Whether the node itself uses a disk depends only on mount points that exist before any pod does, so mounts of
+pods do not change it. In a container, the files that the kubelet mounts into it (``/etc/hosts`` and others)
+lead to the disk with the kubelet's directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devhost.backend import AttributeValue, claim
@@ -25,14 +25,14 @@ _MOUNTED = re.compile(
     r"/|/(boot|efi|usr|var|etc|home)(/efi)?|/var/lib(/(kubelet|containerd|docker|containers|rancher))?"
     r"|/var/lib/kubelet/device-plugins|/etc/(hosts|hostname|resolv\.conf)|/dev/termination-log"
 )
-"""Mount points of the node; the last ones are what the kubelet binds into every container."""
+"""Mount points of the node itself; the last ones are those that the kubelet adds to every container."""
 
 
 def system_disks(root: Path) -> frozenset[str] | None:
-    """The sysfs directories of block devices that the node runs on, down to the physical ones.
+    """The sysfs directories of the block devices that the node itself uses, down to the physical ones.
 
-    ``None`` when that cannot be told: a recorded tree without ``/proc``, a diskless node, a container
-    that sees nothing of its host, or a ZFS pool, which does not name its disks.
+    ``None`` if that cannot be determined: in a recorded tree without ``/proc``, on a diskless node, in a
+    container without access to its host, or with a ZFS pool, which does not name its disks.
     """
     found = disks(Sysfs(root), lambda point: _MOUNTED.fullmatch(point) is not None)
     return frozenset(found.carried) or None if found.is_complete else None
@@ -43,7 +43,10 @@ SystemDisks = Callable[[], frozenset[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One device node. ``name`` is what its id is made from; the rest goes into its device."""
+    """One device node. Its id is made from ``name``; the other fields become those of its device.
+
+    ``withheld`` is why the device must not be offered: sysfs has a name or number that cannot be claimed.
+    """
 
     sys_path: str
     node: str
@@ -53,10 +56,11 @@ class Facts:
     part_of: frozenset[str]
     numa_nodes: tuple[int, ...]
     pcie_path: tuple[str, ...]
+    withheld: str | None = None
 
 
 class Reader:
-    """Reads the facts of one node after another, only as much as ``wanted`` asks for."""
+    """Reads the facts of nodes, as far as ``wanted`` requests them."""
 
     def __init__(
         self, root: Path, tree: SysTree, namer: Namer, wanted: Collection[str], system: SystemDisks
@@ -72,7 +76,7 @@ class Reader:
         self._sysattrs = sorted(named.union(SHOWN if everything else ()) - {""})
 
     def facts(self, key: str) -> Facts | None:
-        """The device with key ``key`` (``c10:229``); ``None`` when it is gone or has no node."""
+        """The facts of the device with this key (``c10:229``); ``None`` if it is gone or has no node."""
         path = self._tree.path_of(key)
         chain = self._tree.chain(path)
         if not chain or chain[0].path != path:
@@ -90,24 +94,23 @@ class Reader:
         numa = self._numa(chain)
         if numa is not None:
             found["numaNode"] = numa
-        claims, part_of = _claims(node, chain, pcie, usb)
-        if (group := self._iommu_group(chain)).isdecimal():
-            claims |= {claim.iommu_group(group)}
+        claims = _claims(node, chain, pcie, usb, self._iommu_group(chain))
         return Facts(
             sys_path=path,
             node=node,
             name=self._namer.name(key, node, chain, found, usb, pcie[-1] if pcie else ""),
             attributes={name: value for name, value in found.items() if value not in ("", ())},
-            claims=claims,
-            part_of=part_of,
+            claims=frozenset(claims.own),
+            part_of=frozenset(claims.part_of),
             numa_nodes=() if numa is None else (numa,),
             pcie_path=tuple(map(sys.intern, pcie)),
+            withheld=claims.flaw,
         )
 
     def _iommu_group(self, chain: Sequence[Kobject]) -> str:
-        """The number of the IOMMU group that a program has with this node; empty if it has none.
+        """The number of the IOMMU group that this node gives access to; empty if there is none.
 
-        The node is the group's own, ``<n>`` or ``noiommu-<n>``, or that of one of its functions
+        The node is that of the group, ``<n>`` or ``noiommu-<n>``, or that of one of its functions
         (Documentation/driver-api/vfio.rst of the Linux kernel).
         """
         if chain[0].subsystem == "vfio":
@@ -144,9 +147,9 @@ class Reader:
         return found
 
     def _add_hardware(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
-        """Serial number, maker and model, from the nearest thing in the chain that says them."""
+        """Adds serial number, vendor and model, from the nearest device in the chain that has them."""
         for kobject in chain:
-            for attribute, files in _SAID_BY.get((kobject.subsystem, kobject.dev_type), {}).items():
+            for attribute, files in _HARDWARE_FILES.get((kobject.subsystem, kobject.dev_type), {}).items():
                 for file in files:
                     found[attribute] = found.get(attribute) or self._tree.read(kobject.path, file)
 
@@ -164,7 +167,7 @@ class Reader:
             found["system"] = device.path in system or any(path.startswith(inside) for path in system)
 
     def _add_properties(self, found: dict[str, AttributeValue], key: str, device: Kobject) -> None:
-        """udevd's record (``/run/udev/data``: ``E:`` properties, ``S:`` links) over the kernel's own."""
+        """Adds properties (``ID_*``) and links, of the kernel and of udevd's record in ``/run/udev/data``."""
         properties = dict(device.properties)
         links = properties.get("DEVLINKS", "").split()
         for line in read_lines(f"{self._prefix}/run/udev/data/{key}"):
@@ -190,7 +193,7 @@ class Reader:
     def _numa(self, chain: Sequence[Kobject]) -> int | None:
         for kobject in chain:
             text = self._tree.read(kobject.path, "numa_node")
-            if text.isdecimal():  # the kernel's -1 means "none", and so does no file
+            if text.isdecimal():  # the kernel's -1 means "none"
                 return int(text)
         return None
 
@@ -210,42 +213,71 @@ class Reader:
         )
 
 
-_SAID_BY: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
+_HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("usb", "usb_device"): {"serial": ("serial",), "vendor": ("manufacturer",), "model": ("product",)},
     ("nvme", ""): {"serial": ("serial",), "model": ("model",)},
     ("nvme-subsystem", ""): {"serial": ("serial",), "model": ("model",)},
     ("scsi", "scsi_device"): {"vendor": ("vendor",), "model": ("model",)},
     ("mmc", ""): {"serial": ("serial",), "model": ("name",)},
 }
-"""Which files of which things in the chain say what the hardware is: (subsystem, type) → attribute."""
+"""The files with attributes of the hardware, by subsystem and type of a device in the chain."""
 
 
 def _pci_source(chain: Sequence[Kobject]) -> str:
-    """The path whose components name the PCI functions on the way to the device.
+    """The path whose components are the PCI functions above the device.
 
-    Mostly the device's own; an NVMe namespace with native multipath hangs elsewhere than its controller.
+    Usually that of the device; an NVMe namespace with native multipath is not below its controller.
     """
     return next((k.path for k in chain if BDF.search(k.path)), "")
 
 
 def _port(device: Kobject, devpath: str) -> str:
-    """``0000:00:14.0-usb1.4``: the controller, then the ports; bus numbers change from boot to boot."""
+    """``0000:00:14.0-usb1.4``: the controller, then the ports. Bus numbers change at a reboot."""
     parts = device.path.split("/")
     hub = next((n for n, part in enumerate(parts) if re.fullmatch(r"usb[0-9]+", part)), 0)
     return f"{parts[hub - 1] if hub else ''}-usb{devpath or device.name.partition('-')[2]}"
 
 
+@dataclass(slots=True)
+class _Claims:
+    """The claims of a device, what it is part of, and the first claim that could not be made."""
+
+    own: set[str] = field(default_factory=set)
+    part_of: set[str] = field(default_factory=set)
+    flaw: str | None = None
+
+    def add(self, make: Callable[[str], str], name: str, *, part: bool = False) -> None:
+        try:
+            (self.part_of if part else self.own).add(make(name))
+        except ValueError as error:
+            self.flaw = self.flaw or f"it cannot be claimed: {error}"
+
+
+def node_claims(node: str) -> tuple[frozenset[str], str | None]:
+    """The claim of a device node; for a path that cannot be claimed, none and the reason."""
+    claims = _Claims()
+    claims.add(claim.node, node)
+    return frozenset(claims.own), claims.flaw
+
+
 def _claims(
-    node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None
-) -> tuple[frozenset[str], frozenset[str]]:
-    """What the device uses up, and what it is only a part of."""
+    node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None, iommu_group: str
+) -> _Claims:
+    """What the device occupies, and what it is only part of."""
     device, disk = chain[0], disk_of(chain)
-    claims, part_of = [claim.node(node)], [claim.pci(address) for address in pcie[-1:]]
-    part_of += [claim.auxiliary(above.name) for above in chain[1:] if above.subsystem == "auxiliary"]
+    claims = _Claims()
+    claims.add(claim.node, node)
+    for address in pcie[-1:]:
+        claims.add(claim.pci, address, part=True)
+    for above in chain[1:]:
+        if above.subsystem == "auxiliary":
+            claims.add(claim.auxiliary, above.name, part=True)
     if device.subsystem == "block":
         major, minor = disk.properties.get("MAJOR", ""), disk.properties.get("MINOR", "")
         if major and minor:  # both are missing from the uevent file of a disk that is just being removed
-            (part_of if device is not disk else claims).append(claim.block(f"{major}:{minor}"))
+            claims.add(claim.block, f"{major}:{minor}", part=device is not disk)
     if usb is not None:
-        (claims if device.dev_type == "usb_device" else part_of).append(claim.usb(usb.port))
-    return frozenset(claims), frozenset(part_of)
+        claims.add(claim.usb, usb.port, part=device.dev_type != "usb_device")
+    if iommu_group.isdecimal():
+        claims.add(claim.iommu_group, iommu_group)
+    return claims

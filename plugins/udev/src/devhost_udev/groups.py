@@ -1,4 +1,4 @@
-"""Configured groups of nodes as devices: their ids, their health, and what a container gets of each."""
+"""Configured groups of nodes as devices: their ids, their health, and what a container gets."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, claim, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.backend.model import MAX_DEVICE_ID
 
 from . import templates
 from .allocation import also_at
+from .facts import node_claims
 from .ids import RANKS, apart, fit, joined, ranked
 from .members import Hardware, Pairing, Part, Paths, Row, outside_dev
 from .options import Group, GroupMount, Member, is_glob
 from .scan import Record, Scan
 
 _RANKS = 64
-"""How many former ranks are listed of a node whose id had to be cut."""
+"""The number of former ranks that are listed for a node whose id had to be shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Naming:
     former: tuple[str, ...] = ()
 
     def as_one_of(self, sharers: int, path: str) -> Naming:
-        """The same for a device of the group when several have this id; ``path`` is its first."""
+        """The same if several devices of the group have this id; ``path`` is the device's first path."""
         if sharers < 2:
             return self
         why = self.withheld or f"{sharers} devices of the group have this node: narrow its globs"
@@ -38,10 +39,10 @@ class Naming:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """A path that tells a group's devices apart, and what the scan knows of it.
+class DistinctPath:
+    """A path that distinguishes a group's devices, and its record in the scan.
 
-    ``repeats`` is whether several devices of the group may have it, as ``limit`` says.
+    ``repeats`` is whether several devices of the group may have it, according to ``limit``.
     """
 
     path: str
@@ -49,43 +50,45 @@ class Telling:
     repeats: bool = False
 
 
-def name_of(group: str, alternative: int, tellings: Sequence[Telling]) -> Naming:
-    """Names one device of a group by its first path that tells it apart, and by the next where that repeats.
+def name_of(group: str, alternative: int, paths: Sequence[DistinctPath]) -> Naming:
+    """Names one device of a group by its first distinct path, and by the next ones if that repeats.
 
     Args:
-        alternative: which entry with the group's name it is from, from 0.
+        group: the group's name.
+        alternative: the number, from 0, of its entry among those with the group's name.
+        paths: the paths that distinguish the group's devices, the most important one first.
     """
     labels: list[str] = []
     withheld: str | None = None
-    for telling in tellings:
-        record = telling.record
+    for path in paths:
+        record = path.record
         withheld = withheld or (record.device.withheld if record else None)
-        labels.append(_id_of(record) if record else telling.path.rpartition("/")[2])
-        if not telling.repeats:
+        labels.append(_id_of(record) if record else path.path.rpartition("/")[2])
+        if not path.repeats:
             break
     stem = f"alt{alternative}" if alternative else ""
     text, first = joined(group, *labels, stem), labels[0] if labels else ""
-    # earlier versions took the first path only, and a rank
+    # earlier versions used the first path only, and a rank
     plain = joined(group, first, "" if first else stem)
     former = ranked(plain) if text != plain else ()
-    if labels and (record := tellings[0].record):
+    if labels and (record := paths[0].record):
         former += tuple(
             joined(group, one.removesuffix(RANKS)) + (RANKS if one.endswith(RANKS) else "")
             for one in _listed(record.own.former_ids if record.device.withheld else record.device.former_ids)
         )
     naming = Naming(fit(text), former=former)
     if withheld:
-        return replace(naming, id=apart(naming.id, tellings[0].path), withheld=withheld)
+        return replace(naming, id=apart(naming.id, paths[0].path), withheld=withheld)
     return naming
 
 
 def _id_of(record: Record) -> str:
-    """The id of a node, also of one that is withheld and shown under another."""
+    """The id of a node, even if it is withheld and shown with another id."""
     return record.own.id if record.device.withheld else record.device.id
 
 
 def _listed(former: Sequence[str]) -> tuple[str, ...]:
-    """Former ids of a node as they were part of a group's id: cut before the group's name was added."""
+    """Former ids of a node as part of a group's id: they were shortened before the group's name was added."""
     found: list[str] = []
     for one in former:
         text = one.removesuffix(RANKS)
@@ -103,7 +106,7 @@ Attributes = Mapping[str, AttributeValue]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One group as it is now: a row for each device, host paths of each mount, and what the mounts lack."""
+    """The current state of a group: a row for each device, the host paths of mounts, and missing ones."""
 
     rows: Sequence[Row]
     mounts: Sequence[tuple[GroupMount, str]]
@@ -115,8 +118,7 @@ class Assembled:
     """A group's device and what a container gets with it.
 
     ``first`` are the attributes of the group's first node, ``nodes`` those of each node by its path; both
-    have those of the group too.
-    ``flaw`` is why there is nothing to give a container; empty where only paths may be missing.
+    include those of the group. ``flaw`` is why it cannot be allocated; empty if at most paths are missing.
     """
 
     device: Device
@@ -155,7 +157,7 @@ class Assembled:
         return Mount(path, at, mount.read_only, not mount.optional)
 
     def _env(self, index: int) -> Iterator[tuple[str, str]]:
-        """The variables with their references filled in; one that refers to something absent is left out."""
+        """The variables with placeholders replaced, without those that need a missing attribute."""
         for name, value in self.group.env.items():
             if not templates.lacking(name + value, self.first):
                 text = templates.fill(value, self.first, index)
@@ -163,7 +165,7 @@ class Assembled:
 
 
 class Groups:
-    """The devices of all configured groups. Used by the thread of the scan."""
+    """The devices of all configured groups. Used by the thread that scans."""
 
     def __init__(self, groups: Sequence[Group], root: Path, scan: Scan) -> None:
         self._groups = groups
@@ -176,7 +178,7 @@ class Groups:
         self._seen: object = None
 
     def update(self) -> Mapping[str, Assembled]:
-        """Every group's devices by id; an unchanged one is the same object as before."""
+        """The devices of all groups by id; an unchanged one is the same object as before."""
         if not self._groups:
             return self._known
         outside = [self._paths.matches(p) if is_glob(p) else self._paths.exists(p) for p in self._outside]
@@ -199,7 +201,7 @@ class Groups:
             alternative = entries[group.name]
             entries[group.name] += 1
             for row in layout.rows:
-                naming = name_of(group.name, alternative, self._tellings(row))
+                naming = name_of(group.name, alternative, self._distinct_paths(row))
                 sharers[naming.id] += 1
                 wanted.append((naming, group, alternative, row, layout))
         found: dict[str, Assembled] = {}
@@ -212,15 +214,16 @@ class Groups:
             found[made.device.id] = made
         return found
 
-    def _tellings(self, row: Row) -> list[Telling]:
-        """The parts that tell this device from the group's others: first the one that makes the device."""
+    def _distinct_paths(self, row: Row) -> list[DistinctPath]:
+        """The paths that distinguish this device from the group's others, the leader's first."""
         by_node = self._scan.by_node
-        telling = sorted(
+        parts = sorted(
             (part for part in row.parts if part.varies and part.target.nodes),
             key=lambda part: part.target is not row.leader,
         )
         return [
-            Telling(part.target.path, by_node.get(part.target.nodes[0][0]), part.repeats) for part in telling
+            DistinctPath(part.target.path, by_node.get(part.target.nodes[0][0]), part.repeats)
+            for part in parts
         ]
 
     def _layout(self, group: Group) -> Layout:
@@ -246,10 +249,12 @@ class Groups:
         claims: set[str] = set()
         part_of: set[str] = set()
         records: list[Record] = []
+        unclaimable: list[str] = []
         for part in row.parts:
             for node, _ in part.target.nodes:
                 record = self._scan.by_node.get(node)
-                own = record.device.claims if record else {claim.node(node)}
+                own, flaw = (record.device.claims, None) if record else node_claims(node)
+                unclaimable += [f"{node}: {flaw}"] if flaw else []
                 (part_of if part.shared or uses[group.name, node] > 1 else claims).update(own)
                 if record is not None:
                     part_of |= record.device.part_of
@@ -268,7 +273,7 @@ class Groups:
         known = {node: _described(node, self._scan.by_node.get(node)) | attributes for node in nodes}
         flaws = list(_flaws(group, row.parts, first | attributes, known))
         problems = [one.target.problem for one in row.parts if one.target.problem and not one.optional]
-        problems = list(dict.fromkeys([*problems, *flaws, *layout.lacking]))
+        problems = list(dict.fromkeys([*unclaimable, *problems, *flaws, *layout.lacking]))
         device = Device(
             id=naming.id,
             attributes=attributes | inherited,
@@ -285,7 +290,7 @@ class Groups:
 
 
 def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
-    """The attributes of a node, also of one that is not there."""
+    """The attributes of a node, even of one that does not exist."""
     return {"devNode": node, "sysName": node.rpartition("/")[2]} | dict(
         record.device.attributes if record else {}
     )
@@ -294,7 +299,7 @@ def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
 def _flaws(
     group: Group, parts: Sequence[Part], first: Attributes, known: Mapping[str, Attributes]
 ) -> Iterator[str]:
-    """What a device lacks that is no path: a partner on its hardware, or an attribute that a path needs."""
+    """What a device lacks besides paths: a node on the same hardware, or an attribute that a path needs."""
     places: dict[str, str] = {}
     for part in parts:
         wanted, target = _container_path(part), part.target
@@ -326,12 +331,12 @@ def _container_path(part: Part) -> str:
 
 
 def _within(wanted: str, path: str) -> str:
-    """Where a container sees ``path``."""
+    """The path of ``path`` in the container."""
     return wanted + path.rpartition("/")[2] if wanted.endswith("/") else wanted or path
 
 
 def _distinct(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The rows without those that have the nodes of an earlier one, as where several links lead to a node."""
+    """The rows, without those with the nodes of an earlier one, as when several links lead to one node."""
     found: dict[object, Row] = {}
     for row in rows:
         found.setdefault(tuple(part.target.nodes for part in row.parts), row)

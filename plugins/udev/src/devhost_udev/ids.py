@@ -1,20 +1,20 @@
-"""The id of each device node: made from the hardware's own facts, whatever else is plugged in.
+"""The id of each device node, made only from facts about the hardware.
 
-An id is the subsystem, what the device hangs on, and what the kernel calls it there::
+An id consists of the subsystem, the hardware, and the kernel's name for the device on that hardware::
 
     tty-1a86:7523-A10B-00          USB vendor:product, serial number, interface
     video4linux-046d:0825-0000:00:14.0-usb1.4-00-1     no serial number: the port; the node with index 1
     block-eui.0025385b91b1a2c3-part1                   world-wide id, partition
     drm-0000:3b:00.0-renderD       PCI address
     dsa-0000:6a:01.0-wq0.1         PCI address, queue
-    misc-fuse, block-zram0         nothing but a name
+    misc-fuse, block-zram0         only a name
 
-An id never depends on the order of discovery or on an earlier scan. It depends on another device only where
-two USB devices have one serial number and are both plugged in: then both ids contain the port. Other devices
-with the same id are told apart for display only, and none of them is offered: :func:`apart`.
+An id never depends on the order of discovery or on an earlier scan. It depends on another device only if two
+USB devices with the same serial number are plugged in: then both ids contain the port. Other devices with the
+same id get different names for display only, and none of them is offered: :func:`apart`.
 
 Numbers that the kernel assigns in the order in which devices appear (``ttyUSB0``, ``video4``, ``hidraw2``)
-may belong to another device after the next boot. They are part of an id only where nothing better exists.
+may belong to another device after a reboot. They are part of an id only if nothing better exists.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from .sysfs import Kobject, SysTree
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]+")
 
 RANKS = ".*"
-"""How a former id ends that means itself followed by any rank, see ``Device.former_ids``."""
+"""The end of a former id that may be followed by any rank, see ``Device.former_ids``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An id, and what earlier versions may have called the device.
+    """An id, and the ids that earlier versions may have given the device.
 
-    ``former`` are texts of any length, as ``Device.former_ids`` takes them. ``serial`` is the serial number
-    or world-wide id that the id contains (empty where it is made from a place), ``place`` where that hardware
-    is plugged in. ``placed`` is the id with the place in it, for hardware on USB with a serial number: the id
-    while another device has the same number.
+    ``former`` are texts of any length, as in ``Device.former_ids``. ``serial`` is the serial number or
+    world-wide id that the id contains (empty if it contains a place), ``place`` is where that hardware is
+    plugged in. ``placed`` is the id with the place, for USB hardware with a serial number: it is used while
+    another device has the same number.
     """
 
     id: str
@@ -55,36 +55,36 @@ class Name:
 
 
 def legal(text: str) -> str:
-    """``text`` as an id can hold it: other characters become ``_``, and it starts with a letter or digit."""
+    """``text`` as part of an id: other characters become ``_``, and it starts with a letter or digit."""
     return _ILLEGAL.sub("_", text).strip("._:-")
 
 
 def joined(*parts: str) -> str:
-    """The parts that are not empty as one text, however long."""
+    """The parts that are not empty as one text of any length."""
     return legal("-".join(filter(None, parts))) or "device"
 
 
 def fit(text: str) -> str:
-    """``text`` as it is when an id may be that long, else its beginning and eight hex digits of its hash."""
+    """``text`` if it is short enough for an id, else its beginning and eight hex digits of its hash."""
     if len(text) <= MAX_DEVICE_ID:
         return text
     return f"{text[: MAX_DEVICE_ID - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def ranked(*texts: str) -> tuple[str, ...]:
-    """Former ids that were shared among siblings by rank: each text, and each with any rank."""
+    """Former ids of devices that were distinguished by rank: each text, and each with any rank."""
     return tuple(form for text in dict.fromkeys(texts) for form in (text, text + RANKS))
 
 
 def apart(name: str, node: str) -> str:
-    """What a device is shown as that has its id in common with another; no id ever has an ``@``."""
+    """The name for display of a device whose id another device has, too; ids never contain ``@``."""
     return fit(f"{name}@{legal(node.removeprefix('/dev/'))}")
 
 
 _DUD_SERIALS = re.compile(
     r"(.)\1*|(SN)?0*[0-9]{1,2}|0?123456789(0|ABC|ABCDEF)?|200901010001", re.ASCII | re.IGNORECASE
 )
-"""Serial numbers that makers leave in by mistake, or count from one: they tell nothing apart."""
+"""Serial numbers that vendors leave in by mistake, or count from one: they do not identify a device."""
 
 _NAMESPACE = re.compile(r"n([0-9]+)(?:p[0-9]+)?$")
 _FIRST_NUMBER = re.compile(r"[0-9]+")
@@ -108,14 +108,14 @@ _ALONE = frozenset(
         ("vfio-dev", "vfio"),
     }
 )
-"""Subsystem and name, without its number, of nodes of which a driver makes one for each device it is bound to
+"""Subsystem and name, without its number, of nodes of which a driver creates one per device
 (drivers/gpu/drm/drm_drv.c, drivers/accel/drm_accel.c, drivers/misc/mei/main.c, drivers/vfio/vfio_main.c)."""
 
 _STRUCTURED = frozenset({"sound", "virtio-ports"})
-"""Subsystems whose names say all but the number of the card: ``pcmC0D1p``, ``vport0p1``."""
+"""Subsystems whose names are unique except for the number of the card: ``pcmC0D1p``, ``vport0p1``."""
 
 _PASSED = frozenset({"drm", "hid", "input", "pci", "scsi", "usb", "usb-serial", "virtio"})
-"""Subsystems of parents whose names hold a number that the kernel assigns; other facts say more."""
+"""Subsystems of parents whose names contain a number that the kernel assigns; other facts are better."""
 
 _NUMBERED_I2C = re.compile(r"i2c-[0-9]+|[0-9]+-[0-9a-f]{4}")
 
@@ -127,18 +127,18 @@ _ON_ADDRESSED = frozenset({"accel", "drm", "hidraw", "input", "media", "remotepr
 ``spidev0.0``) come from the firmware: aliases of the device tree, or addresses."""
 
 _MAJORS = {"c10": "misc", "c116": "sound"}
-"""Major numbers that tell the subsystem (``Documentation/admin-guide/devices.txt``)."""
+"""The subsystems of major numbers (``Documentation/admin-guide/devices.txt``)."""
 
 _STATIC = frozenset({"", "infiniband", "mapper", "net", "snd", "vfio"})
 """Directories of ``/dev`` with nodes that exist before their module is loaded (``modules.devname``)."""
 
 _BY_PATH = frozenset({"c108:0"})
-"""``/dev/ppp``: exists before its module is loaded (``modules.devname``), when nothing says its subsystem."""
+"""``/dev/ppp``: exists before its module is loaded (``modules.devname``), when its subsystem is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usb:
-    """Where a device hangs on USB: ``port`` is controller and ports, ``serial`` what the device says."""
+    """The USB device of a node: ``port`` is controller and ports, ``serial`` what the device reports."""
 
     vendor: str
     product: str
@@ -153,10 +153,10 @@ class Usb:
 
 
 class Hardware(NamedTuple):
-    """What a device is part of.
+    """The hardware of a device.
 
-    ``serial`` is the serial number or world-wide id in ``label``; empty where ``label`` is a place.
-    ``former`` are the labels that earlier versions used, ``place`` is where hardware with a serial number is.
+    ``serial`` is the serial number or world-wide id in ``label``; empty if ``label`` is a place. ``former``
+    are the labels that earlier versions used, ``place`` is the place of hardware with a serial number.
     """
 
     label: str
@@ -166,10 +166,10 @@ class Hardware(NamedTuple):
 
 
 class Stem(NamedTuple):
-    """What tells the nodes of one piece of hardware apart, as far as all versions agree.
+    """The part of an id that distinguishes the nodes of the same hardware and is the same in all versions.
 
-    ``interface`` is that of USB, ``kind`` the kernel's name without its number where that is not the
-    subsystem's, or the partition, ``number`` the kernel's within the parent, empty for the first.
+    ``interface`` is the USB interface. ``kind`` is the kernel's name without its number, if that is not the
+    subsystem's, or the partition. ``number`` is the kernel's number within the parent, empty for the first.
     """
 
     interface: str = ""
@@ -181,8 +181,8 @@ class Namer:
     """Names devices.
 
     Args:
-        tree: where to read of them.
-        shared: serial numbers and world-wide ids that several devices have; these devices go by their place.
+        tree: the kernel's device tree.
+        shared: serial numbers and world-wide ids that several devices have; these devices are named by place.
     """
 
     def __init__(self, tree: SysTree, shared: Collection[str] = ()) -> None:
@@ -201,10 +201,10 @@ class Namer:
         """The name of the device with this key (``c10:229``) and node.
 
         Args:
-            chain: the device and everything it hangs on, nearest first.
+            chain: the device and its ancestors, nearest first.
             found: its attributes.
-            usb: where it hangs on USB.
-            address: of its PCI function; empty if it is on none.
+            usb: its USB device, if it has one.
+            address: of its PCI function; empty if it has none.
         """
         kind, plain = chain[0].subsystem, chain[0].name.replace("/", "-")
         hardware = self._hardware(chain, found, usb, address)
@@ -250,7 +250,7 @@ class Namer:
             return Hardware(f"dm-{mapped}", (f"dm-{mapped}",))
         unit = _scsi_unit(chain)
         wwid, serial = str(found.get("wwid", "")), str(found.get("serial", ""))
-        # the kernel makes up a wwid "nvme.…" of 80 characters for namespaces that have none
+        # for namespaces without a wwid the kernel makes one of 80 characters, "nvme.…"
         known = serial if wwid.startswith("nvme.") or not wwid else wwid
         place = "-".join(filter(None, (address, _position(unit)))) or disk.name
         if known:
@@ -263,7 +263,7 @@ class Namer:
         return Hardware(address, former) if address else self._elsewhere(chain)
 
     def _elsewhere(self, chain: Sequence[Kobject]) -> Hardware:
-        """What a device hangs on that is neither on USB nor on PCI; nothing where its own name has to do."""
+        """The hardware of a device that is neither on USB nor on PCI; without a label if it is unknown."""
         hid = next((k for k in chain[1:] if k.subsystem == "hid"), None)
         if hid is not None and (unique := hid.properties.get("HID_UNIQ", "")):
             return Hardware(f"{_hid_model(hid)}-{unique}", serial=unique)  # over Bluetooth: its address
@@ -289,9 +289,9 @@ class Namer:
     def _siblings(
         self, chain: Sequence[Kobject], usb: Usb | None, hardware: Hardware
     ) -> tuple[str, ...] | None:
-        """What the kernel calls the device beside others of its kind on the same hardware.
+        """What distinguishes the device from others of its kind on the same hardware.
 
-        ``None`` where that is its own name, which may have another number after the next boot.
+        ``None`` if that is only the kernel's name, whose number may change at a reboot.
         """
         device = chain[0]
         kind = device.subsystem
@@ -308,7 +308,7 @@ class Namer:
         if usb is not None and usb.vendor:
             if kind == "dvb" or (kind == "video4linux" and not self._tree.read(device.path, "index")):
                 return None
-            return slot if kind == "hidraw" else ()  # of others a driver makes one for an interface
+            return slot if kind == "hidraw" else ()  # drivers create one of the others per interface
         return self._on_function(chain, hardware)
 
     def _storage(
@@ -349,10 +349,10 @@ class Namer:
         return () if (kind, _FIRST_NUMBER.sub("", device.name, count=1)) in _ALONE else None
 
     def _serial_port(self, chain: Sequence[Kobject]) -> tuple[str, ...] | None:
-        """Which port of its PCI function a UART is.
+        """The port of a UART within its PCI function.
 
-        Since Linux 6.5 the name of its parent ends in that: ``0000:05:00.0:0.1``. On earlier kernels it is
-        the address within the function (Documentation/ABI/testing/sysfs-tty).
+        Since Linux 6.5 the name of its parent ends in it: ``0000:05:00.0:0.1``. On earlier kernels it is the
+        address within the function (Documentation/ABI/testing/sysfs-tty).
         """
         function = next((k for k in chain if BDF.fullmatch(k.name)), None)
         if function is None:
@@ -373,16 +373,16 @@ class Namer:
 
 
 def undeclared(node: str, number: str) -> Name:
-    """The name of a node that sysfs does not know: where it can be foretold, as once its module is loaded."""
+    """The name of a node that is not in sysfs: if possible, the same as after its module is loaded."""
     directory, _, last = node.removeprefix("/dev/").rpartition("/")
     by_path = joined("dev", directory.replace("/", "-"), last)
     subsystem = _MAJORS.get(number.partition(":")[0])
     if subsystem is None:
         return Name(fit(by_path))
-    foretold = joined(subsystem, last)
+    expected = joined(subsystem, last)
     if directory in _STATIC:
-        return Name(fit(foretold), (by_path,) if subsystem != "misc" else ())
-    return Name(fit(by_path), ranked(foretold))  # a second node of a device, made by hand
+        return Name(fit(expected), (by_path,) if subsystem != "misc" else ())
+    return Name(fit(by_path), ranked(expected))  # a second node of a device, created by hand
 
 
 def is_misc(number: str) -> bool:
@@ -391,14 +391,14 @@ def is_misc(number: str) -> bool:
 
 
 def disk_of(chain: Sequence[Kobject]) -> Kobject:
-    """The whole disk a partition is on; any other device itself."""
+    """The disk of a partition; any other device itself."""
     if chain[0].dev_type == "partition" and len(chain) > 1:
         return chain[1]
     return chain[0]
 
 
 def _by_name(key: str, node: str, kind: str, plain: str) -> Name:
-    """The name of a device that hangs on nothing; before its module was loaded it may have had another."""
+    """The name of a device without hardware, and the one before its module was loaded."""
     text, before = fit(joined(kind, plain)), undeclared(node, key).id
     if key in _BY_PATH:
         return Name(before, (text,))
@@ -426,14 +426,15 @@ def _scsi_unit(chain: Sequence[Kobject]) -> Kobject | None:
 
 
 def _position(unit: Kobject | None) -> str:
-    """Channel, target and logical unit of a SCSI device; the number of its host changes from boot to boot."""
+    """Channel, target and logical unit of a SCSI device. The number of its host changes at a reboot."""
     return unit.name.partition(":")[2] if unit is not None else ""
 
 
 def _slot(chain: Sequence[Kobject], usb: Usb | None) -> tuple[str, ...] | None:
-    """Which of several HID devices on one interface it is, as of a wireless receiver (hid-logitech-dj.c).
+    """The number of a HID device among those of one interface, such as a wireless receiver
+    (hid-logitech-dj.c).
 
-    ``None`` where the kernel does not say where the HID device is plugged in.
+    ``None`` if the kernel does not report where the HID device is plugged in.
     """
     hid = next((k for k in chain[1:] if k.subsystem == "hid"), None)
     if hid is None or usb is None or not (where := hid.properties.get("HID_PHYS", "")):
@@ -445,14 +446,14 @@ def _slot(chain: Sequence[Kobject], usb: Usb | None) -> tuple[str, ...] | None:
 
 
 def _hid_model(hid: Kobject) -> str:
-    """``046d:c52b`` of ``0003:046D:C52B.0004``; the last number counts up."""
+    """``046d:c52b`` for ``0003:046D:C52B.0004``, without the kernel's running number."""
     return hid.name.partition(".")[0].partition(":")[2].lower()
 
 
 def _named_parent(chain: Sequence[Kobject], end: str) -> str:
-    """The nearest thing below ``end`` that a node hangs on and that its bus names: ``i915.mei-gsc.768``.
+    """The nearest ancestor below ``end`` whose name comes from its bus: ``i915.mei-gsc.768``.
 
-    Devices of a class, which lie in a directory named after it, are numbered by the kernel.
+    Devices of a class, which are in a directory with the name of the class, are numbered by the kernel.
     """
     for kobject in chain[1:]:
         if kobject.name == end:

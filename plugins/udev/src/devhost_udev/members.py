@@ -1,9 +1,9 @@
-"""Which nodes make one device of a group: what its members select, and what hangs on the same hardware.
+"""Finds the nodes of each device of a group: those that its members select, on the same hardware.
 
-A node's *unit* is what it is part of: the PCI function, the USB device, the platform device. Drivers put
-devices of their own between a unit and its nodes (an interface of a USB device, a device on the auxiliary
-bus, a sound card), which do not count; a disk, or a chip on an I2C bus, is a unit of its own wherever it
-is plugged in (Documentation/driver-api/driver-model of the Linux kernel).
+The *unit* of a node is the hardware that it is part of: the PCI function, the USB device, the platform
+device. Drivers add further devices between a unit and its nodes (an interface of a USB device, a device on
+the auxiliary bus, a sound card), which do not count. A disk, or a chip on an I2C bus, is always a separate
+unit (Documentation/driver-api/driver-model of the Linux kernel).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .scan import Record, Scan
 from .sysfs import Kobject, SysTree
 
 _OF_A_UNIT = frozenset({"auxiliary", "hdaudio", "hid", "serial-base", "soundwire", "usb-serial"})
-"""Buses whose devices are functions of the unit they hang on."""
+"""Buses whose devices are functions of the unit above them."""
 
 _PLUGGED = frozenset({"i2c", "mdev", "mmc", "spi"})
-"""Buses whose devices are units, also below a PCI function or a USB device."""
+"""Buses whose devices are units, even below a PCI function or a USB device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a node hangs on.
+    """The place of a node in the device tree.
 
     ``unit`` is the directory of its unit in sysfs. ``chip`` is the nearest PCI function or USB device, which
-    may be the unit; empty where it hangs on neither. ``chain`` is the node's device and all above it.
+    may be the unit; empty if there is none. ``chain`` is the node's device and all its ancestors.
     """
 
     unit: str
@@ -52,19 +52,20 @@ class Place:
 
 
 class Hardware:
-    """Finds what nodes hang on. What was read is remembered until :meth:`forget`."""
+    """Finds the places of nodes. What was read is cached until :meth:`forget`."""
 
     def __init__(self, root: Path) -> None:
         self._tree = SysTree(root)
 
     def forget(self) -> None:
-        """Forgets what was read."""
+        """Clears the cache."""
         self._tree.forget()
 
     def place(self, sys_path: str) -> Place | None:
-        """What the device at ``sys_path`` hangs on; ``None`` for one that hangs on no hardware.
+        """The place of the device at ``sys_path``; ``None`` if it is on no hardware.
 
-        Such are devices of a class below ``/sys/devices/virtual``, and nodes that sysfs does not know.
+        That is the case for devices of a class below ``/sys/devices/virtual``, and nodes that are not in
+        sysfs.
         """
         chain = self._tree.chain(sys_path) if sys_path else ()
         unit = _unit(chain)
@@ -75,10 +76,10 @@ class Hardware:
 
 
 def closeness(one: Place | None, other: Place | None) -> int:
-    """How much of the device tree two nodes of the same hardware share; 0 for nodes of different hardware.
+    """How many ancestors two nodes on the same hardware have in common; 0 for nodes on different hardware.
 
-    One unit may be part of the other: an I2C bus of a graphics card. Units beside each other are different
-    hardware, and so are the ports of one hub or switch.
+    One unit may be part of the other, such as an I2C bus of a graphics card. Other units are different
+    hardware, even if they are ports of the same hub or switch.
     """
     if one is None or other is None or one.chip != other.chip:
         return 0
@@ -110,15 +111,15 @@ def _is_chip(kobject: Kobject) -> bool:
 
 
 MAX_NODES = 256
-"""Nodes that one directory may stand for; more is surely not meant."""
+"""The most nodes in one directory that are used; more are certainly not intended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One path a member stands for.
+    """One path that a member selects.
 
-    ``nodes`` pairs each device node, symbolic links followed, with what to put after the container path
-    (empty but for nodes found in a directory). ``problem`` says why it cannot be used; empty if it can.
+    ``nodes`` has each device node, with symbolic links resolved, and what to append to the container path
+    (empty except for nodes in a directory). ``problem`` is why it cannot be used; empty if it can.
     """
 
     path: str
@@ -127,7 +128,7 @@ class Target:
 
 
 class Paths:
-    """Looks up paths below ``root``. In ``/dev`` the scan's listings answer most questions."""
+    """Looks up paths below ``root``, in ``/dev`` mostly from the listings of the scan."""
 
     def __init__(self, root: Path, scan: Scan) -> None:
         self._prefix = prefix_of(root)
@@ -152,12 +153,12 @@ class Paths:
         return os.path.exists(self._prefix + path)  # noqa: PTH110 - any error means "no"
 
     def nodes(self, pattern: str) -> list[Target]:
-        """The device nodes that a glob matches; whatever else it matches is left out."""
+        """The device nodes that a glob matches, without other files."""
         targets = [self.target(path) for path in self.matches(pattern)]
         return [target for target in targets if not target.problem and target.nodes[0][1] == ""]
 
     def target(self, path: str) -> Target:
-        """What one path stands for: a node, the node a link leads to, or the nodes in a directory."""
+        """The target of a path: a node, the node that a link leads to, or the nodes in a directory."""
         record = self._scan.by_node.get(path)
         if record is not None:
             return Target(path, ((path, ""),), "" if record.present else f"{path} is missing")
@@ -168,7 +169,7 @@ class Paths:
             return Target(path, ((real, ""),), f"{path} is missing")
         if stat.S_ISDIR(mode):
             inside = tuple(self._inside(real))
-            return Target(path, inside, "" if inside else f"{path} holds no device node")
+            return Target(path, inside, "" if inside else f"{path} contains no device node")
         return Target(path, ((real, ""),), "" if self._is_node(mode) else f"{path} is not a device node")
 
     def _real(self, path: str) -> str:
@@ -178,7 +179,7 @@ class Paths:
         return real[len(self._prefix) :]
 
     def _is_node(self, mode: int) -> bool:
-        # a tree recorded without root holds plain files for nodes
+        # a tree that was recorded without root has regular files in place of nodes
         return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or bool(self._prefix and stat.S_ISREG(mode))
 
     def _inside(self, directory: str) -> list[tuple[str, str]]:
@@ -200,13 +201,13 @@ class Paths:
 
 
 def outside_dev(path: str) -> bool:
-    """Whether the listings of ``/dev`` say nothing of ``path``."""
+    """Whether ``path`` is not in the listings of ``/dev``."""
     return not path.startswith(f"{DEV}/")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one member gives to one of the group's devices."""
+    """What one member contributes to one of the group's devices."""
 
     member: Member | UsbMember
     target: Target
@@ -223,7 +224,7 @@ class Part:
 
     @property
     def varies(self) -> bool:
-        """Whether it may be what tells the group's devices apart."""
+        """Whether it may distinguish the group's devices."""
         return isinstance(self.member, UsbMember) or self.member.varies
 
     @property
@@ -234,7 +235,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One device of a group. ``leader`` is what tells it from the group's others, where it has any."""
+    """One device of a group. ``leader`` is the target that distinguishes it from others, if any."""
 
     parts: tuple[Part, ...]
     leader: Target | None
@@ -257,7 +258,7 @@ class _Column:
 
     @property
     def limit(self) -> int:
-        """How many devices of the group one of its nodes may be in; 0 where that was not said."""
+        """How many devices of the group one of its nodes may be in; 0 if that is not configured."""
         return 0 if isinstance(self.member, UsbMember) else self.member.limit
 
     @property
@@ -267,7 +268,7 @@ class _Column:
 
 
 class Pairing:
-    """Finds the nodes of groups and what belongs together. Used by the thread of the scan."""
+    """Finds the nodes of groups, and those that belong together. Used by the thread that scans."""
 
     def __init__(self, paths: Paths, scan: Scan, hardware: Hardware) -> None:
         self._paths = paths
@@ -275,10 +276,10 @@ class Pairing:
         self._hardware = hardware
 
     def rows(self, group: Group) -> list[Row]:
-        """The devices that a group makes now, in natural order of their nodes.
+        """The current devices of a group, in natural order of their nodes.
 
-        The leader, which is the first member that varies and is required (else the first that varies), makes
-        them. Nodes of members that vary beside it join the device whose leader hangs on the same hardware.
+        The leader is the first member that varies and is required (else the first that varies): each of its
+        nodes makes a device. Nodes of other members that vary are added to the device on the same hardware.
         """
         members: tuple[Member | UsbMember, ...] = (*group.members, *group.usb)
         columns = [_Column(member, self._targets(member)) for member in members]
@@ -309,16 +310,16 @@ class Pairing:
         return self._paths.nodes(member.path) if member.varies else [self._paths.target(member.path)]
 
     def _where(self, member: Member) -> list[Target]:
-        found = self._records(lambda said: any(block.holds(said) for block in member.where))
+        found = self._records(lambda attributes: any(block.holds(attributes) for block in member.where))
         return [self._paths.target(node) for node in sorted((one.node for one in found), key=natural)]
 
     def _usb(self, member: UsbMember) -> list[Target]:
         ids = (member.id_vendor.lower(), member.id_product.lower())
         found = self._records(
-            lambda said: (
-                said.get("devType") == "usb_device"
-                and (said.get("idVendor"), said.get("idProduct")) == ids
-                and member.serial in ("", said.get("serial"))
+            lambda attributes: (
+                attributes.get("devType") == "usb_device"
+                and (attributes.get("idVendor"), attributes.get("idProduct")) == ids
+                and member.serial in ("", attributes.get("serial"))
             )
         )
         return [self._paths.target(one.node) for one in sorted(found, key=lambda record: record.device.id)]
@@ -331,10 +332,10 @@ class Pairing:
         return self._hardware.place(record.sys_path) if record else None
 
     def _joined(self, leaders: Sequence[Target | None], column: _Column) -> Iterator[list[Target]]:
-        """What a member gives to each row: its nodes on the hardware of the leader, or why there is none.
+        """The nodes of a member for each row, on the hardware of the leader, or why there is none.
 
-        A node goes to the leader nearest to it in the device tree. Of several equally near, as with two
-        leaders on one chip, each gets one node, in natural order.
+        A node belongs to the leader nearest to it in the device tree. If several are equally near, such as
+        two leaders on one chip, each gets one node, in natural order.
         """
         places = [self._place(leader) if leader else None for leader in leaders]
         own = {leader.nodes[0][0] for leader in leaders if leader}
@@ -365,7 +366,7 @@ class Pairing:
 
 
 def _lacks(column: _Column, leader: Target, place: Place | None, *, taken: bool) -> str:
-    """Why a row has no node of a member that others join."""
+    """Why a row has no node of a member."""
     wanted, first = column.member.title, leader.path
     if place is None:
         return f"{first} is on no hardware, so {wanted} cannot be paired with it (set pair: order)"
@@ -382,7 +383,7 @@ def _row(columns: Iterable[_Column], found: Mapping[int, Sequence[Target]], lead
 
 
 def _height(columns: Sequence[_Column]) -> int:
-    """How many devices the members make: as many as the longest has nodes, cut at the shortest."""
+    """The number of devices: that of the longest column, but at most that of the shortest required one."""
     if not columns:
         return 1
     needed = [column.reach for column in columns if column.required]

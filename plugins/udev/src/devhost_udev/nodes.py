@@ -1,7 +1,7 @@
-"""What lies in ``/dev``: directories listed again only when they changed.
+"""The content of ``/dev``, whose directories are listed again only when they have changed.
 
-Knowing a directory's names answers "is this node there" for all its nodes at once, and finds nodes
-that sysfs does not know: those made at boot for modules that are loaded when somebody opens them.
+The listing of a directory shows which of its nodes exist, and finds nodes that are not in sysfs: those that
+are created at boot for modules that are loaded when a process opens them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ DEV = "/dev"
 SKIPPED = frozenset(
     {"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/fd", "/dev/char", "/dev/block"}
 )
-"""Directories that hold no devices to hand out, or only links to all of them."""
+"""Directories without devices to allocate, or only with links to all of them."""
 
 MAX_DIRECTORIES = 4096
-"""Directories listed at most; ``/dev/cpu`` alone has one for each processor."""
+"""The most directories that are listed; ``/dev/cpu`` alone has one for each processor."""
 
 SETTLED = 50_000_000
-"""Nanoseconds: time stamps are that coarse at worst, so a directory that changed since may change
-again within the same stamp."""
+"""The coarsest resolution of time stamps in nanoseconds: a directory that changed more recently may change
+again with the same time stamp."""
 
 
 @dataclass(slots=True)
 class Listing:
-    """The names in one directory; ``special`` are those that may be nodes: neither directories nor links,
-    and plain files only in a tree.
+    """The names in one directory.
 
-    ``numbers`` fills up with the device numbers that were asked for.
+    ``special`` are those that may be nodes: neither directories nor links, and regular files only in a
+    recorded tree. ``numbers`` caches the device numbers that were read.
     """
 
     identity: tuple[int, int, int]
@@ -46,9 +46,9 @@ class Listing:
 
 
 class NodeTree:
-    """The directories of ``/dev`` below ``root``, as of the last :meth:`refresh`.
+    """The directories of ``/dev`` below ``root``, at the time of the last :meth:`refresh`.
 
-    ``edition`` grows whenever a listing is new.
+    ``edition`` is incremented whenever a listing has changed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,15 +58,15 @@ class NodeTree:
         self.edition = 0
 
     def suspect(self, path: str) -> None:
-        """Something happened to the node ``path``: its directory is listed again next time."""
+        """Lists the directory of the node ``path`` again at the next refresh, because it may have changed."""
         self._suspect.add(path.rpartition("/")[0] or "/")
 
     def suspect_all(self) -> None:
-        """Every directory is listed again next time."""
+        """Lists all directories again at the next refresh."""
         self._suspect.update(self._listings)
 
     def refresh(self) -> bool:
-        """Looks at the directories again; whether any listing is new."""
+        """Lists directories that have changed; whether there were any."""
         before, self._listings = self._listings, {}
         suspect, self._suspect = self._suspect, set()
         waiting = [DEV]
@@ -108,19 +108,19 @@ class NodeTree:
         return Listing(identity, frozenset(names), frozenset(special), below, settled)
 
     def __bool__(self) -> bool:
-        """Whether there is a ``/dev`` at all; a recorded tree may lack it."""
+        """Whether there is a ``/dev``; a recorded tree may lack it."""
         return DEV in self._listings
 
     def directories(self) -> Collection[str]:
-        """Every directory that is listed."""
+        """All directories."""
         return self._listings.keys()
 
     def listing(self, directory: str) -> Listing | None:
-        """The listing of one directory; ``None`` when it is not there or not below ``/dev``."""
+        """The listing of a directory; ``None`` if it does not exist or is not below ``/dev``."""
         return self._listings.get(directory)
 
     def missing(self, directory: str, names: Collection[str]) -> Collection[str]:
-        """Those of ``names`` that ``directory`` does not have; none where there is no ``/dev``."""
+        """The ``names`` that ``directory`` does not have; none if there is no ``/dev``."""
         listing = self._listings.get(directory)
         if listing is not None:
             return [name for name in names if name not in listing.names]
@@ -129,10 +129,10 @@ class NodeTree:
         return [name for name in names if not os.path.lexists(f"{self._prefix}{directory}/{name}")]
 
     def undeclared(self, declared: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-        """Nodes that sysfs does not speak of, each with its device key (``c10:200``).
+        """Nodes that are not in sysfs, each with its device key (``c10:200``).
 
         Args:
-            declared: the names sysfs speaks of, by directory.
+            declared: the names that are in sysfs, by directory.
         """
         for directory, listing in self._listings.items():
             for name in listing.special.difference(declared.get(directory, ())):

@@ -1,4 +1,4 @@
-"""The options of the backend: groups of nodes that are handed out together.
+"""The options of the backend: groups of nodes that are allocated together.
 
 Fields in snake_case are the YAML's keys in camelCase.
 """
@@ -27,16 +27,16 @@ Selection = Annotated[Where, Conditions("udev", ATTRIBUTES)]
 
 
 class Pair(StrEnum):
-    """How the nodes of several members come together in one device."""
+    """How the nodes of several members are combined into devices."""
 
     HARDWARE = "hardware"
-    """Nodes that hang on the same hardware."""
+    """Nodes on the same hardware."""
     ORDER = "order"
-    """The first with the first, the second with the second, whatever they hang on."""
+    """The first with the first, the second with the second, regardless of hardware."""
 
 
 def is_glob(path: str) -> bool:
-    """Whether ``path`` stands for any number of paths."""
+    """Whether ``path`` is a pattern that can match any number of paths."""
     return _GLOB.search(path) is not None
 
 
@@ -46,9 +46,9 @@ def _check_path(path: str, key: str, *, required: bool = True) -> None:
     if not path.startswith("/"):
         raise OptionError(f"{path!r} is not absolute", key=key, hint="start it with /")
     if ".." in path.split("/"):
-        raise OptionError(f"{path!r} goes up with ..", key=key, hint="write the path it leads to")
+        raise OptionError(f"{path!r} contains ..", key=key, hint="write the path that it leads to")
     if "\0" in path:
-        raise OptionError("a path cannot hold a NUL character", key=key)
+        raise OptionError("a path cannot contain a NUL character", key=key)
     if key == "path" and path.endswith("/"):
         raise OptionError(f"{path!r} ends in /", key=key, hint="remove the last /")
     if key == "path":
@@ -59,7 +59,7 @@ def _check_path(path: str, key: str, *, required: bool = True) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A device node of a group, or many of which each device of the group gets its own."""
+    """A device node of a group, or several, one for each device of the group."""
 
     path: str = option(
         "",
@@ -68,8 +68,8 @@ class Member:
     )
     container_path: str = option(
         "",
-        "Where the container sees it; the same path if empty, that directory if it ends in `/`. `{minor}` "
-        "or another attribute is that of the node, `{index}` the number of the device.",
+        "Path in the container; the same path if empty, that directory if it ends in `/`. `{minor}` or "
+        "another attribute is that of the node, `{index}` the number of the device.",
         example="/dev/char/{major}:{minor}",
     )
     permissions: str = option("rw", "Any of `r`, `w` and `m` (mknod).")
@@ -79,7 +79,7 @@ class Member:
     )
     shared: bool = option(False, "Whether other groups may use the same node at the same time.")
     where: Selection = option(
-        (), "Which nodes, by their attributes; the language of `where` of a resource. Instead of `path`."
+        (), "Selects nodes by their attributes, with the syntax of a resource's `where`. Instead of `path`."
     )
 
     @property
@@ -89,7 +89,7 @@ class Member:
 
     @property
     def title(self) -> str:
-        """What the member asks for, in a message."""
+        """What the member selects, for messages."""
         return self.path or f"where {{{'} or {'.join(map(str, self.where))}}}"
 
     def __post_init__(self) -> None:
@@ -98,13 +98,13 @@ class Member:
             raise OptionError(f"a member {which}", key="where", hint="write one of the two")
         for name in OF_GROUPS:
             if any(name in block.attributes() for block in self.where):
-                message = f"a member is a single node, and those have no {name}"
+                message = f"a member is a single node, which has no {name}"
                 raise OptionError(message, key="where", hint="remove it")
         _check_path(self.path, "path", required=not self.where)
         _check_path(self.container_path, "containerPath", required=False)
         if not _PERMISSIONS.fullmatch(self.permissions):
             raise OptionError(
-                f"{self.permissions!r} is not made of r, w and m", key="permissions", hint="mostly rw"
+                f"{self.permissions!r} is not made of r, w and m", key="permissions", hint="usually rw"
             )
         if self.limit < 0:
             raise OptionError("must not be negative", key="limit", hint="0 is the default")
@@ -112,7 +112,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class UsbMember:
-    """A whole USB device, handed out as its node below ``/dev/bus/usb``."""
+    """A whole USB device, allocated as its node below ``/dev/bus/usb``."""
 
     id_vendor: str = option(meaning="USB vendor id, four hex digits.", example="1a86")
     id_product: str = option(meaning="USB product id, four hex digits.", example="7523")
@@ -123,7 +123,7 @@ class UsbMember:
 
     @property
     def title(self) -> str:
-        """What the member asks for, in a message."""
+        """What the member selects, for messages."""
         return f"USB {self.id_vendor}:{self.id_product}{' ' if self.serial else ''}{self.serial}"
 
     def __post_init__(self) -> None:
@@ -141,10 +141,10 @@ class GroupMount:
     path: str = option(meaning="Host path or glob.", example="/usr/lib64/libonload.so")
     container_path: str = option(
         "",
-        "Where the container sees it; the same path if empty, that directory if it ends in `/`. Placeholders "
-        "are those of `env`.",
+        "Path in the container; the same path if empty, that directory if it ends in `/`. Placeholders are "
+        "those of `env`.",
     )
-    read_only: bool = option(True, "Whether the container may only read it.")
+    read_only: bool = option(True, "Whether the mount is read-only.")
     optional: bool = option(False, "Whether the group can be used without it.")
 
     def __post_init__(self) -> None:
@@ -162,10 +162,10 @@ class GroupMount:
 class Group:
     """Nodes, mounts and variables that one container gets together, as one device.
 
-    Entries with one name are alternatives: their devices are all selected by ``group: <name>``.
+    Entries with the same name are alternatives: ``group: <name>`` selects the devices of all of them.
     """
 
-    name: str = option(meaning="What `where: {group: …}` selects by.", example="onload")
+    name: str = option(meaning="The name for `where: {group: …}`.", example="onload")
     members: tuple[Member, ...] = option((), "Device nodes.")
     usb: tuple[UsbMember, ...] = option((), "Whole USB devices.")
     mounts: tuple[GroupMount, ...] = option((), "Files and directories.")
@@ -177,14 +177,14 @@ class Group:
     )
     pair: Pair = option(
         Pair.HARDWARE,
-        "How the nodes of several globs, `where` and USB members come together: those on the same "
-        "`hardware`, or by their `order` in the list of each.",
+        "How the nodes of several globs, `where` and USB members are combined: those on the same `hardware`, "
+        "or by their `order` in the list of each.",
     )
 
     def __post_init__(self) -> None:
         if not _GROUP_NAME.fullmatch(self.name):
             raise OptionError(
-                f"{self.name!r} is not a group's name",
+                f"{self.name!r} is not a valid name of a group",
                 key="name",
                 hint="letters, digits, '.', '_' and '-', alphanumeric at both ends, at most 63",
             )
@@ -203,7 +203,7 @@ class Group:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Every attribute that members are chosen by, or that is put into a text."""
+        """All attributes that members are selected by, or that are inserted into a text."""
         texts = [member.container_path for member in self.members]
         texts += [mount.container_path for mount in self.mounts]
         texts += [text for pair in self.env.items() for text in pair]
@@ -226,7 +226,7 @@ class Group:
 class UdevOptions:
     """The keys under ``backends.udev``."""
 
-    groups: tuple[Group, ...] = option((), "Nodes that are handed out together.")
+    groups: tuple[Group, ...] = option((), "Nodes that are allocated together.")
     shared_serials: tuple[str, ...] = option(
         (),
         "Serial numbers and world-wide ids that several devices report; the ids of these devices contain the "
@@ -237,7 +237,7 @@ class UdevOptions:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Keys of an entry whose devices this backend gives."""
+    """The keys of this backend in an entry under ``resources``."""
 
     kubevirt: bool = option(
         False,

@@ -1,4 +1,4 @@
-"""The device nodes that exist now, read again only where something happened."""
+"""The device nodes that exist now. Only those that may have changed are read again."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devhost.backend import AttributeValue, Device, Event, claim, unhealthy
+from devhost.backend import AttributeValue, Device, Event, unhealthy
 
-from .facts import Facts, Reader, system_disks
+from .facts import Facts, Reader, node_claims, system_disks
 from .ids import Name, Namer, apart, is_misc, undeclared
 from .nodes import NodeTree
 from .sysfs import SysTree
 
 NAMED = 3
-"""Other devices that the reason of a withheld one names at most."""
+"""The most other devices that the reason of a withheld one names."""
 
 
 @dataclass(slots=True)
 class Record:
-    """One device node; ``sys_path`` is empty when sysfs does not know it (yet).
+    """One device node; ``sys_path`` is empty if it is not in sysfs (yet).
 
-    ``own`` is the device as its name says, ``device`` how it is shown: the same, or withheld under another id
-    where several devices have that name. ``absent`` is ``device`` without its node, made when that is first
-    needed and kept, so that an unchanged device is always the same object.
+    ``own`` is the device with the id from its name, ``device`` how it is shown: the same, or withheld with
+    another id if several devices have that name. ``absent`` is ``device`` without its node, created when
+    first needed and kept, so that an unchanged device is always the same object.
     """
 
     sys_path: str
@@ -46,20 +46,20 @@ class Record:
 
 
 class Scan:
-    """Every device node below ``root``. Used by one thread.
+    """All device nodes below ``root``. Used by one thread.
 
-    ``records`` maps a key to what is known of it; keys are ``c10:229`` for what sysfs declares and the
-    path for a node it does not. ``edition`` grows whenever any record changed. ``shared_serials`` are serial
-    numbers and world-wide ids that name no device.
+    ``records`` maps keys to records; a key is ``c10:229`` for a node in sysfs, and the path for any other
+    node. ``edition`` is incremented whenever a record has changed. ``shared_serials`` are serial numbers and
+    world-wide ids that do not identify a device. ``tree`` reads sysfs.
     """
 
-    def __init__(self, root: Path, shared_serials: Collection[str] = ()) -> None:
+    def __init__(self, root: Path, shared_serials: Collection[str] = (), tree: SysTree | None = None) -> None:
         self.nodes = NodeTree(root)
         self.records: dict[str, Record] = {}
         self.by_node: dict[str, Record] = {}
         self.edition = 0
         self._root = root
-        self._tree = SysTree(root)
+        self._tree = tree or SysTree(root)
         self._namer = Namer(self._tree, shared_serials)
         self._keys_by_id: dict[str, set[str]] = {}
         self._renamed: set[str] = set()
@@ -73,10 +73,10 @@ class Scan:
         self._wanted: frozenset[str] = frozenset()
 
     def notice(self, event: Event) -> None:
-        """Notes what the next scan has to read again.
+        """Records what the next scan has to read again.
 
-        An event with a ``sys_path`` concerns that device and all below it; one with only a ``dev_node``
-        just that node; one with neither, everything.
+        An event with a ``sys_path`` concerns that device and all below it, one with only a ``dev_node`` that
+        node, and one with neither everything.
         """
         if event.dev_node:
             self.nodes.suspect(event.dev_node)
@@ -86,10 +86,10 @@ class Scan:
             self._everything = True
 
     def update(self, wanted: Collection[str]) -> None:
-        """Brings ``records`` up to date.
+        """Updates ``records``.
 
         Raises:
-            OSError: sysfs cannot be listed; nothing has changed then.
+            OSError: sysfs cannot be listed; ``records`` are unchanged.
         """
         numbers = self._tree.numbers()
         if self._everything or self._wanted != frozenset(wanted):
@@ -115,7 +115,7 @@ class Scan:
             self._paths = sorted((r.sys_path, key) for key, r in self.records.items() if r.sys_path)
         keys: set[str] = set()
         for path in self._stale:
-            # "0" is the character after "/": the range holds all paths below this one
+            # "0" is the character after "/": the range contains all paths below this one
             for low, high in ((path, f"{path}\0"), (f"{path}/", f"{path}0")):
                 first, last = (bisect_left(self._paths, (bound, "")) for bound in (low, high))
                 keys.update(key for _, key in self._paths[first:last])
@@ -142,7 +142,7 @@ class Scan:
             else:
                 fresh[key] = facts
         for key, facts in fresh.items():
-            self._remove(facts.node)  # known until now by its node alone
+            self._remove(facts.node)  # until now it was only known by its path
             device = Device(
                 id=facts.name.id,
                 attributes=facts.attributes,
@@ -150,17 +150,17 @@ class Scan:
                 part_of=facts.part_of,
                 numa_nodes=facts.numa_nodes,
                 pcie_path=facts.pcie_path,
+                withheld=facts.withheld,
                 former_ids=facts.name.former,
             )
             self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device))
 
     def _undeclared(self, numbers: Collection[str]) -> None:
-        """Takes up nodes that only ``/dev`` knows, and drops those that are gone or declared by now."""
+        """Adds nodes that are only in ``/dev``, and removes those that are gone or in sysfs by now."""
         found = {
             node: number
             for node, number in self.nodes.undeclared(self._declared)
-            # sysfs knows a number now that it did not a moment ago: the device is just appearing, and
-            # its event is on the way
+            # a number that has just been added to sysfs: the device is appearing, and its event will follow
             if number in numbers or not self._tree.path_of(number)
         }
         for node in [key for key, r in self.records.items() if not r.sys_path and key not in found]:
@@ -176,7 +176,8 @@ class Scan:
             if is_misc(number):
                 attributes["subsystem"] = "misc"
             name = undeclared(node, number)
-            device = Device(name.id, attributes, frozenset((claim.node(node),)), former_ids=name.former)
+            claims, flaw = node_claims(node)
+            device = Device(name.id, attributes, claims, withheld=flaw, former_ids=name.former)
             self._put(node, Record("", node, name, device, device))
 
     def _put(self, key: str, record: Record) -> None:
@@ -211,7 +212,7 @@ class Scan:
                 del names[name]
 
     def duplicates(self) -> dict[str, list[str]]:
-        """The nodes that are withheld, by the serial number or id that they have in common."""
+        """The nodes that are withheld, by the serial number or id that they share."""
         found: dict[str, list[str]] = {}
         for name in self._duplicates:
             for key in self._keys_by_id[name]:
@@ -220,7 +221,7 @@ class Scan:
         return found
 
     def _resolve_duplicates(self) -> None:
-        """Names devices with one id in common by their places, or withholds them where those say nothing."""
+        """Names devices with the same id by their places, or withholds them if these do not differ."""
         for name in self._renamed:
             sharers = [self.records[key] for key in self._keys_by_id[name]]
             placed = {record.name.placed for record in sharers}
@@ -253,7 +254,7 @@ class Scan:
 def _placed(record: Record) -> Device:
     """A device while another one has the same serial number.
 
-    What a container holds under the id without the place may be either.
+    A container that holds the id without the place may have either of them.
     """
     own = record.own
     former = tuple(one for one in own.former_ids if one != record.name.placed)
@@ -261,7 +262,7 @@ def _placed(record: Record) -> Device:
 
 
 def _withheld(record: Record, others: Sequence[Record]) -> Device:
-    """A device whose id others have too: shown under an id that no container gets, with the reason."""
+    """A device whose id others have, too: withheld with the reason, and shown with another id."""
     found = sorted(other.node for other in others)
     nodes = " and ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
     own, name = record.own, record.name
@@ -271,7 +272,7 @@ def _withheld(record: Record, others: Sequence[Record]) -> Device:
             "backends.udev.sharedSerials if these are different disks"
         )
     elif all(other.name.place == name.place for other in others):
-        why = f"nothing in sysfs tells it from {nodes} for good: make a group of its path"
+        why = f"nothing in sysfs distinguishes it from {nodes} permanently: make a group of its path"
     else:
         why = (
             f"{nodes} has the same serial number {name.serial}: list it in backends.udev.sharedSerials, "

@@ -1,7 +1,7 @@
-"""The kernel's device tree: every device number, its directory in sysfs, and what it hangs on.
+"""The kernel's device tree: all device numbers, their directories in sysfs, and the devices above them.
 
-Everything is read from sysfs itself, below a root that may be a recorded tree. Paths are spoken of as
-the kernel has them (``/sys/devices/…``), whatever the root.
+Everything is read from sysfs below a root, which may be a recorded tree. Paths are those of the kernel
+(``/sys/devices/…``), regardless of the root.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from pathlib import Path
 from devhost.backend.sysfs import DEVICES, is_regular, link_target, natural, prefix_of, read_line, read_lines
 
 KINDS = {"c": "char", "b": "block"}
-"""First letter of a device key (``c10:229``), as udevd writes it, and the directory of ``/sys/dev``."""
+"""The first letter of a device key (``c10:229``), in udevd's notation, and the directory in ``/sys/dev``."""
 
 _FOREIGN = ("/kernel/", "/fs/")
-"""Parts of sysfs that describe no devices: debugfs and tracefs files may block, or act on being read."""
+"""Parts of sysfs without devices: reading files of debugfs and tracefs may block or have side effects."""
 
 _ACTS_ON_READ = frozenset({"hot_add", "vpd", "rom", "config"})
-"""Never read: zram's ``hot_add`` makes a device, ``vpd`` may take seconds, the others are binary."""
+"""Files that are never read: zram's ``hot_add`` creates a device, ``vpd`` may take seconds, others are
+binary."""
+
+_NUMBER = re.compile(r"[0-9]+:[0-9]+")
 
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
 
@@ -31,7 +34,7 @@ _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
 class Kobject:
     """One directory of the device tree that is a device. ``properties`` is its ``uevent`` file.
 
-    ``is_class`` tells devices of a class, which drivers make, from those on a bus, which exist.
+    ``is_class`` is true for devices of a class, which drivers create, and false for those on a bus.
     """
 
     path: str
@@ -42,7 +45,7 @@ class Kobject:
 
     @property
     def name(self) -> str:
-        """The kernel's name, with ``/`` where the directory has to write ``!``."""
+        """The kernel's name, with ``/`` in place of the ``!`` in the directory's name."""
         return self.path.rpartition("/")[2].replace("!", "/")
 
     @property
@@ -51,7 +54,7 @@ class Kobject:
 
 
 class SysTree:
-    """Reads the device tree below ``root``. What was read is remembered until :meth:`forget`."""
+    """Reads the device tree below ``root``. What was read is cached until :meth:`forget`."""
 
     def __init__(self, root: Path) -> None:
         self._prefix = prefix_of(root)
@@ -60,30 +63,31 @@ class SysTree:
         self._texts: dict[tuple[str, str], str] = {}
 
     def forget(self) -> None:
-        """Forgets what was read: a look at the machine is over."""
+        """Clears the cache, at the end of a scan."""
         self._kobjects.clear()
         self._texts.clear()
 
     def numbers(self) -> dict[str, int]:
-        """Every device number as a key (``c10:229``), with the inode number of its link.
+        """All device numbers as keys (``c10:229``), with the inode number of their links.
 
         A device that is removed and added again gets a new inode number, even if all else is the same.
 
         Raises:
-            OSError: sysfs is there and cannot be listed.
+            OSError: sysfs exists but cannot be listed.
         """
         found: dict[str, int] = {}
         for letter, kind in KINDS.items():
             try:
                 with os.scandir(f"{self._prefix}/sys/dev/{kind}") as entries:
                     for entry in entries:
-                        found[letter + entry.name] = entry.inode()
+                        if _NUMBER.fullmatch(entry.name):
+                            found[letter + entry.name] = entry.inode()
             except FileNotFoundError:
-                continue  # no such devices at all: a recorded tree, or a kernel without block devices
+                continue  # there are no such devices: a recorded tree, or a kernel without block devices
         return found
 
     def path_of(self, key: str) -> str:
-        """The directory of a device number, ``/sys/devices/…``; empty when it is gone."""
+        """The directory of a device number, ``/sys/devices/…``; empty if it is gone."""
         directory = f"/sys/dev/{KINDS[key[0]]}"
         return self._linked(directory, link_target(f"{self._prefix}{directory}/{key[1:]}"))
 
@@ -92,7 +96,7 @@ class SysTree:
         return path if path.startswith(DEVICES) else ""
 
     def kobject(self, path: str) -> Kobject | None:
-        """The device whose directory is ``path``; ``None`` for directories that only group others."""
+        """The device whose directory is ``path``; ``None`` for directories that only contain others."""
         if path not in self._kobjects:
             self._kobjects[path] = self._read(path)
         return self._kobjects[path]
@@ -108,11 +112,11 @@ class SysTree:
         return Kobject(path, subsystem, properties, driver, directory.endswith("/class"))
 
     def chain(self, path: str) -> tuple[Kobject, ...]:
-        """The device at ``path`` and everything it hangs on, nearest first."""
+        """The device at ``path`` and its ancestors, nearest first."""
         found: list[Kobject] = []
         device = path
         while path.startswith(DEVICES):
-            # what hangs below others is looked at once; only what others hang on is worth remembering
+            # the device itself is read once; its ancestors are cached, since other devices have them, too
             kobject = self._read(path) if path == device else self.kobject(path)
             if kobject is not None:
                 found.append(kobject)
@@ -124,10 +128,10 @@ class SysTree:
         return tuple(found)
 
     def _only_controller(self, path: str) -> str:
-        """The controller of an NVMe subsystem that has just one.
+        """The controller of an NVMe subsystem that has exactly one; empty otherwise.
 
-        With native multipath the kernel hangs namespaces below ``/sys/devices/virtual/nvme-subsystem``
-        and only links to the controllers that lead there.
+        With native multipath, namespaces are below ``/sys/devices/virtual/nvme-subsystem``, which only has
+        links to the controllers.
         """
         names = [name for name in self.entries(path) if _NVME_CONTROLLER.fullmatch(name)]
         if len(names) != 1:
@@ -135,7 +139,7 @@ class SysTree:
         return self._linked(path, link_target(f"{self._prefix}{path}/{names[0]}"))
 
     def read(self, path: str, attribute: str) -> str:
-        """A text attribute in the directory ``path``, one line or more; empty when there is none."""
+        """A text attribute in the directory ``path``, of one or more lines; empty if there is none."""
         asked = (path, attribute)
         if path not in self._kobjects:
             return read_line(f"{self._prefix}{path}/{attribute}")
@@ -144,25 +148,25 @@ class SysTree:
         return self._texts[asked]
 
     def lines(self, path: str, attribute: str) -> list[str]:
-        """The lines of a text attribute in the directory ``path``; none when it is not there."""
+        """The lines of a text attribute in the directory ``path``; none if it does not exist."""
         return read_lines(f"{self._prefix}{path}/{attribute}")
 
     def linked_name(self, path: str, link: str) -> str:
-        """The name of what a link in the directory ``path`` points to; empty when there is none."""
+        """The last name in the target of a link in the directory ``path``; empty if there is none."""
         return link_target(f"{self._prefix}{path}/{link}").rpartition("/")[2]
 
     def entries(self, path: str) -> list[str]:
-        """The names in a directory, in natural order; none when it is not there."""
+        """The names in a directory, in natural order; none if it does not exist."""
         try:
             return sorted(os.listdir(self._prefix + path), key=natural)
         except OSError:
             return []
 
     def attribute(self, path: str, name: str) -> str:
-        """What ``sysattr.<name>`` of a configuration means for the device at ``path``.
+        """The value of the attribute ``sysattr.<name>`` for the device at ``path``; empty if there is none.
 
-        Links and ``..`` are followed as far as they stay in the part of sysfs that describes devices.
-        Only plain files are read; what is binary, unreadable or over a page is as good as absent.
+        Links and ``..`` are followed within the part of sysfs that describes devices. Only regular files are
+        read; those that are binary, unreadable or larger than a page count as absent.
         """
         here = f"{self._prefix}{path}/{name}"
         if "/" in name:

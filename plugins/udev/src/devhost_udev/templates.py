@@ -1,4 +1,4 @@
-"""Texts of a group with placeholders: ``{devNode}`` is an attribute of a node, ``{index}`` a number."""
+"""Texts with placeholders in a group: ``{devNode}`` is an attribute of a node, ``{index}`` a number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from devhost.backend.where import show
 from .attributes import ATTRIBUTES, PROPERTY_FAMILY, SYSATTR_FAMILY
 
 INDEX = "index"
-"""The placeholder for a device's number among those that a container gets of one resource, from 0."""
+"""The placeholder for the number, from 0, of a device among those of one resource in a container."""
 
 RESOURCE = frozenset({"RESOURCE", "RESOURCE-"})
 """Placeholders in a variable's name that the core fills in (:class:`devhost.backend.model.Edits`)."""
@@ -22,12 +22,12 @@ _KNOWN = frozenset({INDEX, *(name for name in ATTRIBUTES if not name.endswith("*
 
 
 def fields(text: str) -> list[str]:
-    """What stands in braces in ``text``."""
+    """The placeholders in ``text``, without braces."""
     return _FIELD.findall(text)
 
 
 def attributes(text: str) -> set[str]:
-    """The attributes that must be known to fill in ``text``."""
+    """The attributes that are needed to fill in ``text``."""
     return set(fields(text)) - {INDEX, *RESOURCE}
 
 
@@ -35,9 +35,9 @@ def check(text: str, key: str, *, name: bool = False) -> None:
     """Refuses placeholders that do not exist.
 
     Args:
-        text: what may hold placeholders.
-        key: where it is, for the complaint.
-        name: whether it is a variable's name, which may have ``{RESOURCE}`` too.
+        text: the text with placeholders.
+        key: the key of the option, for the error.
+        name: whether it is the name of a variable, which may contain ``{RESOURCE}``, too.
 
     Raises:
         OptionError: with the nearest placeholder, or a list.
@@ -52,23 +52,25 @@ def check(text: str, key: str, *, name: bool = False) -> None:
 
 
 def check_path(path: str, key: str) -> None:
-    """Refuses braces in a path of the host, which is no template.
+    """Refuses braces in a path of the host, which has no placeholders.
 
     Raises:
         OptionError: the path has a pair of braces.
     """
     for field in fields(path):
-        hint = "write a glob; [{] is a brace itself"
-        raise OptionError(f"a path of the host takes no placeholder such as {{{field}}}", key=key, hint=hint)
+        hint = "write a glob; [{] matches a brace"
+        raise OptionError(
+            f"a path of the host cannot have a placeholder such as {{{field}}}", key=key, hint=hint
+        )
 
 
 def lacking(text: str, values: Mapping[str, AttributeValue]) -> list[str]:
-    """The attributes that ``text`` needs and ``values`` do not have."""
+    """The attributes that ``text`` needs and that are missing in ``values``."""
     return [field for field in fields(text) if field not in values and field not in {INDEX, *RESOURCE}]
 
 
 def fill(text: str, values: Mapping[str, AttributeValue], index: int) -> str:
-    """``text`` with the values in place of the placeholders; none may be :func:`lacking`."""
+    """``text`` with placeholders replaced by the values, none of which may be :func:`lacking`."""
 
     def value(found: re.Match[str]) -> str:
         if found[1] in RESOURCE:
@@ -79,6 +81,6 @@ def fill(text: str, values: Mapping[str, AttributeValue], index: int) -> str:
 
 
 def fill_name(text: str, values: Mapping[str, AttributeValue], index: int) -> str:
-    """A variable's name filled in; what a name cannot have of a value becomes ``_``."""
+    """The name of a variable with placeholders replaced; invalid characters of the values become ``_``."""
     legal = {field: _NO_VARIABLE.sub("_", show(value)) for field, value in values.items()}
     return fill(text, legal, index)

@@ -1,6 +1,6 @@
-"""Changes in ``/dev`` that no uevent reports, by inotify.
+"""Watches ``/dev`` with inotify for changes that cause no uevent.
 
-An event carries only ``dev_node``: it concerns that one node and makes nothing else be read again.
+An event only has ``dev_node``: it concerns that node, and nothing else is read again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ with by_soname():
     from asyncinotify import Mask
 
 MAX_WATCHES = 512
-"""Directories watched at most; for the others the core's slow resync remains."""
+"""The most directories that are watched; changes in others are found at the resync."""
 
 REARM = 30.0
-"""Seconds until directories are looked for that could not be watched before."""
+"""Seconds after which directories are watched that did not exist before."""
 
 SETTLE = 0.02
-"""Seconds to wait before a change is told: a device's own uevent comes within, and tells it better.
-Its node is made before all its attributes are, and goes before it does."""
+"""Seconds from a change to its event. The uevent of a device comes within this time and is more precise: the
+node is created before all attributes of the device exist, and removed before the device."""
 
 _CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.ATTRIB
 
@@ -39,14 +39,14 @@ _CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.AT
 async def node_events(
     context: Context, groups: Sequence[Group], *, rearm: float = REARM
 ) -> AsyncIterator[Event]:
-    """Yields an event for each name that changes in ``/dev``, or beside it where a group names paths.
+    """Yields an event for each name that changes in ``/dev``, or in other directories with paths of groups.
 
     Args:
         context: of the backend.
         groups: the configured groups.
-        rearm: seconds after which directories are looked for that could not be watched before.
+        rearm: seconds after which directories are watched that did not exist before.
     """
-    watcher = _Watcher(context, _beside(groups), rearm)
+    watcher = _Watcher(context, _other_directories(groups), rearm)
     try:
         while True:
             await watcher.arm()
@@ -57,10 +57,10 @@ async def node_events(
 
 
 class _Watcher:
-    def __init__(self, context: Context, beside: Mapping[str, Sequence[str]], rearm: float) -> None:
+    def __init__(self, context: Context, others: Mapping[str, Sequence[str]], rearm: float) -> None:
         self._context = context
         self._prefix = prefix_of(context.root)
-        self._beside = beside
+        self._others = others
         self._rearm = rearm
         self._inotify: asyncinotify.Inotify | None = None
 
@@ -70,17 +70,17 @@ class _Watcher:
             self._inotify = None
 
     async def arm(self) -> None:
-        """Watches every directory there is; one that is watched already stays so.
+        """Watches all directories that exist and are not watched yet.
 
         Raises:
             BackendError: inotify does not work. The core then reports that this event source has failed, and
-                starts it again with back-off.
+                restarts it with back-off.
         """
         directories = await self._context.run_blocking(_directories, self._prefix)
         try:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
-            for directory in [*self._beside, *directories][:MAX_WATCHES]:
+            for directory in [*self._others, *directories][:MAX_WATCHES]:
                 self._add(self._inotify, directory)
         except OSError as error:
             raise BackendError(
@@ -91,10 +91,10 @@ class _Watcher:
         try:
             inotify.add_watch(self._prefix + directory, _CHANGES | Mask.ONLYDIR)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return  # it went away meanwhile, or is none of ours
+            return  # it was removed, or is not accessible
 
     async def until_rearm(self) -> AsyncIterator[Event]:
-        """Yields events until a directory was made, or nothing happened for a while."""
+        """Yields events until a directory is created, or nothing happens for ``rearm`` seconds."""
         assert self._inotify is not None
         while batch := await _next(self._inotify, self._rearm):
             for event in dict.fromkeys(map(self._event, batch)):
@@ -110,15 +110,15 @@ class _Watcher:
             return None  # the directory itself
         directory, _, name = str(found.path)[len(self._prefix) :].rpartition("/")
         if name.startswith("."):
-            return None  # a link that udevd prepares under a temporary name
-        patterns = self._beside.get(directory)
+            return None  # a temporary name of a link that udevd creates
+        patterns = self._others.get(directory)
         if patterns is not None and not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             return None
         return Event(action="node", dev_node=f"{directory}/{name}")
 
 
 async def _next(inotify: asyncinotify.Inotify, seconds: float) -> list[asyncinotify.Event]:
-    """The changes of the next moment in which there are any; none after so many seconds."""
+    """Waits for changes and returns a batch; an empty one if there are none for this many seconds."""
     try:
         async with asyncio.timeout(seconds):
             batch = [await inotify.get()]
@@ -130,8 +130,8 @@ async def _next(inotify: asyncinotify.Inotify, seconds: float) -> list[asyncinot
     return batch
 
 
-def _beside(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Directories outside ``/dev`` in which groups name paths, with the names that matter there."""
+def _other_directories(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Directories outside ``/dev`` with paths of groups, each with the names or patterns in it."""
     found: dict[str, list[str]] = {}
     paths = [member.path for group in groups for member in group.members if member.path]
     paths += [mount.path for group in groups for mount in group.mounts]
@@ -143,7 +143,7 @@ def _beside(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 
 def _directories(prefix: str) -> list[str]:
-    """``/dev`` and the directories below it, the top ones first."""
+    """``/dev`` and the directories below it, parents first."""
     found = [DEV]
     for directory in found:
         try:

@@ -1,8 +1,9 @@
-"""AMD GPUs and their partitions, from sysfs and the compute topology alone; what a container gets of them.
+"""AMD GPUs and their partitions, from sysfs and the compute topology, and what a container gets.
 
-A GPU of the MI300 family can be partitioned. Its own DRM node is then that of its first partition, and each
-further one is a device ``/sys/devices/platform/amdgpu_xcp_<n>``. The driver makes those for the most
-partitions that are possible: only the compute topology shows which of them are in use, and of which GPU.
+A GPU of the MI300 family can be partitioned. Its DRM node is then that of its first partition, and each
+further partition is a device ``/sys/devices/platform/amdgpu_xcp_<n>``. The driver creates those for the
+highest possible number of partitions: only the compute topology shows which of them are in use, and of which
+GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from . import kfd
 from .health import AmdHealth
 
 DRIVERS = frozenset({"amdgpu", "radeon"})
-"""The drivers with which an AMD function is a GPU. With another one (``vfio-pci``) it is withheld."""
+"""The drivers with which an AMD function is a GPU. With any other driver (``vfio-pci``) it is withheld."""
 
 SAME_CHIP, NEIGHBOUR = 10_000, 100
 """The result of :meth:`Amd.links` for two partitions of one GPU, and for each XGMI link between two GPUs."""
@@ -36,7 +37,7 @@ _MODE = re.compile(r"(?!UNKNOWN)[A-Z]{2,8}\d{0,2}")
 _LABEL = re.compile(r"[\x20-\x7e]{1,80}")
 _NOTHING = frozenset({"", "N/A", "unknown"})
 _HEADLESS = ("0302", "0380", "1200")
-"""PCI classes of compute cards: those have a node in the topology, or cannot be used."""
+"""PCI classes of compute cards: without a node in the topology they cannot be used."""
 
 
 _CANNOT_COMPUTE = "it is not in the compute topology (/sys/class/kfd): see the kernel's log"
@@ -48,11 +49,10 @@ _HIDDEN = (
 
 @dataclass(frozen=True, slots=True)
 class AmdFacts:
-    """What allocation and preference need of a card.
+    """The facts about a card that allocation and preference need.
 
-    ``adapter`` has its DRM nodes, ``whole`` is the GPU that it is, or is a partition of. ``node`` is what the
-    compute topology has of it, ``None`` where that is not known. One that does not compute needs no
-    ``/dev/kfd``.
+    ``adapter`` has its DRM nodes, ``whole`` is the GPU that it is, or is a partition of. ``node`` is its node
+    in the compute topology, ``None`` if that is unknown. A card that does not compute needs no ``/dev/kfd``.
     """
 
     adapter: Adapter
@@ -77,7 +77,7 @@ class Amd:
         self._links: tuple[str, dict[int, Mapping[int, kfd.XgmiLink]]] = ("", {})
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """GPUs, or their partitions where they have some."""
+        """GPUs, or their partitions if they have any."""
         topology = kfd.read(self._sysfs)
         wholes = {adapter.id: adapter for adapter in adapters if adapter.address}
         members: dict[str, list[Adapter]] = {name: [whole] for name, whole in wholes.items()}
@@ -97,7 +97,7 @@ class Amd:
         return cards
 
     def notice(self, event: Event) -> None:
-        """No event changes anything that is kept."""
+        """Does nothing: no state depends on events."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """The cards' error counters, the exporter's verdicts, and whether the drivers answer."""
@@ -105,7 +105,7 @@ class Amd:
         return self._health.check(wholes)
 
     def links(self, a: Card, b: Card) -> int:
-        """How closely two cards are joined by XGMI; two partitions of one GPU are closer than any others."""
+        """How closely XGMI connects two cards; two partitions of one GPU are closer than any others."""
         if not (isinstance(a.facts, AmdFacts) and isinstance(b.facts, AmdFacts)):
             return 0
         if a.facts.whole.id == b.facts.whole.id:
@@ -126,14 +126,14 @@ class Amd:
                 yield Event("kfd", "change", kfd.TOPOLOGY)
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        """``/dev/kfd`` where it computes, and its DRM nodes."""
+        """``/dev/kfd`` for a card that computes, and the DRM nodes."""
         return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, AmdFacts))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: nothing is kept open."""
 
     def _links_of(self, node: int) -> Mapping[int, kfd.XgmiLink]:
-        """The links of a node; read once for each state of the topology."""
+        """The links of a node, cached until the topology changes."""
         now = kfd.generation(self._sysfs)
         if self._links[0] != now:
             self._links = (now, {})
@@ -229,6 +229,6 @@ class _Whole:
 
 
 def _share(memory: int | None, parts: Sequence[Adapter], topology: kfd.Topology) -> int | None:
-    """The memory of a partition, an equal share whatever the mode is (amdgpu_xcp.c, KFD_XCP_MEMORY_SIZE)."""
+    """The memory of a partition: an equal share in every mode (amdgpu_xcp.c, KFD_XCP_MEMORY_SIZE)."""
     is_known = memory is not None and all(part.render in topology.nodes for part in parts)
     return memory // len(parts) if memory is not None and is_known else None

@@ -42,20 +42,20 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class NoAnswerError(Exception):
-    """The exporter runs and gives no usable answer; the text says why."""
+    """The exporter runs but gives no usable answer; the text is the reason."""
 
 
 def exporter_verdicts(socket: Path, deadline: float) -> dict[str, str]:
     """The exporter's verdict on each card (``healthy`` or another word), by PCI address or partition.
 
-    Empty where there is no exporter.
+    Empty if there is no exporter.
 
     Args:
-        socket: where it listens.
+        socket: its socket.
         deadline: seconds that it has to answer.
 
     Raises:
-        NoAnswerError: there is one, and it does not answer in time, or not as it should.
+        NoAnswerError: it does not answer in time, or its answer is invalid.
     """
     if not socket.is_socket():
         return {}
@@ -87,10 +87,10 @@ def _states(answer: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message that hold bytes.
+    """The fields of a message with bytes as value.
 
     Raises:
-        ValueError: it is no message.
+        ValueError: it is not a valid message.
     """
     rest = message
     while rest:
@@ -121,7 +121,7 @@ def _varint(data: bytes) -> tuple[int, bytes]:
 
 
 class AmdHealth:
-    """The health of AMD's cards. Used by one thread."""
+    """The health of AMD cards. Used by one thread."""
 
     def __init__(self, context: Context, options: GpuOptions, environment: Environment = STANDARD) -> None:
         self._log = context.log
@@ -141,7 +141,7 @@ class AmdHealth:
         verdicts: dict[str, Health] = {}
         for name, word in self._exporter_verdicts().items():
             if name in wholes and word == "unhealthy":
-                verdicts[name] = unhealthy("the device metrics exporter says that it is unhealthy")
+                verdicts[name] = unhealthy("the device metrics exporter reports that it is unhealthy")
         gpus = {whole.id: whole for whole in wholes.values()}
         errors = {name: self._error_counts(whole.path) for name, whole in gpus.items()}
         faulty = {name: unhealthy(reason) for name, reason in errors.items() if reason}

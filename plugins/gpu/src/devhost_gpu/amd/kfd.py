@@ -1,5 +1,4 @@
-"""AMD's compute topology, ``/sys/class/kfd/kfd/topology``: which GPUs and partitions compute, how they are
-joined.
+"""AMD's compute topology, ``/sys/class/kfd/kfd/topology``: GPUs and partitions, and how they are connected.
 
 The layout is that of drivers/gpu/drm/amd/amdkfd/kfd_topology.c, the numbers are those of kfd_crat.h. Every
 processor is a node; GPUs are those with SIMD units. A partition is also a node, with the location of its GPU.
@@ -22,11 +21,11 @@ HOP = 15
 """Weight of one hop over XGMI (``KFD_CRAT_XGMI_WEIGHT``)."""
 
 ACROSS = 41
-"""Weight between partitions of two GPUs: a hop, and the way to it inside of either (kfd_crat.c,
+"""Weight between partitions of two GPUs: one hop, and the paths inside both GPUs (kfd_crat.c,
 ``kfd_fill_gpu_xgmi_link_to_gpu``). The driver reports neither hops nor bandwidth of partitions."""
 
 _FRAME_BUFFER = (1, 2)
-"""Kinds of memory bank that are a GPU's own (``HSA_MEM_HEAP_TYPE_FB_PUBLIC``, ``…_FB_PRIVATE``)."""
+"""Types of memory banks that belong to a GPU (``HSA_MEM_HEAP_TYPE_FB_PUBLIC``, ``…_FB_PRIVATE``)."""
 
 _NUMBER = re.compile(r"\d{1,20}")
 
@@ -35,10 +34,10 @@ _NUMBER = re.compile(r"\d{1,20}")
 class Node:
     """One GPU, or one partition of a GPU.
 
-    ``addresses`` are those that the GPU can have on PCI, the likeliest first: early drivers put the number of
-    a partition where that of the PCI function is. ``render`` is the name of its own DRM node,
-    ``architecture`` the compiler's name for it (``gfx90a``), ``memory`` its own memory in MiB, ``simds`` and
-    ``compute_units`` how many it has of these; 0 where that is unknown.
+    ``addresses`` are the possible PCI addresses of the GPU, the most likely one first: early drivers have the
+    number of a partition in place of that of the PCI function. ``render`` is the name of the DRM node,
+    ``architecture`` the compiler target (``gfx90a``), ``memory`` the memory in MiB, ``simds`` and
+    ``compute_units`` the number of these units; 0 if unknown.
     """
 
     number: int
@@ -52,7 +51,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class XgmiLink:
-    """How XGMI joins two nodes: over how many hops, and by how many parallel links."""
+    """The XGMI connection of two nodes: the number of hops, and that of parallel links."""
 
     hops: int
     links: int = 1
@@ -60,10 +59,10 @@ class XgmiLink:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The nodes there are, by the name of their DRM node.
+    """The nodes, by the name of their DRM node.
 
-    ``is_hidden``: the kernel does not show every node to this process, for a container sees only those GPUs
-    of which it may open the DRM nodes (``kfd_devcgroup_check_permission``).
+    ``is_hidden``: the kernel does not show all nodes to this process. A container only sees the GPUs whose
+    DRM nodes it may open (``kfd_devcgroup_check_permission``).
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -89,7 +88,7 @@ def generation(sysfs: Sysfs) -> str:
 
 
 def xgmi_links(sysfs: Sysfs, number: int) -> dict[int, XgmiLink]:
-    """How a node is joined with others over XGMI, by their numbers."""
+    """The XGMI links of a node to others, by the numbers of those."""
     found: dict[int, XgmiLink] = {}
     for kind in ("io_links", "p2p_links"):
         for name in sysfs.names(f"{TOPOLOGY}/nodes/{number}/{kind}"):
@@ -130,16 +129,16 @@ def _banks(sysfs: Sysfs, place: str) -> Iterator[int]:
 
 
 def _addresses(domain: int, location: int) -> tuple[str, ...]:
-    """The PCI address of a location (``pci_dev_id``), and that of the first function beside it.
+    """The PCI address of a location (``pci_dev_id``), and that of the first function of the device.
 
-    Later drivers put the number of a partition into the upper four bits.
+    Later drivers have the number of a partition in the upper four bits.
     """
     device = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
     return tuple(dict.fromkeys((f"{device}.{location & 7}", f"{device}.0")))
 
 
 def _architecture(version: int) -> str:
-    """The compiler's name of 90010 is ``gfx90a``: two decimal digits each but for the first number."""
+    """The compiler's name for a version: 90010 is ``gfx90a``, with two decimal digits for minor and step."""
     if not 0 < version < 1_000_000:
         return ""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"

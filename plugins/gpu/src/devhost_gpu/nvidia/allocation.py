@@ -1,7 +1,8 @@
-"""What a container gets of NVIDIA GPUs and MIG instances, by each strategy and through MPS.
+"""What a container gets for NVIDIA GPUs and MIG instances, by each strategy and through MPS.
 
-The strategies and the names of variables are those of NVIDIA's device plugin, so that pods and container
-runtimes set up for it need no change; ``device-specs`` with a driver directory is what Google's plugin does.
+The strategies and the names of variables are those of the device plugin that NVIDIA provides, so that pods
+and container runtimes for it need no change. ``device-specs`` with a driver directory is what Google's plugin
+does.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """The variable from which NVIDIA's container runtime reads the GPUs of a container."""
 
 VOLUMES = "/var/run/nvidia-container-devices"
-"""As a value of that variable: the runtime reads the GPUs from the mounts in this directory instead."""
+"""A value of that variable: the runtime reads the GPUs from the mounts in this directory instead."""
 
 CONTROL = {"nvidiactl": True, "nvidia-uvm": True, "nvidia-uvm-tools": False, "nvidia-modeset": False}
-"""Nodes below ``/dev`` that every container needs, and whether CUDA cannot start without."""
+"""Nodes below ``/dev`` that every container gets, and whether CUDA needs them."""
 
 CHANNEL = "/dev/nvidia-caps-imex-channels/channel"
 """The path of an IMEX channel's node without its number."""
 
 IN_CONTAINER = "/usr/local/nvidia"
-"""Where a container sees the driver's directory: images made for CUDA have its ``lib64`` in their path."""
+"""The path of the driver's directory in a container: CUDA images have its ``lib64`` in their library path."""
 
 VULKAN, VULKAN_IN_CONTAINER = "vulkan/icd.d", "/etc/vulkan/icd.d"
-"""The directory's files for Vulkan's loader, and where that expects them."""
+"""The directory's files for the Vulkan loader, and the path where the loader expects them."""
 
 
 def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
-    """What the strategies say, and how to reach the MPS server of the resource.
+    """What the strategies and the MPS server of the resource need in the container.
 
     Raises:
-        AllocationError: something that a strategy needs is not known of a card.
+        AllocationError: something that a strategy needs is unknown for a card.
     """
     own = [card.facts for card in cards if isinstance(card.facts, NvidiaFacts)]
     ordered = in_order(cards)
@@ -67,7 +68,7 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
         exists: whether the host has a path.
 
     Raises:
-        AllocationError: something that a strategy needs is not known of a card.
+        AllocationError: something that a strategy needs is unknown for a card.
     """
     ordered = sorted({card.uuid: card for card in cards}.values(), key=_order)
     parts: list[Edits] = []
@@ -82,7 +83,7 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
     parts.append(_channels(options, root, exists))
     if "device-specs" in options.strategies:
         nodes = [_node(root, path) for card in ordered for path in _paths(card)]
-        # NVIDIA's container runtime makes those that are missing, as does what CDI names
+        # NVIDIA's container runtime and CDI create those that are missing
         alone = options.strategies == {"device-specs"}
         nodes += [_node(root, f"/dev/{name}", required=needed and alone) for name, needed in CONTROL.items()]
         parts.append(Edits(tuple(nodes), _driver(options)))
@@ -94,14 +95,14 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
 
 
 def in_order(cards: Sequence[Card]) -> list[Card]:
-    """NVIDIA's cards in NVIDIA's own order."""
+    """The NVIDIA cards in NVIDIA's order."""
     facts = {card.id: card.facts for card in cards}
     known = {name: one for name, one in facts.items() if isinstance(one, NvidiaFacts)}
     return sorted((card for card in cards if card.id in known), key=lambda card: _order(known[card.id]))
 
 
 def _order(card: NvidiaFacts) -> tuple[list[int], str]:
-    """NVIDIA's own order, so that the same cards always give the same answer."""
+    """NVIDIA's order, so that the same cards always give the same result."""
     return [int(part) for part in card.index.split(":") if part], card.uuid
 
 
@@ -112,7 +113,7 @@ def _id(card: NvidiaFacts, options: GpuOptions) -> str:
             raise AllocationError(f"{card.uuid or card.address}: its number is not known")
         return card.index
     if not card.uuid:
-        raise AllocationError(f"{card.address}: NVIDIA's driver has not told its UUID")
+        raise AllocationError(f"{card.address}: NVIDIA's driver has not reported its UUID")
     return card.uuid
 
 
@@ -127,23 +128,23 @@ def _runtime_variables(options: GpuOptions) -> Iterator[str]:
 
 
 def _paths(card: NvidiaFacts) -> Sequence[str]:
-    """The GPU's node; for a MIG instance also the nodes that give access to that instance alone."""
+    """The GPU's node; for a MIG instance also the nodes that give access only to that instance."""
     if card.minor is None:
         raise AllocationError(
-            f"{card.uuid or card.address}: the driver does not say which /dev/nvidia… it is"
+            f"{card.uuid or card.address}: the driver does not report the number of its /dev/nvidia…"
         )
     if card.is_mig and not card.capabilities:
-        raise AllocationError(f"{card.uuid}: the driver does not say which nodes give access to it")
+        raise AllocationError(f"{card.uuid}: the driver does not report the nodes that give access to it")
     return card.nodes
 
 
 def _node(root: str, path: str, *, required: bool = True) -> DeviceNode:
-    """A node, which the host may have below another root than a container sees it at."""
+    """A node, which may be below another root on the host."""
     return DeviceNode(f"{root}{path}", path, required=required)
 
 
 def dev_root(options: GpuOptions, exists: Callable[[str], bool]) -> str:
-    """The prefix of ``/dev/nvidia…`` on the host; empty where there is none."""
+    """The prefix of ``/dev/nvidia…`` on the host; empty if there is none."""
     if options.dev_root:
         return options.dev_root.rstrip("/")
     root = options.driver_root.rstrip("/")
@@ -166,7 +167,7 @@ def _channels(options: GpuOptions, root: str, exists: Callable[[str], bool]) -> 
 
 
 def _driver(options: GpuOptions) -> tuple[Mount, ...]:
-    """The driver's programs and libraries, where the host keeps them in one directory for containers."""
+    """The directory with the driver's programs and libraries, if the options name it."""
     if not (directory := options.driver_directory.rstrip("/")):
         return ()
     return (
@@ -181,10 +182,10 @@ def _cdi_name(card: NvidiaFacts) -> str:
     return card.cdi
 
 
-# Two forms of the Multi-Process Service (MPS) are known. NVIDIA's mps-control-daemon runs a server for each
+# There are two kinds of the Multi-Process Service (MPS). NVIDIA's mps-control-daemon runs a server for each
 # resource: ``<root>/<resource>/pipe`` and ``<root>/shm``, which clients see as ``/mps/<resource>/pipe`` and
-# ``/dev/shm``; it sets limits itself (NVIDIA/k8s-device-plugin, ``internal/plugin/mps.go``). GKE has one
-# server for the node, and its device plugin gives each container limits by two variables
+# ``/dev/shm``; it sets the limits (NVIDIA/k8s-device-plugin, ``internal/plugin/mps.go``). GKE has one server
+# for the node, and its device plugin sets the limits of each container by two variables
 # (GoogleCloudPlatform/container-engine-accelerators, ``pkg/gpu/nvidia/manager.go``).
 
 DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
@@ -193,21 +194,21 @@ MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """The variables with a client's server and its limits (NVIDIA's MPS documentation)."""
 
 USUAL = "/tmp/nvidia-mps"
-"""The directory of pipes that CUDA takes without a variable."""
+"""The directory of pipes that CUDA uses by default."""
 
 SHM = "/dev/shm"
-"""Where a client expects the memory that it shares with the server."""
+"""The path where a client expects the memory that it shares with the server."""
 
 MPS_CONTROL = "control"
 """The control daemon's socket in the directory of pipes: it exists while the daemon runs."""
 
 
 def mps_edits(use: GpuResourceOptions, cards: Sequence[Card], shares: Mapping[str, Fraction]) -> Edits:
-    """What a container needs to use the MPS server; nothing where it has no whole GPU.
+    """What a container needs to use the MPS server; nothing if it has no whole GPU.
 
     Args:
-        cards: NVIDIA's, in the order in which CUDA numbers them.
-        shares: how much of each card the container asks for, by id.
+        cards: the NVIDIA cards, in the order of CUDA's numbers.
+        shares: how much of each card the container requests, by id.
     """
     whole = [card for card in cards if _is_whole(card)]
     if use.mps is None or not whole:
@@ -221,7 +222,7 @@ def mps_edits(use: GpuResourceOptions, cards: Sequence[Card], shares: Mapping[st
 
 
 def _mps_limits(cards: Sequence[Card], shares: Mapping[str, Fraction]) -> dict[str, str]:
-    """The limits of a client: the smallest share decides about threads; each card limits its own memory."""
+    """The limits of a client: the smallest share limits the threads; memory has a limit for each card."""
     parts = [shares.get(card.id, 1) for card in cards]
     sizes = [card.device.attributes.get("memory") for card in cards]
     memory = ",".join(
@@ -250,7 +251,7 @@ def _is_whole(card: Card) -> bool:
 
 
 class MpsServers:
-    """Checks whether the MPS servers run that the configured entries name."""
+    """Checks whether the MPS servers of the configured entries are running."""
 
     def __init__(self, context: Context, timings: Timings = DEFAULT) -> None:
         self._context = context
@@ -265,14 +266,14 @@ class MpsServers:
         return self._shown
 
     def apply(self, card: Card) -> Card:
-        """A card with the result of the last :meth:`refresh`, where that concerns it."""
+        """The card with the result of the last :meth:`refresh`, if that concerns it."""
         if not self._shown or not _is_whole(card):
             return card
         reasons = {**card.device.unusable_for, **self._shown}
         return replace(card, device=replace(card.device, unusable_for=reasons))
 
     async def watch(self) -> AsyncIterator[Event]:
-        """An event when a server has started or ended."""
+        """Yields an event when a server has started or ended."""
         while True:
             await asyncio.sleep(self._timings.mps_check)
             named = mps_entries(self._context.entries)

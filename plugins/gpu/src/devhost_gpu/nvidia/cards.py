@@ -13,7 +13,7 @@ from devhost_gpu.nvml.reports import Gpu, Instance, Shape
 from devhost_gpu.vendor import GPU, MIG, VF, Card, of_adapter, own_claims, parents
 
 CAPABILITIES = "/dev/nvidia-caps"
-"""Where the driver's capability nodes are."""
+"""The directory of the driver's capability nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class NvidiaFacts:
     """A GPU, or a MIG instance of one.
 
     ``uuid``
-        ``GPU-…`` or ``MIG-…``; empty for a GPU of which the driver has not reported it: it is withheld.
+        ``GPU-…`` or ``MIG-…``; empty if the driver has not reported it: then the GPU is withheld.
     ``gpu_uuid``
         That of the physical GPU: the same for a GPU, the parent's for a MIG instance.
     ``address``
         PCI address of the physical GPU, ``0000:3b:00.0``.
     ``index``
-        The number in NVIDIA's own order as ``NVIDIA_VISIBLE_DEVICES`` takes it: ``0``, or ``0:1`` for a MIG
-        instance; empty where it is unknown. It may change at a reboot.
+        NVIDIA's number, as in ``NVIDIA_VISIBLE_DEVICES``: ``0``, or ``0:1`` for a MIG instance; empty if it
+        is unknown. It may change at a reboot.
     ``minor``
         The physical GPU's node is ``/dev/nvidia<minor>``; ``None`` where it is unknown.
     ``instance``
@@ -63,7 +63,7 @@ class NvidiaFacts:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Its device nodes, also those that it shares with its siblings; not the driver's control nodes."""
+        """Its device nodes, including those that it shares with other instances, without control nodes."""
         own = () if self.minor is None else (f"/dev/nvidia{self.minor}",)
         return (*own, *(f"{CAPABILITIES}/nvidia-cap{minor}" for minor in self.capabilities))
 
@@ -98,14 +98,14 @@ class DriverFiles:
         return self._sysfs.exists(PROC_DRIVER) and self._sysfs.text(f"{MODULE}/initstate") != "going"
 
     def version(self) -> str:
-        """The version of the driver that is loaded; empty where there is none."""
+        """The version of the loaded driver; empty if there is none."""
         if version := self._sysfs.text(f"{MODULE}/version"):
             return version
         found = _VERSION.search(self._sysfs.text(f"{PROC_DRIVER}/version"))
         return found[1] if found else ""
 
     def information(self, address: str) -> Information:
-        """What it reports about the GPU at a PCI address."""
+        """The driver's report about the GPU at a PCI address."""
         fields = {}
         for line in self._sysfs.text(f"{PROC_DRIVER}/gpus/{address}/information").splitlines():
             key, _, value = line.partition(":")
@@ -121,7 +121,7 @@ class DriverFiles:
     def capabilities(self, minor: int | None, gi: int, ci: int) -> tuple[int, ...]:
         """The minors of the nodes that give access to a GPU instance and one of its compute instances.
 
-        Empty where the driver does not report both (MIG user guide, "Device Nodes and Capabilities").
+        Empty if the driver does not report both (MIG user guide, "Device Nodes and Capabilities").
         """
         base = f"{PROC_DRIVER}/capabilities/gpu{minor}/mig/gi{gi}"
         found = [
@@ -131,13 +131,13 @@ class DriverFiles:
 
 
 _NAME = re.compile(r"\bMIG ((?:\d+c\.)?\d+g\.\d+gb(?:[+-][a-z.+-]*)?)")
-"""How a MIG instance's name ends: ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
+"""The end of a MIG instance's name: ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
 
 
 def profile(instance: Instance, gpu_memory: int | None) -> str:
-    """The profile of a MIG instance: by its name, else by its shape; empty where neither has it.
+    """The profile of a MIG instance, from its name, else from its shape; empty if neither has it.
 
-    A compute instance that does not have all of its GPU instance's slices bears their number in front.
+    For a compute instance without all slices of its GPU instance, it begins with the number of its slices.
 
     Args:
         instance: the instance.
@@ -153,7 +153,7 @@ def profile(instance: Instance, gpu_memory: int | None) -> str:
 
 
 def _gigabytes(memory: int, gpu_memory: int | None) -> int:
-    """The memory as a profile has it: eighths of the GPU's, each rounded up (A100 40GB: 4864 MiB are 5)."""
+    """The memory in the name of a profile: eighths of the GPU's, rounded up (A100 40GB: 5 for 4864 MiB)."""
     if not gpu_memory:
         return -(-memory // 1024)
     whole = -(-gpu_memory // 1024)
@@ -162,14 +162,14 @@ def _gigabytes(memory: int, gpu_memory: int | None) -> int:
 
 
 DRIVER = "nvidia"
-"""The name of NVIDIA's kernel driver on the PCI bus."""
+"""The name of the NVIDIA kernel driver on the PCI bus."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """What is known of one GPU: ``gpu`` as NVML last reported it, ``information`` as the driver does.
+    """The state of one GPU: ``gpu`` from the last report of NVML, ``information`` from the driver's files.
 
-    ``reason`` is why it, or all of them, cannot be used; empty if nothing speaks against it.
+    ``reason`` is why it, or every GPU, cannot be used; empty if it can.
     """
 
     adapter: Adapter
@@ -231,9 +231,9 @@ def mig_card(
 
     Args:
         state: its GPU.
-        instance: what NVML reports about it.
+        instance: NVML's report about it.
         reason: why it cannot be used; empty if it can.
-        capabilities: gives the minors of its capability nodes.
+        capabilities: returns the minors of its capability nodes.
     """
     adapter, gpu = state.adapter, state.gpu
     number = gpu.index if gpu else None
@@ -271,9 +271,9 @@ def mig_card(
 
 
 def _shared(state: GpuState) -> dict[str, AttributeValue | None]:
-    """The attributes that a GPU and its instances have alike."""
+    """The attributes that a GPU and its instances have in common."""
     gpu, found = state.gpu, of_adapter(state.adapter)
-    del found["renderNode"], found["cardNode"]  # they reach the whole GPU
+    del found["renderNode"], found["cardNode"]  # these give access to the whole GPU
     return {
         **found,
         "vendor": NVIDIA,
@@ -297,15 +297,15 @@ def _why_withheld(state: GpuState) -> str | None:
     if adapter.driver and adapter.driver != DRIVER:
         return f"it is bound to {adapter.driver}, which makes no GPU of it for containers"
     if state.information.is_excluded:
-        return "its driver was told to leave it out (NVreg_ExcludedGpus)"
+        return "its driver is configured to exclude it (NVreg_ExcludedGpus)"
     if not state.uuid:
-        return state.reason or "its driver has not told its UUID"
+        return state.reason or "its driver has not reported its UUID"
     if gpu is None:
         return None
     if gpu.mig:
         count = len(gpu.instances)
         if not count:
-            return "MIG is on and it has no instance"
+            return "MIG is on, but it has no instance"
         return f"MIG is on: its {count} instance{'s are' if count > 1 else ' is'} offered instead"
     return "MIG will be on after its next reset" if gpu.mig_next else None
 

@@ -1,12 +1,12 @@
 """The strategy ``cdi``: NVIDIA cards with the names that CDI specifications give them.
 
 A card that no specification names is Unhealthy with the reason, since no container could start with it. The
-names are those of devhost's own specification where nvidia-ctk can write one, else those of a specification
-that another program maintains, as the toolkit's own service does.
+names are those of devhost's specification if nvidia-ctk can write one, else those of a specification of
+another program, such as the service of the NVIDIA toolkit.
 
 GPUDirect Storage, network devices, GDRCopy and IMEX channels get names in the same way: nvidia-ctk finds
-their files by a mode for each, as the library in NVIDIA's device plugin does (``internal/cdi/cdi.go``). Cards
-are Unhealthy while such a name that was asked for is missing. Where the node has nothing of a kind, there is
+their files, with a mode for each, as the library in NVIDIA's device plugin does (``internal/cdi/cdi.go``).
+Cards are Unhealthy while a requested name of these is missing. If the node has no device of a kind, there is
 no name.
 """
 
@@ -40,7 +40,7 @@ _EMPTY = "empty device edits"
 
 @dataclass(frozen=True, slots=True)
 class AdditionalKind:
-    """A kind of device that containers can get beside GPUs.
+    """A kind of device that containers can get in addition to GPUs.
 
     ``option`` requests it, ``mode`` of nvidia-ctk finds it, and ``cdi_class`` is its CDI class.
     """
@@ -51,7 +51,7 @@ class AdditionalKind:
 
     @property
     def command(self) -> str:
-        """The command that finds it, as messages show it."""
+        """The command that finds it, for messages."""
         return f"nvidia-ctk cdi generate --mode={self.mode}"
 
 
@@ -80,7 +80,7 @@ class _AdditionalSpecification:
         self.is_absent = False
 
     def names(self, wanted: Collection[str]) -> tuple[str, ...]:
-        """The qualified names of the devices, preferring devhost's own; none if one is missing."""
+        """The qualified names of the devices, preferably devhost's; none if one is missing."""
         own = self.own.devices()
         found = self._others.names() | {name: f"{self.own.kind}={name}" for name in own}
         return tuple(found[name] for name in sorted(wanted)) if found.keys() >= set(wanted) else ()
@@ -96,7 +96,7 @@ class _AdditionalSpecification:
         )
 
     def fits(self, wanted: Collection[str], driver: str) -> bool:
-        """Whether the file names what is wanted and fits the driver."""
+        """Whether the file names what is wanted and matches the driver."""
         same = not self._driver or not driver or self._driver == driver
         document = self.own.document()
         there = devices(document, self.own.kind) >= set(wanted)
@@ -169,7 +169,7 @@ class AdditionalDevices:
         }
 
     def names(self) -> tuple[str, ...]:
-        """The qualified names that a container gets beside those of its GPUs."""
+        """The qualified names that a container gets in addition to those of its GPUs."""
         found: list[str] = []
         for kind, devices_of in self._wanted().items():
             specification = self._specifications[kind]
@@ -181,7 +181,7 @@ class AdditionalDevices:
         return frozenset((kind.cdi_class, name) for kind, names in self._wanted().items() for name in names)
 
     def missing_reason(self) -> str:
-        """Why a name is missing that a container must have; empty while none is."""
+        """Why a name that a container needs is missing; empty if none is."""
         reasons = (self._specifications[kind].missing_reason(names) for kind, names in self._wanted().items())
         return next(filter(None, reasons), "")
 
@@ -222,7 +222,7 @@ class AdditionalDevices:
             specification.own.remove()
 
     def _wanted(self) -> Mapping[AdditionalKind, frozenset[str]]:
-        """The names of the requested devices; of channels, those that the node has."""
+        """The names of the requested devices; only the channels that the node has."""
         options = self._options
         whole = {
             GDRCOPY: options.gdrcopy_enabled,
@@ -299,26 +299,26 @@ class SpecificationUpdater:
         self._wake = asyncio.Event()
 
     def names(self) -> dict[str, str]:
-        """The qualified name of each card, by its UUID, preferring devhost's own."""
+        """The qualified name of each card, by its UUID, preferably from devhost's specification."""
         names = self._others.names() | self._gpus.names()
         self._named = frozenset(names)
         return names
 
     def missing_reason(self) -> str:
-        """Why a card has no name, as one sentence; also where nothing is written."""
+        """Why a card has no name, as one sentence."""
         if self.error:
             return self.error
         return "its CDI specification is not written yet" if self._gpus.is_installed() else self._unnamed
 
     def want(self, wanted: Wanted) -> None:
-        """Takes what the last scan has found."""
+        """Sets what the last scan has found."""
         before, self._wanted = self._wanted, wanted
         if wanted != before and (loop := self._loop) is not None:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._wake.set)
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Writes when necessary; an event means that names, or why there are none, have changed."""
+        """Writes when necessary; yields an event when names, or the reason for missing ones, have changed."""
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         delay = self._timings.specification_retry
@@ -336,7 +336,7 @@ class SpecificationUpdater:
                 delay = min(2 * delay, self._timings.specification_check)
 
     async def _update(self) -> bool:
-        """Writes what must be written; whether a scan would show something else."""
+        """Writes what must be written; whether a scan would have a different result."""
         if (wanted := self._wanted) is None:
             return False
         before = self.error
@@ -391,7 +391,7 @@ class SpecificationUpdater:
 
 
 class NamedByCdi:
-    """Adds CDI names to NVIDIA's cards; everything else is passed on to the vendor's code."""
+    """Adds CDI names to NVIDIA cards; everything else is passed on to the vendor's code."""
 
     def __init__(
         self, vendor: VendorBackend, options: GpuOptions, context: Context, timings: Timings = DEFAULT
@@ -402,7 +402,7 @@ class NamedByCdi:
         self._events.update({"cards": vendor, "specification": self._updater})
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """NVIDIA's cards, each with its name."""
+        """The NVIDIA cards, each with its name."""
         cards = self.vendor.scan(adapters)
         uuids = {card.id: card.facts.uuid for card in cards if isinstance(card.facts, NvidiaFacts)}
         usable = {card.id for card in cards if card.device.health and not card.device.withheld}
@@ -422,7 +422,7 @@ class NamedByCdi:
         return [self._named(card, names, additional_names, missing) for card in cards]
 
     def notice(self, event: Event) -> None:
-        """Takes an event."""
+        """Passes an event on."""
         self.vendor.notice(event)
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
@@ -430,11 +430,11 @@ class NamedByCdi:
         return self.vendor.probe(cards)
 
     def links(self, a: Card, b: Card) -> int:
-        """How closely two cards are joined."""
+        """How closely two cards are connected."""
         return self.vendor.links(a, b) if isinstance(self.vendor, CanLink) else 0
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Events of the vendor's code, and of changed names."""
+        """Yields the events of the vendor's code, and those of changed names."""
         async with aclosing(self._events.events()) as events:
             async for event in events:
                 yield event
@@ -444,7 +444,7 @@ class NamedByCdi:
         return self.vendor.edits(cards, request)
 
     def close(self) -> None:
-        """Releases what the vendor's code holds."""
+        """Releases what the vendor's code keeps open."""
         self.vendor.close()
 
     def _named(self, card: Card, names: Mapping[str, str], additional: tuple[str, ...], missing: str) -> Card:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -43,8 +42,7 @@ class Nvidia:
     Args:
         options: the keys under ``backends.gpu``.
         context: for ``root``, the log and blocking calls.
-        environment: durations, and how programs are found and killed.
-        clock: monotonic seconds.
+        environment: durations, the clock, and how programs are found and killed.
     """
 
     def __init__(
@@ -52,9 +50,8 @@ class Nvidia:
         options: GpuOptions,
         context: Context,
         environment: Environment = STANDARD,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        timings = environment.timings
+        timings, clock = environment.timings, environment.clock
         self._context = context
         self._timings = timings
         self._clock = clock

@@ -1,7 +1,7 @@
-"""What makes an NVIDIA GPU unhealthy, and when it is healthy again.
+"""The health of NVIDIA GPUs: what makes one unhealthy, and when it is healthy again.
 
-A sign (an Xid, a failed check) shows at once. Time alone heals nothing: an incident is closed only by a check
-that finds no fault and that began a while after the last sign.
+A fault (an Xid, a failed check) takes effect at once. An incident never ends by itself: it is closed by a
+check that finds no fault and that began some time after the last fault.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from devhost_gpu.nvml.reports import DRAINED, LOST, RESET_REQUIRED, Check, NvmlE
 from .cards import NvidiaFacts
 
 APPLICATION_ERRORS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a program can cause on a healthy GPU: the list of NVIDIA's own device plugin."""
+"""Xids that a program can cause on a healthy GPU: the list in NVIDIA's device plugin."""
 
 RECOVERY_ACTION_CHANGED = 154
-"""Reports that NVIDIA's recommended action has changed, perhaps to none: a reason to check, not a fault."""
+"""The recommended action has changed, perhaps to none: a reason to check, not a fault."""
 
 WORDS = {
     46: "the GPU stopped processing",
@@ -47,17 +47,17 @@ WORDS = {
     143: "the GPU could not be initialised",
     149: "NVLink error",
 }
-"""The more frequent ones in words, from NVIDIA's catalogue of Xid errors."""
+"""Descriptions of the more frequent Xids, from NVIDIA's catalog of Xid errors."""
 
 NEEDS_RESET = frozenset({46, 48, 61, 62, 64, 69, 74, 79, 95, 110, 119, 120, 121, 140, 143, 149})
-"""After these a GPU usually works again only after a reset, for which no process may have it open."""
+"""Xids after which a GPU usually needs a reset, for which no process may have it open."""
 
 
 class XidRule:
     """Which Xids make a GPU Unhealthy.
 
     Args:
-        ignored: those that do not, besides :data:`APPLICATION_ERRORS`; or ``"all"``.
+        ignored: those that do not, in addition to :data:`APPLICATION_ERRORS`; or ``"all"``.
         heeded: those that do although they would be ignored.
     """
 
@@ -73,13 +73,13 @@ class XidRule:
 
 
 def xid_reason(xid: int) -> str:
-    """An Xid as a sentence for a user."""
+    """The reason for an Xid, for a user."""
     words = WORDS.get(xid)
     return f"{words} (Xid {xid})" if words else f"the driver reported Xid {xid}"
 
 
 MOST_REASONS = 3
-"""Reasons of one incident; further ones would not help a reader."""
+"""The most reasons of one incident that are kept."""
 
 RECOVERY_ACTIONS = {
     1: "it needs a reset",
@@ -90,12 +90,12 @@ RECOVERY_ACTIONS = {
     6: "its bus must be reset",
     7: "the machine must be rebooted",
 }
-"""``NVML_GPU_RECOVERY_ACTION_…`` in words; 0 is none."""
+"""Descriptions of ``NVML_GPU_RECOVERY_ACTION_…``; 0 is none."""
 
 _RESETS = frozenset({1, 2, 4, 6, 7})
 
 Instance = tuple[int, int | None]
-"""Ids of a GPU instance and, if only that one is concerned, of one of its compute instances."""
+"""The ids of a GPU instance and of one of its compute instances; ``None`` in place of the latter for all."""
 
 
 @dataclass(slots=True)
@@ -112,12 +112,12 @@ class _GpuIncidents:
 
 
 class Incidents:
-    """The faults of each GPU, by any name for it. Pure: the caller passes times, seconds of one clock.
+    """The faults of each GPU, by any name for it. The caller passes the time, in seconds of one clock.
 
     Only unhealthy GPUs take memory.
 
     Args:
-        hold: seconds after the last sign before a check can close an incident.
+        hold: seconds after the last fault before a check can close an incident.
         blind_hold: the same after an event of a GPU that cannot report whether it needs a reset.
     """
 
@@ -136,13 +136,13 @@ class Incidents:
         *,
         needs_reset: bool = False,
     ) -> None:
-        """Takes an event that makes a GPU, or only one of its MIG instances, unhealthy."""
+        """Adds an event that makes a GPU, or only one of its MIG instances, unhealthy."""
         self._add(gpu, reason, now, instance).is_event = True
         if needs_reset and instance is None:
             self._gpus[gpu].needs_reset = True
 
     def add_check(self, gpu: str, found: Check | NvmlError, began: float) -> None:
-        """Takes the result of a check that began then."""
+        """Adds the result of a check that began at this time."""
         reason = fault(found)
         if isinstance(found, Check) and found.recovery is not None:
             self._reporting.add(gpu)
@@ -177,7 +177,7 @@ class Incidents:
         return "; ".join(reason for reasons in found for reason in reasons)
 
     def reasons(self) -> Mapping[tuple[str, Instance | None], tuple[str, ...]]:
-        """Every reason there is now, by GPU and instance."""
+        """All current reasons, by GPU and instance."""
         return {
             (gpu, instance): tuple(incident.reasons)
             for gpu, state in self._gpus.items()
@@ -186,16 +186,16 @@ class Incidents:
 
     @property
     def unhealthy(self) -> frozenset[str]:
-        """The GPUs with an incident, also with one of an instance."""
+        """The GPUs with an incident, including those of instances."""
         return frozenset(self._gpus)
 
     @property
     def to_release(self) -> frozenset[str]:
-        """Those that must be reset, or are being drained, and so must not be held open."""
+        """The GPUs that must be reset, or are being drained, and so must not be kept open."""
         return frozenset(gpu for gpu, state in self._gpus.items() if state.needs_reset)
 
     def keep_only(self, present: Iterable[str]) -> None:
-        """Closes the incidents of all other GPUs: they are gone."""
+        """Closes the incidents of all other GPUs, which are gone."""
         for gpu in self._gpus.keys() - {*present}:
             del self._gpus[gpu]
 
@@ -211,14 +211,14 @@ class Incidents:
 def fault(found: Check | NvmlError) -> str:
     """The fault that a check found in a GPU; empty if it found none.
 
-    Memory that waits for a reset to be replaced counts if uncorrectable errors are among the reasons: the
-    driver already works around correctable ones.
+    Memory that is replaced at the next reset is a fault only after uncorrectable errors: the driver already
+    works around correctable ones.
     """
     if isinstance(found, NvmlError):
         return str(found)
     if found.recovery:
         action = RECOVERY_ACTIONS.get(found.recovery, f"recovery action {found.recovery} is due")
-        return f"{action}, says its driver"
+        return f"{action}, according to its driver"
     if found.remap_failed:
         return "its spare memory rows are used up"
     if found.remap_pending and found.remap_uncorrectable:
@@ -233,7 +233,7 @@ def counted(found: Check | NvmlError, checks: Collection[str]) -> Check | NvmlEr
 
     Args:
         found: the result of a check.
-        checks: the values of the option ``healthChecks``. That NVML cannot reach a GPU always counts.
+        checks: the values of the option ``healthChecks``. An error of NVML always counts.
     """
     if isinstance(found, NvmlError):
         return None if found.code == DRAINED and "drain" not in checks else found
@@ -254,29 +254,29 @@ _EVENTS = {
     "ecc": ("uncorrectable memory error (double-bit ECC)", "ecc"),
     "dram": ("memory could not be replaced", "ecc"),
     "poison": ("fatal memory error (poison)", "ecc"),
-    "unavailable": ("its driver says that it is unavailable", "recovery"),
+    "unavailable": ("its driver reports that it is unavailable", "recovery"),
 }
-"""Events that show by themselves that a GPU is unhealthy, and the health check to which they belong."""
+"""Events that mean that a GPU is unhealthy, each with its reason and its health check."""
 
 
 class Nvml(Protocol):
-    """What a :class:`HealthMonitor` needs of :class:`devhost_gpu.nvml.client.NvmlClient`."""
+    """The methods of :class:`devhost_gpu.nvml.client.NvmlClient` that a :class:`HealthMonitor` uses."""
 
     def ask(self, do: str, patience: float) -> Reply:
         """Asks about all GPUs. Raises a ``BackendError`` if there is no answer."""
 
     def ask_alone(self, address: str) -> Check | NvmlError | None:
-        """Asks one GPU that was released; ``None`` if that could not be found out."""
+        """Checks one GPU that was released; ``None`` if that failed."""
 
 
 class HealthMonitor:
-    """Which GPUs are unhealthy, and why. Methods may be called from any thread; GPUs go by PCI address.
+    """Which GPUs are unhealthy, and why, by PCI address. Methods may be called from any thread.
 
     Args:
         client: asks NVML.
         rule: which Xids matter.
         checks: what counts, the values of the option ``healthChecks``.
-        on_change: called when the state of a GPU that was asked alone may have changed.
+        on_change: called when the state of a GPU that was checked alone may have changed.
         timings: durations.
         clock: monotonic seconds.
     """
@@ -314,12 +314,12 @@ class HealthMonitor:
 
     @property
     def released(self) -> frozenset[str]:
-        """Those that must be reset, or are being drained, and so must not be held open."""
+        """The GPUs that must be reset, or are being drained, and so must not be kept open."""
         with self._lock:
             return self._incidents.to_release
 
     def reasons(self) -> object:
-        """Every reason there is now, to be compared with an earlier state."""
+        """All current reasons, for a comparison with an earlier state."""
         with self._lock:
             return self._incidents.reasons()
 
@@ -333,7 +333,7 @@ class HealthMonitor:
             return self._incidents.reason(gpu, *(instance or ()))
 
     def update_gpus(self, present: Collection[str], bound: Collection[str], hung: Iterable[str]) -> None:
-        """Takes which GPUs exist, which of them the driver has, and at which of them NVML hung."""
+        """Sets which GPUs exist, which of them are bound to the driver, and for which of them NVML hung."""
         with self._lock:
             self._incidents.keep_only(present)
             for gpu in {*present} - {*bound}:
@@ -343,18 +343,18 @@ class HealthMonitor:
                 self._incidents.add_event(gpu, text, self._clock(), needs_reset=True)
 
     def request_check(self) -> None:
-        """Asks for a check of all GPUs at once: events may have been missed."""
+        """Requests a check of all GPUs at once, because events may have been missed."""
         self._is_check_due = True
 
     def add_checks(self, found: Mapping[str, Check | NvmlError], began: float) -> None:
-        """Takes the answers to a request that was sent then."""
+        """Adds the answers to a request that was sent at this time."""
         with self._lock:
             for gpu, one in found.items():
                 if (counts := counted(one, self._checks)) is not None:
                     self._incidents.add_check(gpu, counts, began - one.age)
 
     def add_event(self, event: Message) -> None:
-        """Takes an event of the program's."""
+        """Handles an event of the program."""
         kind = event["event"]
         if kind == "recovery" or (kind == "xid" and event["data"] == RECOVERY_ACTION_CHANGED):
             self._is_check_due = True
@@ -369,7 +369,7 @@ class HealthMonitor:
             self._incidents.add_event(event["gpu"], text, self._clock(), instance, needs_reset=needs_reset)
 
     def check(self, bound: frozenset[str], *, everything: bool = False) -> None:
-        """Asks NVML about the GPUs if any is unhealthy, a check is due, or ``everything`` is wanted."""
+        """Checks the GPUs with NVML if any is unhealthy, a check is due, or ``everything`` is requested."""
         with self._lock:
             unhealthy, released = self._incidents.unhealthy & bound, self._incidents.to_release & bound
             everything |= self._is_check_due
@@ -385,7 +385,7 @@ class HealthMonitor:
             self._check_alone(gpu)
 
     def _check_alone(self, gpu: str) -> None:
-        """Asks a GPU that was released, on a thread of its own: it is opened for a moment."""
+        """Checks a GPU that was released, on a separate thread, and opens it only for that."""
         now = self._clock()
         with self._lock:
             last = self._asked_alone.get(gpu)

@@ -1,26 +1,23 @@
 """CDI specifications on the machine: which GPUs they name, and those that ``nvidia-ctk`` writes for devhost.
 
 A later directory takes precedence over an earlier one, and a device that two files of one directory define
-counts as not defined (CDI specification 1.1.0 and its reference implementation). Each specification of
-devhost's has its own kind and file, so that it meets neither those of NVIDIA's toolkit nor those of the core.
-That of the GPUs is rewritten when it lacks a GPU, names one that is gone, or no longer fits the driver's
+counts as not defined (CDI specification 1.1.0 and its reference implementation). Each specification of this
+backend has its own kind and file, so that it does not conflict with those of the NVIDIA toolkit or the core.
+The one for GPUs is rewritten when it lacks a GPU, names one that is gone, or no longer matches the driver's
 files.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from devhost.backend.errors import BackendError
 from devhost.backend.files import make_directory, replace_file
+from devhost.backend.process import Kill, Leftover, TimedOut, kill_group, run_async
 from devhost.backend.sysfs import is_live, prefix_of, read_bytes
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions
@@ -28,12 +25,12 @@ from devhost_gpu.options import GpuOptions
 from .allocation import CONTROL, dev_root
 
 SIZE_LIMIT = 4 << 20
-"""Bytes of one specification: that of 16 GPUs with seven instances each has some 200 000."""
+"""Bytes of one specification; one for 16 GPUs with seven instances each has about 200 000."""
 
 _SUFFIXES = (".json", ".yaml")
 
 _UUIDS = ("GPU-", "MIG-")
-"""Prefixes of NVIDIA's UUIDs. Names by number are not trusted: numbers change, and files become outdated."""
+"""Prefixes of NVIDIA UUIDs. Names by number are not trusted: numbers change, and files become outdated."""
 
 Signature = tuple[int, int, int]
 
@@ -42,8 +39,8 @@ class Specifications:
     """The specifications of one kind; a file is read again when it has changed. Used by one thread.
 
     Args:
-        root: the directory that represents ``/``.
-        directories: where they are, the one with the lowest precedence first.
+        root: the directory used as ``/``.
+        directories: their directories, the one with the lowest precedence first.
         kind: ``vendor/class``.
         counts: which names of devices count; UUIDs by default.
     """
@@ -87,7 +84,7 @@ class Specifications:
 
 
 def on_host(root: Path, directory: str) -> str:
-    """A directory of the host below ``root``, where ``/var/run`` may be a link that leads out of it."""
+    """A directory of the host below ``root``. ``/var/run`` may be a link out of ``root``, and is replaced."""
     prefix = prefix_of(root)
     if prefix and (directory == "/var/run" or directory.startswith("/var/run/")):
         directory = directory.removeprefix("/var")
@@ -149,30 +146,39 @@ KIND = f"{VENDOR}/{CLASS}"
 """The kind of the specification."""
 
 FILE = "toolkit.devhost-nvidia.json"
-"""Its file's name; it does not begin like the core's own, which the core clears away."""
+"""The name of its file. It begins differently from the core's files, so that the core does not remove it."""
 
 NAMED = "--device-name-strategy=uuid"
-"""Has nvidia-ctk name GPUs and instances by their UUIDs."""
-
-KILL_GRACE = 2.0
-"""Seconds that a killed program may take to end."""
+"""Makes nvidia-ctk name GPUs and instances by their UUIDs."""
 
 _ERROR_LIMIT = 300
-"""Characters that are shown of nvidia-ctk's error output."""
+"""Characters of nvidia-ctk's error output that are shown."""
 
 
 class GeneratedSpecification:
     """A specification that nvidia-ctk writes for devhost. Methods that are not coroutines may block on files.
 
     Args:
-        cdi_class: of its kind.
+        root: the directory that represents ``/``.
+        options: of the backend.
+        cdi_class: the class in its kind.
         file: its name.
+        timings: durations.
+        kill: kills nvidia-ctk.
     """
 
     def __init__(
-        self, root: Path, options: GpuOptions, cdi_class: str, file: str, timings: Timings = DEFAULT
+        self,
+        root: Path,
+        options: GpuOptions,
+        cdi_class: str,
+        file: str,
+        timings: Timings = DEFAULT,
+        kill: Kill = kill_group,
     ) -> None:
-        self._deadline = timings.nvidia_ctk
+        self._timings = timings
+        self._kill = kill
+        self._leftover: Leftover | None = None
         self._prefix = prefix_of(root)
         self._chroot = bool(self._prefix) and is_live(root)
         self._options = options
@@ -197,18 +203,38 @@ class GeneratedSpecification:
         return frozenset(path for path in _paths(document) if not self._exists(path))
 
     async def run(self, words: Iterable[str]) -> str:
-        """A fresh specification, as text, by nvidia-ctk with these additional arguments.
+        """A new specification from nvidia-ctk, run with these additional arguments, as text.
 
         Raises:
-            BackendError: nvidia-ctk failed or hung.
+            BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
         """
-        return await run(self._command(words), self._deadline)
+        if self._leftover is not None and not self._leftover.is_gone:
+            raise BackendError(
+                f"an earlier {self._program} (pid {self._leftover.pid}) cannot be killed: a call into the "
+                "kernel holds it (if it does not end, restart the node)"
+            )
+        try:
+            result = await run_async(
+                self._command(words),
+                deadline=self._timings.nvidia_ctk,
+                name=self._program,
+                limit=SIZE_LIMIT,
+                grace=self._timings.nvidia_ctk_grace,
+                kill=self._kill,
+            )
+        except TimedOut as error:
+            self._leftover = error.leftover
+            raise
+        if result.status:
+            output = " ".join(result.errors.decode(errors="replace").split())[-_ERROR_LIMIT:]
+            raise BackendError(f"{self._program} failed: {output or result.failure}")
+        return result.output.decode(errors="replace")
 
     def parsed(self, text: str) -> Mapping[str, Any]:
         """The specification that nvidia-ctk wrote.
 
         Raises:
-            BackendError: it is no specification of this kind.
+            BackendError: it is not a specification of this kind.
         """
         try:
             document = json.loads(text)
@@ -222,7 +248,7 @@ class GeneratedSpecification:
         """Writes the file, whole or not at all.
 
         Raises:
-            BackendError: it cannot be written: then the old one, if there is one, stays.
+            BackendError: it cannot be written; the old file, if there is one, stays.
         """
         try:
             make_directory(self.file.parent)
@@ -254,7 +280,7 @@ class GeneratedSpecification:
         if options.nvidia_CDI_hook_path:
             command.append(f"--nvidia-cdi-hook-path={options.nvidia_CDI_hook_path}")
         if self._chroot:
-            command = ["chroot", self._prefix, *command]  # so that it names files as the host does
+            command = ["chroot", self._prefix, *command]  # so that paths are those of the host
         else:
             command[0] = self._prefix + command[0]
         return [*command, *words]
@@ -266,8 +292,10 @@ class GeneratedSpecification:
 class GpuSpecification(GeneratedSpecification):
     """The specification of the GPUs."""
 
-    def __init__(self, root: Path, options: GpuOptions, timings: Timings = DEFAULT) -> None:
-        super().__init__(root, options, CLASS, FILE, timings)
+    def __init__(
+        self, root: Path, options: GpuOptions, timings: Timings = DEFAULT, kill: Kill = kill_group
+    ) -> None:
+        super().__init__(root, options, CLASS, FILE, timings, kill)
         self._accepted: frozenset[str] = frozenset()
 
     def names(self) -> dict[str, str]:
@@ -275,15 +303,15 @@ class GpuSpecification(GeneratedSpecification):
         return {uuid: f"{KIND}={uuid}" for uuid in uuids(self.document(), KIND)}
 
     def fits(self, wanted: Collection[str], known: Collection[str]) -> bool:
-        """Whether the file names all wanted GPUs, only known ones, and fits the driver."""
+        """Whether the file names all wanted GPUs, no unknown ones, and matches the driver."""
         document = self.document()
         return uuids(document, KIND).issuperset(wanted) and self._flaws(document, known) <= self._accepted
 
     async def generate(self, wanted: Collection[str]) -> str:
-        """A fresh specification, as text, by nvidia-ctk.
+        """A new specification from nvidia-ctk, as text.
 
         Raises:
-            BackendError: nvidia-ctk failed or hung.
+            BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
         """
         try:
             return await self.run((NAMED,))
@@ -299,7 +327,7 @@ class GpuSpecification(GeneratedSpecification):
         """Saves the result of :meth:`generate`.
 
         Raises:
-            BackendError: it is no specification, or it cannot be written: then the old one, if there is one,
+            BackendError: it is not a specification, or cannot be written; the old file, if there is one,
                 stays. Or it lacks a GPU.
         """
         document = self.parsed(text)
@@ -309,47 +337,12 @@ class GpuSpecification(GeneratedSpecification):
             raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 
     def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
-        """Named devices and files that do not exist, and control nodes that exist and are not named."""
+        """Named devices and files that do not exist, and existing control nodes that are not named."""
         named = set(_paths(document))
         root = dev_root(self._options, self._exists)
         control = {f"{root}/dev/{name}" for name in CONTROL}
         unnamed = {path for path in control - named if self._exists(path)}
         return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | unnamed
-
-
-async def run(command: Sequence[str], deadline: float) -> str:
-    """Runs a program; what it writes.
-
-    Raises:
-        BackendError: it cannot be started, fails, or takes longer than ``deadline`` seconds.
-    """
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd="/", start_new_session=True
-        )
-    except OSError as error:
-        raise BackendError(f"cannot start {command[0]}: {error.strerror or error}") from None
-    try:
-        async with asyncio.timeout(deadline):
-            text, complaint = await process.communicate()
-    except TimeoutError:
-        raise BackendError(f"{command[0]} takes longer than {deadline:g} s") from None
-    finally:
-        if process.returncode is None:
-            await _end(process)
-    if process.returncode:
-        words = " ".join(complaint.decode(errors="replace").split())[-_ERROR_LIMIT:]
-        raise BackendError(f"{command[0]} failed: {words or f'exit code {process.returncode}'}")
-    return text.decode(errors="replace")
-
-
-async def _end(process: Process) -> None:
-    """Kills a program and what it started; one that the kernel holds is left behind."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(KILL_GRACE):
-            await process.wait()
 
 
 def _paths(node: object) -> Iterator[str]:

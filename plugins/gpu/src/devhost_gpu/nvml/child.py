@@ -1,16 +1,15 @@
-"""The program that uses NVML, in a process of its own (see :mod:`devhost_gpu.nvml.process`).
+"""The program that uses NVML, in a separate process (see :mod:`devhost_gpu.nvml.process`).
 
-It imports nothing of devhost and as little as it can: ``child.py DIRECTORY LIBRARY DURATIONS``, where
-DIRECTORY has ``pynvml.py``, LIBRARY is a ``libnvidia-ml.so.1`` (empty: the loader's own), and DURATIONS is a
-JSON object with those of :class:`Child` and ``exit_grace``, the seconds that a call may take to end after the
-input has ended. Standard input and output carry one JSON object a
-line. A request ``{"id": 1, "do": "inventory", "gpus": […]}`` is answered by ``{"id": 1, "ok": …}`` or
-``{"id": 1, "error": …}``. Events come unrequested: ``{"event": "xid", …}``. The program ends when its input
-does.
+It imports nothing of devhost, and as little as possible. Usage: ``child.py DIRECTORY LIBRARY DURATIONS``.
+DIRECTORY has ``pynvml.py``, LIBRARY is a ``libnvidia-ml.so.1`` (empty: the one that the loader finds), and
+DURATIONS is a JSON object with the durations of :class:`Child` and ``exit_grace``, the seconds that a call
+may take to end after the input has ended. Standard input and output have one JSON object per line. A request
+``{"id": 1, "do": "inventory", "gpus": […]}`` is answered by ``{"id": 1, "ok": …}`` or ``{"id": 1, "error":
+…}``. Events are sent without a request: ``{"event": "xid", …}``. The program ends when its input ends.
 
-Each GPU is asked on a thread of its own, and one that does not answer is left out of the answer, so that it
-delays no other. ``{"waitingFor": "0000:3b:00.0"}`` names the GPU that has been asked for longest without an
-answer whenever that changes, and is empty when there is none.
+Each GPU is asked on a separate thread, and one that does not answer is missing in the answer, so that it
+delays no other. ``{"waitingFor": "0000:3b:00.0"}`` is sent when the GPU that has been asked for longest
+without an answer changes; it is empty if there is none.
 """
 
 from __future__ import annotations
@@ -44,26 +43,26 @@ SYSTEM_EVENTS = {1: "unbind", 2: "bind"}
 """The same of the driver (``nvmlSystemEventType…``)."""
 
 LONGEST_PAUSE = 15.0
-"""Seconds between two waits for events when they fail; it is doubled up to that."""
+"""The longest pause in seconds between two waits for events that fail; pauses double up to this."""
 
 RECOVERY_ACTION = 230
 """``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``."""
 
 UNSCOPED = 0xFFFFFFFF
-"""What an event has for an instance when it concerns the whole GPU."""
+"""The instance in an event that concerns the whole GPU."""
 
 TIMEOUT, LOST, RESET_REQUIRED = 10, 15, 16
 """``NVML_ERROR_TIMEOUT``, ``…_GPU_IS_LOST`` and ``…_RESET_REQUIRED``."""
 
 DRAINED = -2
-"""Not an error of NVML: the GPU is to be removed, no process may begin to use it (``nvidia-smi drain``)."""
+"""Not an error of NVML: the GPU is drained for removal, and no process may open it (``nvidia-smi drain``)."""
 
 CANNOT_TELL = (3, 4, 13)
 """``NVML_ERROR_NOT_SUPPORTED``, ``…_NO_PERMISSION``, ``…_FUNCTION_NOT_FOUND``: not about a GPU's health."""
 
 
 class _Query:
-    """What one GPU was asked, and its answer."""
+    """One query to a GPU, and its answer."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -123,7 +122,7 @@ class Child:
             reply = {"id": request["id"], "ok": self._each(gpus, ask) if ask else self.inventory(gpus)}
         except self._nvml.NVMLError as error:
             reply = {"id": request["id"], "error": _error(error)}
-        except Exception as error:  # noqa: BLE001 - a mistake in here must become visible
+        except Exception as error:  # noqa: BLE001 - a bug here must become visible
             reply = {"id": request["id"], "error": _internal_error(error)}
         self.send(reply)
 
@@ -147,7 +146,7 @@ class Child:
                 return  # the driver was unloaded first
 
     def inventory(self, addresses: list[str]) -> dict[str, Any]:
-        """What the driver reports about itself and the GPUs with these PCI addresses, each on its own."""
+        """The driver's report about itself and about each of the GPUs with these PCI addresses."""
         nvml = self._nvml
         if self._event_set is None:
             self._event_set = self._optional(nvml.nvmlEventSetCreate)
@@ -165,7 +164,7 @@ class Child:
         """Sends an event if the MIG instances differ from the last inventory, or a GPU is being drained."""
         for address, now in self._each([*self._partitions], self._partition).items():
             trouble = now.get("error")
-            # whether a GPU answers is found out by a probe
+            # a probe checks whether a GPU answers
             if trouble["code"] == DRAINED if trouble else now["partition"] != self._partitions[address]:
                 self.send({"event": "mig"})
                 return
@@ -178,8 +177,8 @@ class Child:
     def _each(self, addresses: list[str], ask: Ask) -> dict[str, Any]:
         """The answer of each GPU, or the error, which concerns no other GPU.
 
-        GPUs that have not answered are missing, but never all. A later answer causes an event, and is then
-        given here with its ``age`` in seconds.
+        GPUs that have not answered are missing, but at least one is there. A late answer causes an event, and
+        is returned by the next call, with its ``age`` in seconds.
         """
         with self._changed:
             begun = []
@@ -221,7 +220,7 @@ class Child:
         return found
 
     def _ask(self, address: str, one: _Query) -> None:
-        """Asks one GPU; on a thread of its own."""
+        """Asks one GPU, on a separate thread."""
         try:
             if self._is_drained(address):
                 answer = {"error": {"code": DRAINED, "text": "it is being drained"}}
@@ -316,7 +315,7 @@ class Child:
         }
 
     def _check(self, handle: Any, address: str) -> dict[str, Any]:
-        """How a GPU is."""
+        """The health of a GPU."""
         nvml, optional = self._nvml, self._optional
         uuid = nvml.nvmlDeviceGetUUID(handle)
         try:
@@ -336,7 +335,7 @@ class Child:
         }
 
     def _nvlinks(self, handle: Any, address: str) -> dict[str, Any]:
-        """How many links that are up lead where: to a PCI address, or to a ``switch``."""
+        """The number of active links to each peer: a PCI address, or ``switch``."""
         nvml = self._nvml
         peers: dict[str, int] = {}
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -346,7 +345,7 @@ class Child:
             except nvml.NVMLError as error:
                 if error.value in (LOST, RESET_REQUIRED):
                     raise
-                break  # there are no more
+                break  # it was the last one
             if self._optional(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == 2:
                 peer: str | None = "switch"
             else:
@@ -381,7 +380,7 @@ class Child:
                 self._ending.wait(pause)
 
     def _read_sources(self, sources: list[Callable[[], None]]) -> Any:
-        """Reports what there is; gives the error, if any. A source without support is removed."""
+        """Reports the events of all sources; returns the last error. Removes unsupported sources."""
         trouble = None
         for source in [*sources]:
             try:
@@ -417,7 +416,7 @@ class Child:
         self.send(message)
 
     def _system_set(self) -> Any:
-        """A set of the driver's own events; ``None`` where it has none (before 570)."""
+        """A set of the driver's own events; ``None`` if it has none (before 570)."""
         nvml = self._nvml
         try:
             made = nvml.nvmlSystemEventSetCreate(nvml.nvmlSystemEventSetCreateRequest_v1)
@@ -434,7 +433,7 @@ class Child:
             self.send({"event": SYSTEM_EVENTS.get(event["eventType"], "other")})
 
     def _partition(self, gpu: Any, address: str) -> dict[str, Any]:
-        """How a GPU is partitioned: its MIG mode, now and next, and the UUIDs of its instances."""
+        """The partitioning of a GPU: its current and next MIG mode, and the UUIDs of its instances."""
         mode = self._optional(self._nvml.nvmlDeviceGetMigMode, gpu)
         migs = self._migs(gpu) if mode and mode[0] else []
         return {"partition": [mode, [self._nvml.nvmlDeviceGetUUID(mig) for _, mig in migs]]}
@@ -449,10 +448,10 @@ def _internal_error(error: Exception) -> dict[str, Any]:
 
 
 def _load(directory: str, library: str) -> Any:
-    """pynvml, with the library that it is to use: the loader takes one of the same name that is loaded."""
+    """Imports pynvml so that it uses this library: the loader uses a loaded library of the same name."""
     if library:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-    # pynvml asks for a name of it that it never uses, and it would bring in two megabytes of modules
+    # pynvml imports a name from it that it never uses, and the module would take two megabytes
     unused = type(sys)("ctypes.util")
     vars(unused)["find_library"] = None
     sys.modules["ctypes.util"] = unused
@@ -461,11 +460,11 @@ def _load(directory: str, library: str) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Answers until the input ends; 1 if NVML cannot be loaded, which is reported as an event."""
+    """Answers until the input ends; returns 1 if NVML cannot be loaded, which is reported as an event."""
     source, output = os.dup(0), os.dup(1)
     durations = json.loads(arguments[2])
     exit_grace = durations.pop("exit_grace")
-    os.dup2(2, 1)  # what a library prints must not get between the lines
+    os.dup2(2, 1)  # output of a library must not mix with the lines
     ctypes.CDLL(None).prctl(15, b"devhost-nvml", 0, 0, 0)  # PR_SET_NAME
     requests: list[bytes | None] = []
     arrived = threading.Condition()

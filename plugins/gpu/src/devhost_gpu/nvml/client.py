@@ -1,6 +1,6 @@
 """Keeps one process that uses NVML running, and replaces it when the machine has changed.
 
-A new driver, another library, a GPU that was bound or unbound, one that must be released: each means a fresh
+A new driver, another library, a GPU that was bound or unbound, or one that must be released needs a new
 process, because NVML looks for GPUs and for its files only when it is loaded.
 """
 
@@ -45,7 +45,7 @@ DIRECTORIES = (
 
 
 def binding() -> str:
-    """The directory with the module ``pynvml``, which is not imported; empty where it is not installed."""
+    """The directory with the module ``pynvml``, which is not imported; empty if it is not installed."""
     try:
         spec = find_spec("pynvml")
     except (ImportError, ValueError):
@@ -60,7 +60,7 @@ def find_library(root: Path, driver_root: str) -> str | None:
     """The library to load: a path, or empty for the one that the loader finds; ``None`` if there is none.
 
     Args:
-        root: the directory that represents ``/``.
+        root: the directory used as ``/``.
         driver_root: where the driver's files are below it, ``/run/nvidia/driver``.
     """
     prefix = prefix_of(root)
@@ -82,12 +82,13 @@ def library_identity(path: str) -> tuple[int, int, int] | None:
 
 
 MOST_STRAYS = 4
-"""Processes that cannot be ended, because a call holds them in the kernel, beside which none is started."""
+"""The number of processes that cannot be killed, because the kernel holds them, at which no other is
+started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a process is for. When it changes, the process is replaced.
+    """The driver and the GPUs that a process is for. When they change, the process is replaced.
 
     ``gpus`` are PCI addresses of GPUs to open, each with the inode of its directory; ``driver`` is the
     version of the driver that is loaded.
@@ -108,10 +109,10 @@ class NvmlClient:
     Args:
         context: for ``root`` and the log.
         driver_root: where the driver's files are below the root.
-        on_event: called with every event of the program's, on other threads.
+        on_event: called with every event of the program, on other threads.
         timings: durations.
         clock: monotonic seconds.
-        find_binding: gives the directory that has ``pynvml``, empty if there is none.
+        find_binding: returns the directory that has ``pynvml``, empty if there is none.
         kill: kills a process.
     """
 
@@ -146,12 +147,12 @@ class NvmlClient:
 
     @property
     def problem(self) -> str:
-        """Why nothing can be asked, as a sentence; empty while it can, or while nothing is to be asked."""
+        """Why no request is possible, as a sentence; empty while requests are possible or not needed."""
         return self._problem
 
     @property
     def scope(self) -> Scope:
-        """What the process is for."""
+        """The scope of the process."""
         return self._scope
 
     @property
@@ -161,20 +162,20 @@ class NvmlClient:
 
     @property
     def processes(self) -> list[NvmlProcess]:
-        """Every process that has not ended: the one that answers, those that end, and those for one GPU."""
+        """All processes that have not ended: the one that answers, those that end, and those for one GPU."""
         with self._lock:
             found = [*([self._process] if self._process else []), *self._ending, *self._alone.values()]
         return [process for process in found if not process.is_gone]
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to try again what has failed, or was released for a while."""
+        """Whether it is time to retry after a failure, or after the driver was released for a while."""
         with self._lock:
             waits = self._process is None and bool(self._not_before)
             return waits and self._clock() >= self._not_before
 
     def ensure(self, scope: Scope) -> bool:
-        """Makes sure that a process for this scope runs, if possible; whether it is a fresh one."""
+        """Makes sure that a process for this scope runs, if possible; whether it is a new one."""
         with self._lock:
             self._ending = [process for process in self._ending if not process.is_gone]
             if not scope.gpus:
@@ -220,9 +221,9 @@ class NvmlClient:
         return answer
 
     def ask_alone(self, address: str) -> reports.Check | reports.NvmlError | None:
-        """Opens one GPU for a moment, in a process of its own, and asks how it is; blocks meanwhile.
+        """Opens one GPU briefly, in a separate process, and checks its health; blocks during that.
 
-        ``None``: that could not be found out.
+        ``None`` if that failed.
         """
         patience = self._timings.alone
         with self._lock:
@@ -230,7 +231,9 @@ class NvmlClient:
             if command is None or (before is not None and not before.is_gone):
                 return None
             try:
-                process = self._alone[address] = NvmlProcess(command, _ignore, self._timings, self._kill)
+                process = self._alone[address] = NvmlProcess(
+                    command, _ignore, self._timings, self._kill, self._clock
+                )
             except NotStarted:
                 return None
         try:
@@ -246,7 +249,7 @@ class NvmlClient:
         return found
 
     def pop_hung(self) -> list[str]:
-        """The GPUs whose calls hung so that the process had to be killed, each reported once."""
+        """The GPUs whose calls hung, so that the process was killed; each is returned once."""
         with self._lock:
             hung, self._hung = self._hung, []
         return hung
@@ -263,7 +266,7 @@ class NvmlClient:
             self._not_before = self._clock() + self._timings.release
 
     def close(self) -> None:
-        """Releases the driver for good: a scan that is still running does not open it again."""
+        """Releases the driver until :meth:`reopen`: a scan that is still running does not open it again."""
         with self._lock:
             self._is_closed = True
             self._end()
@@ -286,7 +289,7 @@ class NvmlClient:
             self._fail("earlier programs that used NVML still hang in the kernel")
         else:
             try:
-                self._process = NvmlProcess(command, self._on_event, self._timings, self._kill)
+                self._process = NvmlProcess(command, self._on_event, self._timings, self._kill, self._clock)
             except NotStarted as error:
                 self._fail(error.message)
 
@@ -321,4 +324,4 @@ def _identified(found: str | None) -> tuple[str, object] | None:
 
 
 def _ignore(message: Message) -> None:
-    """A process that is asked once has no events that matter."""
+    """Ignores an event: those of a process for a single request do not matter."""

@@ -1,12 +1,12 @@
 """One run of the program that uses NVML (:mod:`.child`), and the requests to it.
 
-NVML is never loaded into devhost's own process: a call that hangs can then be ended with its process, a new
-driver gets a fresh library, a driver can be unloaded once the process has ended, and a crash of the library
-is an error like any other.
+NVML is never loaded into devhost's own process. So a hanging call can be killed with its process, a new
+driver gets the matching library, the driver can be unloaded once the process has ended, and a crash of the
+library is an ordinary error.
 
-A request waits for a while and then fails because there is no answer *yet*. It stays open, is not sent a
-second time, and its late answer is an event. A GPU whose call hangs is missing in the answer. Only a request
-or a GPU without progress for ``Timings.hung`` ends the process.
+A request waits for some time and then fails because there is no answer *yet*. It stays open, is not sent
+again, and its late answer is an event. A GPU whose call hangs is missing in the answer. The process is killed
+only if a request or a GPU makes no progress for ``Timings.hung``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from devhost.backend.process import Ended, Kill, LineProcess, ProcessError, kill
 from devhost_gpu.environment import DEFAULT, Timings
 
 LINE_LIMIT = 1 << 20
-"""Bytes of one line; the longest one of 16 GPUs with seven instances each is below 50 000."""
+"""Bytes of one line; the longest line for 16 GPUs with seven instances each has less than 50 000."""
 
 _NAME = "the program that uses NVML"
 
 _PROGRAM = Path(__file__).with_name("child.py")
 
 Message = Mapping[str, Any]
-"""One line of the program's."""
+"""One line of the program."""
 
 
 class Unanswered(BackendError):
@@ -40,7 +40,7 @@ class Unanswered(BackendError):
 
 
 class Refused(BackendError):
-    """NVML answered with an error: its number (``NVML_ERROR_…``) and words."""
+    """NVML answered with an error: its number (``NVML_ERROR_…``) and text."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"NVML: {text}")
@@ -49,7 +49,7 @@ class Refused(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer, and when its request was sent (monotonic seconds): what it reports is no older."""
+    """An answer, and when its request was sent (monotonic seconds): the answer is not older than that."""
 
     since: float
     content: Message
@@ -65,15 +65,15 @@ class _Request:
 
 
 class NvmlProcess:
-    """A process that uses NVML. Every method may be called from any thread, and none waits for the driver
-    longer than it says.
+    """A process that uses NVML. Methods may be called from any thread, and wait only as long as documented.
 
     Args:
-        command: what to run, see :func:`program`.
-        on_event: called on a thread of the process's own with each event, with ``{"event": "late"}`` when an
-            answer has come for which nothing waits any longer, and with ``{"event": "ended"}`` once.
+        command: the program and its arguments, see :func:`program`.
+        on_event: called on the thread of the process with each event, with ``{"event": "late"}`` when an
+            answer arrives for which no caller waits any longer, and with ``{"event": "ended"}`` once.
         timings: durations.
         kill: kills the process.
+        clock: monotonic seconds.
 
     Raises:
         NotStarted: the process cannot be started.
@@ -85,14 +85,16 @@ class NvmlProcess:
         on_event: Callable[[Message], None],
         timings: Timings = DEFAULT,
         kill: Kill = kill_group,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._on_event = on_event
         self._timings = timings
         self._changed = threading.Condition()
         self._open: dict[tuple[str, ...], _Request] = {}
         self._count = 0
         self._waiting_for = ""
-        self._waiting_since = self._progress = time.monotonic()
+        self._waiting_since = self._progress = self._clock()
         self._reason = ""
         self._hung_gpu = ""
         self._lines = LineProcess(command, self, name=_NAME, limit=LINE_LIMIT, grace=timings.grace, kill=kill)
@@ -104,7 +106,7 @@ class NvmlProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be requested any longer."""
+        """Whether no request is possible any longer."""
         return self._lines.is_over
 
     @property
@@ -114,7 +116,7 @@ class NvmlProcess:
 
     @property
     def failure(self) -> str:
-        """Why the process has ended without being asked to; empty otherwise."""
+        """Why the process has ended, if that was a failure; empty otherwise."""
         return self._reason or self._lines.failure or ""
 
     @property
@@ -128,12 +130,12 @@ class NvmlProcess:
         return self._hung_gpu
 
     def ask(self, do: str, gpus: Sequence[str], patience: float) -> Reply:
-        """Sends a request, or waits further for the answer to the same one that was sent before.
+        """Sends a request, or continues to wait for the answer to the same one if it is open.
 
         Args:
-            do: a request of the program's.
-            gpus: the PCI addresses it is about.
-            patience: seconds to wait. While any earlier request has waited in vain, no time is waited.
+            do: a request of the program.
+            gpus: the PCI addresses that it is about.
+            patience: seconds to wait. If an earlier request had no answer in time, this does not wait.
 
         Raises:
             Unanswered: not yet.
@@ -160,7 +162,7 @@ class NvmlProcess:
     def kill_if_hung(self) -> None:
         """Kills the process if it makes no progress with a request, or a GPU does not answer.
 
-        Costs nothing otherwise.
+        Inexpensive otherwise.
         """
         with self._changed:
             since = [request.since for request in self._open.values() if request.answer is None]
@@ -169,7 +171,7 @@ class NvmlProcess:
                 starts.append(self._waiting_since)
             if self.is_over or not starts:
                 return
-            stuck = time.monotonic() - min(starts)
+            stuck = self._clock() - min(starts)
             if stuck < self._timings.hung:
                 return
             self._reason = f"NVML did not answer within {stuck:.0f} s"
@@ -186,23 +188,23 @@ class NvmlProcess:
         threading.Thread(target=self.wait_gone, args=(2 * self._timings.grace,), name="nvml-end").start()
 
     def kill(self) -> None:
-        """Kills the process, whatever it does. Does not wait."""
+        """Kills the process. Does not wait."""
         self._lines.kill()
         self._notify()
 
     def wait_gone(self, patience: float) -> bool:
-        """Waits until the process does not exist any longer; whether it does not."""
+        """Waits until the process has ended; whether it has."""
         return self._lines.wait(patience)
 
     def received(self, line: bytes) -> None:
-        """Takes a line of the program's."""
+        """Handles a line of the program."""
         try:
             message = json.loads(line)
         except ValueError:
             return
         if "waitingFor" in message:
             self._waiting_for = str(message["waitingFor"])
-            self._waiting_since = self._progress = time.monotonic()
+            self._waiting_since = self._progress = self._clock()
         elif "id" in message:
             self._take_answer(message)
         elif message.get("event") == "unusable":
@@ -211,22 +213,22 @@ class NvmlProcess:
             self._on_event(message)
 
     def ended(self) -> None:
-        """The program has ended."""
+        """Handles the end of the program."""
         self._notify()
         self._on_event({"event": "ended"})
 
     def _is_outdated(self, request: _Request) -> bool:
-        return request.answer is not None and time.monotonic() - request.answered > self._timings.fresh
+        return request.answer is not None and self._clock() - request.answered > self._timings.fresh
 
     def _send(self, do: str, gpus: Sequence[str]) -> _Request:
         self._count += 1
         with suppress(ProcessError):  # it has ended, which the caller finds out
             self._lines.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus)}).encode())
-        return _Request(self._count, time.monotonic())
+        return _Request(self._count, self._clock())
 
     def _take_answer(self, message: Message) -> None:
         with self._changed:
-            self._progress = time.monotonic()
+            self._progress = self._clock()
             request = next((one for one in self._open.values() if one.number == message["id"]), None)
             if request is None:
                 return

@@ -10,7 +10,7 @@ LOST, RESET_REQUIRED = 15, 16
 """``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
 
 DRAINED = -2
-"""Not an error of NVML: :mod:`.child` reports it for a GPU that no process may begin to use."""
+"""Not an error of NVML: :mod:`.child` reports it for a GPU that no process may open."""
 
 ARCHITECTURES = {
     2: "kepler",
@@ -24,12 +24,12 @@ ARCHITECTURES = {
     10: "blackwell",
     13: "rubin",
 }
-"""``NVML_DEVICE_ARCH_…``, spelt as in the labels of NVIDIA's feature discovery."""
+"""``NVML_DEVICE_ARCH_…``, spelled as in the labels of GPU feature discovery."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmlError:
-    """NVML answered with an error: its number and words; ``age`` as in :class:`Check`."""
+    """NVML answered with an error: its number and text; ``age`` as in :class:`Check`."""
 
     code: int
     text: str
@@ -74,7 +74,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU. ``memory`` is in MiB; what it does not support is ``None`` or empty.
+    """A GPU. ``memory`` is in MiB; unsupported values are ``None`` or empty.
 
     ``mig`` is whether MIG is on, ``mig_next`` whether it will be after the next reset.
     """
@@ -95,7 +95,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Everything that NVML reports; ``gpus`` by PCI address, also those with an error.
+    """The report of NVML; ``gpus`` by PCI address, including those with an error.
 
     GPUs that have not answered yet are missing.
     """
@@ -109,10 +109,10 @@ class Inventory:
 class Check:
     """The health of a GPU. ``None``: it cannot report that.
 
-    ``recovery`` is what NVIDIA recommends to do (``NVML_GPU_RECOVERY_ACTION_…``). The rest is memory: whether
-    rows wait for a reset to be replaced, whether uncorrectable errors were among the reasons, whether
-    replacing failed, whether pages wait to be retired. ``age`` is by how many seconds the answer may be older
-    than the request: some GPUs answer late.
+    ``recovery`` is the recommended action (``NVML_GPU_RECOVERY_ACTION_…``). The other fields are about
+    memory: whether rows will be replaced at the next reset, whether uncorrectable errors were among the
+    reasons, whether replacing failed, and whether pages will be retired. ``age`` is how many seconds older
+    than the request the answer may be: some GPUs answer late.
     """
 
     uuid: str
@@ -125,20 +125,20 @@ class Check:
 
 
 SWITCH = "switch"
-"""Represents all NVSwitches together: they join all GPUs that lead to them."""
+"""Represents all NVSwitches together: they connect all GPUs that have links to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvLinks:
-    """The NVLinks of each GPU that are up: how many lead to which other, by their PCI addresses."""
+    """The active NVLinks of each GPU: the number of links to each peer, by PCI address."""
 
     peers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def between(self, a: str, b: str) -> int:
-        """How many links two GPUs can use towards each other; 0 for a GPU and itself.
+        """The number of links between two GPUs; 0 for a GPU and itself.
 
-        The report of one end is enough, because the other GPU may not answer. Over switches, it is the number
-        of the GPU with fewer links.
+        The report of one end is enough, because the other GPU may not answer. For links to switches, it is
+        the number of the GPU with fewer links.
         """
         if a == b:
             return 0
@@ -190,8 +190,13 @@ def _gpu(answer: Mapping[str, Any]) -> Gpu:
         firmware=answer["vbios"] or "",
         mig=bool(mig[0]),
         mig_next=bool(mig[1]),
-        instances=tuple(_instance(instance) for instance in answer["instances"]),
+        instances=tuple(_instance(one) for one in answer["instances"] if _is_name(one["uuid"])),
     )
+
+
+def _is_name(uuid: str) -> bool:
+    """Whether an instance can be claimed by its UUID. One without a valid UUID cannot be offered."""
+    return uuid.isprintable() and bool(uuid) and uuid == uuid.strip()
 
 
 def _instance(answer: Mapping[str, Any]) -> Instance:
