@@ -239,7 +239,7 @@ async def test_a_device_that_was_unplugged_while_a_pod_had_it_and_devhost_was_aw
     await node.again()
     assert await everywhere(node, "device", f"{RESOURCE} {held}") == ["the device is gone"]
     (line,) = node.log(reason="the device is gone")
-    assert line["message"] == "a container has a device that is not there"
+    assert line["message"] == "a container holds a device that no longer exists"
     (told,) = node.document()["held"]
     assert (told["holder"]["pod"], told["reason"]) == ("train", "the device is gone")
     node.plug("a", "b", "c")

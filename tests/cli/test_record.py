@@ -162,8 +162,8 @@ def test_a_drop_in_backend_finds_the_same_in_the_tree(root: Path, config: Path, 
         assert json.loads(devhost(*asked, end)) == json.loads(devhost(*asked, root))
     assert said.startswith(f"{end}: ")
     assert "2 devices of lamp" in said
-    assert "find the same in it as on the machine" in said
-    assert "serial numbers, MAC and IP addresses and GUIDs" in said
+    assert "find the same in this tree as on the machine" in said
+    assert "serial numbers, MAC and IP addresses, and GUIDs" in said
     assert (end / "devhost.yaml").read_text() == CONFIG
     assert not any("hunter2" in file.read_text() for file in end.rglob("*") if file.is_file())
 
@@ -228,7 +228,7 @@ def test_a_recorded_tree_can_be_the_machine_of_a_contract_test(tmp_path: Path) -
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     ran = subprocess.run(
         # two promises stand for all: they need the devices, and the others damage the tree one file at a time
-        [sys.executable, "-m", "pytest", "-q", "test_recorded.py", "-k", "accepts or allocated"],
+        [sys.executable, "-m", "pytest", "-q", "test_recorded.py", "-k", "every_device_is_valid or allocated"],
         cwd=tmp_path,
         env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,

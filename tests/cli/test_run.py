@@ -92,7 +92,7 @@ async def test_a_root_without_files_of_a_host_is_logged(toys, tmp_path, there, t
             await until_served(kubelet)
             process.terminate()
             _, said = await asyncio.to_thread(process.communicate, timeout=120)
-    line = f'nothing of the host is below --root reason="{toys.root} has neither sys nor dev"'
+    line = f'the host\'s directories are not below --root reason="{toys.root} has neither sys nor dev"'
     assert said.count(line) == told
 
 

@@ -48,16 +48,16 @@ class Peers:
         self.path = path
         self.sockets: list[socket.socket] = []
 
-    async def connect(self, count: int, says: bytes = b"") -> None:
+    async def connect(self, count: int, data: bytes = b"") -> None:
         """Opens so many connections and sends the same bytes on each."""
         for number in range(count):
             one = socket.socket(socket.AF_UNIX)
             one.connect(str(self.path))
             one.setblocking(False)
             self.sockets.append(one)
-            if says:
+            if data:
                 with suppress(BrokenPipeError):  # it was closed at once
-                    one.send(says)
+                    one.send(data)
             if number % 20 == 0:
                 await asyncio.sleep(0.01)
 
@@ -135,12 +135,12 @@ async def test_undecodable_requests_are_logged_once_and_refused_with_a_reason(ri
 
 
 @pytest.mark.parametrize(
-    "says",
+    "data",
     [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"\x16\x03\x01" * 100, PREFACE + b"\xff" * 400],
     ids=["http1", "zeros", "tls", "frames"],
 )
 async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
-    rig, kubelet, caplog, capfd, says
+    rig, kubelet, caplog, capfd, data
 ):
     rig.write(TOY_LINE)
     with caplog.at_level(logging.INFO):
@@ -149,7 +149,7 @@ async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
             logged = len(caplog.records)
             async with peers_of(host) as peers:
                 for _ in range(10):
-                    await peers.connect(5, says)
+                    await peers.connect(5, data)
                     await peers.until_alive(0)
             assert len(caplog.records) == logged
             await serves_on(kubelet)
@@ -172,14 +172,14 @@ async def test_a_thousand_connections_use_descriptors_for_sixteen_and_do_not_aff
             await serves_on(kubelet)
 
 
-@pytest.mark.parametrize("says", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
-async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, dial, says):
+@pytest.mark.parametrize("data", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
+async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, dial, data):
     rig.hurry(handshake=0.5, idle=0.5)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
         async with peers_of(host) as peers:
-            await peers.connect(CONNECTIONS * 2, says)
+            await peers.connect(CONNECTIONS * 2, data)
             await peers.until_alive(CONNECTIONS)
             assert peers.alive()
             await peers.until_alive(0)

@@ -150,10 +150,10 @@ async def test_a_stalled_loop_ends_the_process_with_its_stacks_so_that_the_kubel
     with node.running() as process:
         await served(kubelet, 2)
         (node.root / "stall").touch()
-        said = (await asyncio.to_thread(process.communicate, timeout=2 * WAIT))[1]
+        output = (await asyncio.to_thread(process.communicate, timeout=2 * WAIT))[1]
         assert process.returncode == watchdog.EXIT_STALLED
         await served(kubelet, 0)
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     messages = [line["message"] for line in lines]
     assert "event loop stalled, exiting" in messages
     (main,) = [line for line in lines if line.get("thread") == "MainThread"]

@@ -275,13 +275,13 @@ class Wiretap:
         self._server.close()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = bytearray()
+        sent = bytearray()
         up_reader, up_writer = await asyncio.open_unix_connection(self._real)
         answers = asyncio.create_task(self._copy(up_reader, writer, bytearray()))
-        await self._copy(reader, up_writer, said)
+        await self._copy(reader, up_writer, sent)
         await answers
-        if said:  # a connection without data only checks whether a process listens
-            self.sent.append(said)
+        if sent:  # a connection without data only checks whether a process listens
+            self.sent.append(sent)
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray
@@ -292,12 +292,12 @@ class Wiretap:
         writer.close()
 
 
-def http2_frames(said: bytes) -> list[tuple[int, int]]:
+def http2_frames(sent: bytes) -> list[tuple[int, int]]:
     """Type and flags of each frame a client sent (RFC 9113: 24 bytes of preface, 9 of header)."""
     frames, at = [], 24
-    while at < len(said):
-        frames.append((said[at + 3], said[at + 4]))
-        at += 9 + int.from_bytes(said[at : at + 3])
+    while at < len(sent):
+        frames.append((sent[at + 3], sent[at + 4]))
+        at += 9 + int.from_bytes(sent[at : at + 3])
     return frames
 
 
@@ -312,12 +312,12 @@ async def test_register_uses_localhost_never_pings_and_closes_its_channel(rig, k
         async with rig.running():
             await served(kubelet, toy=2)
             await rig.until(lambda: tap.sent, WAIT)  # kept when the connection is closed
-            (said,) = tap.sent
-    assert b"/v1beta1.Registration/Register" in said
-    assert b"localhost" in said
-    assert b"kubelet.sock" not in said
-    assert b"%2F" not in said
-    assert [frame for frame in http2_frames(said) if frame[0] == PING and not frame[1] & ACK] == []
+            (sent,) = tap.sent
+    assert b"/v1beta1.Registration/Register" in sent
+    assert b"localhost" in sent
+    assert b"kubelet.sock" not in sent
+    assert b"%2F" not in sent
+    assert [frame for frame in http2_frames(sent) if frame[0] == PING and not frame[1] & ACK] == []
 
 
 @pytest.mark.conformance(13)

@@ -10,6 +10,7 @@ from conformance_node import OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
 from devhost.backend.model import Device, unhealthy
 from devhost.kubelet.api import api_pb2 as pb
+from devhost.kubelet.timing import NODE
 from devhost.planning.plan import RefusalKind
 from devhost.testing.kubelet import events as ev
 
@@ -54,10 +55,10 @@ async def test_a_burst_of_changes_leads_to_one_list_and_no_change_to_none(rig, k
             await rig.until(lambda looks=looks: rig.scripts["toy"].looks > looks)
         rig.change("toy", good)
         await served(kubelet, toy=6)
-        sick, well = lists(kubelet, before)
-    assert {device.health for device in sick.devices} == {"Healthy", "Unhealthy"}
-    assert {device.health for device in well.devices} == {"Healthy"}
-    assert {device.id for device in sick.devices} == {device.id for device in well.devices}
+        first, second = lists(kubelet, before)
+    assert {device.health for device in first.devices} == {"Healthy", "Unhealthy"}
+    assert {device.health for device in second.devices} == {"Healthy"}
+    assert {device.id for device in first.devices} == {device.id for device in second.devices}
 
 
 @pytest.mark.conformance(18)
@@ -126,6 +127,7 @@ async def test_very_many_devices_fit_and_those_beyond_the_limit_are_refused_with
     rig.scripts["toy"].devices = [
         Device(id=f"d{n}-{'x' * 30}", attributes={"model": "x100", "index": n}) for n in range(8)
     ]
+    rig.hurry(list_interval=NODE.list_interval)  # each list has 50,000 devices
     rig.write(f"{TOY_LINE}, share: {{replicas: 6250}}")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 50_000}, 3 * WAIT)
@@ -193,6 +195,7 @@ async def test_a_client_that_does_not_read_delays_no_other_and_gets_the_newest_l
 ):
     many = 3000  # 80 kB: more than one stream's window of 64 KiB, so the second list waits for a reader
     rig.scripts["toy"].devices = devices(1)
+    rig.hurry(list_interval=NODE.list_interval)
     rig.write(f"{TOY_LINE}, share: {{replicas: {many}}}", OTHER_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=many, other=1)

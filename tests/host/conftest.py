@@ -19,6 +19,7 @@ from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceN
 from devhost.backend.base import Hooks
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.catalog import GROUP, Catalog, Installed, InstalledObserver
 from devhost.host.host import Host
 from devhost.host.timing import Timing
@@ -41,7 +42,7 @@ class Script:
 
 
 def scripted(name: str, script: Script) -> type[Backend]:
-    """A backend class that does what ``script`` says."""
+    """A backend class that follows ``script``."""
 
     class Scripted(Backend):
         attributes: ClassVar = {
@@ -94,7 +95,9 @@ FAST = Timing(
         list_vanished=0.25,
         list_forgotten=0.1,
     ),
+    config=ConfigTiming(settle=0.02),
     kubelet=KubeletTiming(
+        settle=0.01,
         ask=0.1,
         rivals_gap=0.05,
         rivals_changed=0.1,
@@ -103,7 +106,7 @@ FAST = Timing(
         list_interval=0.05,
     ),
 )
-"""A node's timing, but the kubelet is asked more often, and believed sooner."""
+"""A node's timing, but with shorter pauses, and releases are believed sooner."""
 
 
 class Rig:

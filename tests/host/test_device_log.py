@@ -28,7 +28,7 @@ class Rig:
 
     caplog: pytest.LogCaptureFixture
     now: float = 100.0
-    sick: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.caplog.set_level(logging.INFO, "devhost")
@@ -41,7 +41,7 @@ class Rig:
         return self.lines()
 
     def verdict(self, device: Device) -> Health:
-        reason = self.sick.get(device.id)
+        reason = self.reasons.get(device.id)
         return unhealthy(reason) if reason else HEALTHY
 
     def lines(self) -> list[str]:
@@ -63,10 +63,10 @@ def rig(caplog: pytest.LogCaptureFixture) -> Rig:
 
 def test_a_device_that_becomes_unhealthy_is_a_warning_and_its_recovery_a_line(rig: Rig) -> None:
     rig.show("ab")
-    rig.sick["a"] = "port 1 is down"
+    rig.reasons["a"] = "port 1 is down"
     assert rig.show("ab") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
     assert rig.show("ab") == []
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("ab") == ["INFO device is healthy again device=a"]
     assert rig.show("ab") == []
 
@@ -76,9 +76,9 @@ def test_the_devices_of_the_first_list_are_not_logged_one_by_one(rig: Rig) -> No
 
 
 def test_a_device_that_is_unhealthy_from_the_start_is_logged_with_its_reason(rig: Rig) -> None:
-    rig.sick["a"] = "port 1 is down"
+    rig.reasons["a"] = "port 1 is down"
     assert rig.show("abc") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("abc") == ["INFO device is healthy again device=a"]
 
 
@@ -89,26 +89,26 @@ def test_devices_of_a_list_that_was_empty_at_first_appear(rig: Rig) -> None:
 
 def test_a_new_reason_for_an_unhealthy_device_is_logged(rig: Rig) -> None:
     rig.show("a")
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     rig.show("a")
-    rig.sick["a"] = "lost"
+    rig.reasons["a"] = "lost"
     assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
     assert rig.show("a") == []
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("a") == ["INFO device is healthy again device=a"]
 
 
 def test_alternating_reasons_are_logged_once_each_until_the_device_is_healthy(rig: Rig) -> None:
     rig.show("a")
     for _ in range(2):
-        rig.sick["a"] = "hot"
+        rig.reasons["a"] = "hot"
         assert rig.show("a") == ["WARNING device is unhealthy device=a reason=hot"]
-        rig.sick["a"] = "lost"
+        rig.reasons["a"] = "lost"
         assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
         for reason in ("hot", "lost"):
-            rig.sick["a"] = reason
+            rig.reasons["a"] = reason
             assert rig.show("a") == []
-        rig.sick.clear()
+        rig.reasons.clear()
         rig.show("a")
 
 
@@ -116,23 +116,23 @@ def test_a_reason_with_another_number_each_time_does_not_fill_the_log(rig: Rig) 
     rig.show("a")
     lines = []
     for degrees in range(100):
-        rig.sick["a"] = f"it has {degrees} °C"
+        rig.reasons["a"] = f"it has {degrees} °C"
         lines += rig.show("a")
     assert len(lines) == REASONS
 
 
 def test_a_device_that_comes_back_unhealthy_is_logged_again(rig: Rig) -> None:
     rig.show("ab")
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     rig.show("ab")
-    rig.sick["a"] = "lost"
+    rig.reasons["a"] = "lost"
     rig.show("ab")
     rig.show("b")
     assert rig.show("ab") == [
         "INFO device appeared device=a",
         "WARNING device is unhealthy device=a reason=lost",
     ]
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     assert rig.show("ab") == ["WARNING device is unhealthy for another reason device=a reason=hot"]
 
 
@@ -153,7 +153,7 @@ def test_a_device_that_returns_while_still_listed_is_logged_as_appeared(rig: Rig
 
 def test_a_device_that_appears_unhealthy_is_logged_with_its_reason(rig: Rig) -> None:
     rig.show("a")
-    rig.sick["b"] = "port 1 is down"
+    rig.reasons["b"] = "port 1 is down"
     assert rig.show("ab") == [
         "INFO device appeared device=b",
         "WARNING device is unhealthy device=b reason=port 1 is down",
@@ -163,9 +163,9 @@ def test_a_device_that_appears_unhealthy_is_logged_with_its_reason(rig: Rig) -> 
 @pytest.mark.parametrize("of", Of)
 def test_a_device_shared_a_hundred_times_is_one_line_for_each_change(rig: Rig, of: Of) -> None:
     rig.show("ab", 100, of)
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     assert rig.show("ab", 100, of) == ["WARNING device is unhealthy device=a reason=hot"]
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("ab", 100, of) == ["INFO device is healthy again device=a"]
     assert rig.show("b", 100, of) == ["INFO device left device=a reason=it was unplugged"]
     assert rig.show("", 100, of) == ["INFO device left device=b reason=it was unplugged"]
@@ -176,7 +176,7 @@ def test_another_way_of_sharing_is_no_change_of_devices(rig: Rig) -> None:
     rig.show("ab")
     for replicas, of in ((100, Of.EACH), (50, Of.EACH), (3, Of.ALL), (1, Of.EACH), (100, Of.EACH)):
         assert rig.show("ab", replicas, of) == []
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     assert rig.show("ab", 50) == ["WARNING device is unhealthy device=a reason=hot"]
 
 
@@ -184,11 +184,11 @@ def test_another_way_of_sharing_is_no_change_of_devices(rig: Rig) -> None:
 def test_ten_thousand_changes_at_once_are_a_few_lines_and_a_count(rig: Rig, of: Of) -> None:
     many = [f"d{n}" for n in range(10_000)]
     rig.show(many, of=of)
-    rig.sick = dict.fromkeys(many, "backend toy does not answer")
+    rig.reasons = dict.fromkeys(many, "backend toy does not answer")
     lines = rig.show(many, of=of)
     assert lines[0] == "WARNING device is unhealthy device=d0 reason=backend toy does not answer"
     assert lines[NAMED:] == ["WARNING more devices are unhealthy devices=9980"]
-    rig.sick = {}
+    rig.reasons = {}
     assert rig.show(many, of=of)[NAMED:] == ["INFO more devices are healthy again devices=9980"]
     assert rig.show([], of=of)[NAMED:] == ["INFO more devices left devices=9980"]
     assert rig.show(many, of=of)[NAMED:] == ["INFO more devices appeared devices=9980"]
@@ -201,13 +201,13 @@ def test_the_largest_number_of_logged_changes_has_no_count(rig: Rig) -> None:
 
 
 def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
-    ward = HealthTracker()
+    tracker = HealthTracker()
     written = []
     for second in range(600):
         rig.now += 1.0
         device = Device("a", health=unhealthy("port 1 is down") if second % 2 else HEALTHY)
         rig.inventory.update(
-            units(Of.EACH, [Offer(device)]), lambda device: ward.verdict(device, rig.now), Reason
+            units(Of.EACH, [Offer(device)]), lambda device: tracker.verdict(device, rig.now), Reason
         )
         written += rig.lines()
     assert 0 < len(written) <= 2 * 3 + REASONS
@@ -225,33 +225,33 @@ states = st.tuples(
 def test_the_logged_changes_add_up_to_the_list(history: list[tuple[State, float]]) -> None:
     """The first list and the logged changes give every later list."""
     now = 100.0
-    told: dict[str, bool] = {}
+    known: dict[str, bool] = {}
 
     def follow(changes: Changes) -> None:
         for device in changes.left:
-            assert told.pop(device) is not None
+            assert known.pop(device) is not None
         for device in changes.appeared:
-            assert device not in told
-            told[device] = True
+            assert device not in known
+            known[device] = True
         for device in changes.unhealthy:
-            assert told[device]
-            told[device] = False
+            assert known[device]
+            known[device] = False
         for device in changes.other_reason:
-            assert not told[device]
+            assert not known[device]
         for device in changes.healthy_again:
-            assert not told[device]
-            told[device] = True
+            assert not known[device]
+            known[device] = True
 
     inventory = Inventory(lambda: now, lambda: now, changed=follow)
-    for number, ((present, sick, replicas, of), wait) in enumerate(history):
+    for number, ((present, failing, replicas, of), wait) in enumerate(history):
         now += wait
         offers = [Offer(Device(device), replicas) for device in sorted(present)]
         inventory.update(
             units(of, offers),
-            lambda device, sick=sick: unhealthy("hot") if device.id in sick else HEALTHY,  # type: ignore[misc]
+            lambda device, failing=failing: unhealthy("hot") if device.id in failing else HEALTHY,  # type: ignore[misc]
             Reason,
         )
-        right = {device: device not in sick for device in present}
+        right = {device: device not in failing for device in present}
         if not number:
-            told.update(right)
-        assert told == right
+            known.update(right)
+        assert known == right

@@ -32,7 +32,7 @@ ADAPTERS = machine(
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "reason"),
     [
         pytest.param(
             [Block((term("subsystem", "TTY"), term("idVendor", "1a86")))],
@@ -99,9 +99,9 @@ ADAPTERS = machine(
         ),
     ],
 )
-def test_the_nearest_miss_names_what_fails_with_both_values(where: list[Block], said: str) -> None:
+def test_the_nearest_miss_names_what_fails_with_both_values(where: list[Block], reason: str) -> None:
     """Other plugins omit the resource of a selector without devices, and give no reason."""
-    assert nearest(tuple(where), ADAPTERS) == said
+    assert nearest(tuple(where), ADAPTERS) == reason
 
 
 def test_without_any_device_that_is_the_reason() -> None:
@@ -129,16 +129,16 @@ def test_groups_of_devices_that_fail_differently_are_listed_separately() -> None
 
 def test_of_many_values_the_most_similar_are_shown() -> None:
     devices = machine(*({"driver": f"driver-{n}"} for n in range(50)), {"driver": "ch341-uart"})
-    said = nearest((Block((term("driver", "ch340-uart"),)),), devices)
-    assert said.startswith('none of the 51 devices has driver "ch340-uart", they have "ch341-uart", ')
-    assert said.endswith("and 48 others")
+    reason = nearest((Block((term("driver", "ch340-uart"),)),), devices)
+    assert reason.startswith('none of the 51 devices has driver "ch340-uart", they have "ch341-uart", ')
+    assert reason.endswith("and 48 others")
 
 
 def test_a_long_value_is_truncated() -> None:
-    said = nearest(
+    reason = nearest(
         (Block((term("driver", "y"), term("name", "x"))),), machine({"name": "x", "driver": "z" * 4096})
     )
-    assert len(said) < 200
+    assert len(reason) < 200
 
 
 def test_an_inherited_attribute_counts_only_in_a_block_that_names_its_source() -> None:
@@ -149,8 +149,8 @@ def test_an_inherited_attribute_counts_only_in_a_block_that_names_its_source() -
 
 def test_ten_thousand_devices_are_all_counted() -> None:
     devices = machine(*({"subsystem": "tty", "idVendor": f"{n:04x}"} for n in range(10_000)))
-    said = nearest((Block((term("subsystem", "TTY"), term("idVendor", "*"))),), devices)
-    assert said == '10000 match all but subsystem ("tty", not "TTY")'
+    reason = nearest((Block((term("subsystem", "TTY"), term("idVendor", "*"))),), devices)
+    assert reason == '10000 match all but subsystem ("tty", not "TTY")'
 
 
 class Listed:

@@ -75,15 +75,15 @@ async def test_devices_of_a_pod_that_has_just_ended_are_free_before_the_kubelets
 
 
 async def test_the_kubelets_list_shows_whether_a_guess_was_right(machine, kubelet):
-    told = []
+    outcomes = []
     metrics = Metrics()
-    metrics.affinity_guessed = told.append
+    metrics.affinity_guessed = outcomes.append
     async with machine.running(metrics=metrics):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         for name in (GPU, HCA):
             await kubelet.admit("pod", "main", name, 1)
-        await machine.until(lambda: told)
-    assert told == ["right"]
+        await machine.until(lambda: outcomes)
+    assert outcomes == ["right"]
 
 
 async def test_links_reported_by_a_backend_decide_between_equal_switches(machine, kubelet):

@@ -173,8 +173,8 @@ async def test_a_missing_or_impossible_node_is_named(rig, kubelet, specs, tmp_pa
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         reason = host.services[TOY].inventory.snapshot.entries["d1"].health.reason
-        said = "does not exist on the node" if what == "absent" else "is not a device node"
-        assert path in reason and said in reason
+        cause = "does not exist on the node" if what == "absent" else "is not a device node"
+        assert path in reason and cause in reason
         assert specs.devices().keys() == {"d0"}
 
 

@@ -13,7 +13,7 @@ NET = "example.com/net"
 LINE = "name: example.com/net, backend: toy"
 
 
-def told(device):
+def info(device):
     return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": device}}
 
 
@@ -21,7 +21,7 @@ def told(device):
 def files(rig, tmp_path):
     """The files in the directory by name, without hidden ones."""
     directory = tmp_path / "devinfo" / "dp"
-    rig.classes["toy"].device_info = lambda self, device, request: told(device.id)
+    rig.classes["toy"].device_info = lambda self, device, request: info(device.id)
     write = rig.write
 
     def with_directory(*resources):
@@ -56,7 +56,7 @@ async def test_a_file_exists_while_its_pod_runs(rig, kubelet, files):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
         assert files() == {}
         device = await pod(rig, kubelet)
-        assert files() == {f"example.com-net-{device}-device.json": told(device)}
+        assert files() == {f"example.com-net-{device}-device.json": info(device)}
         kubelet.release("pod")
         await rig.until(lambda: files() == {})
 

@@ -116,8 +116,8 @@ async def test_a_new_reason_is_logged_when_another_device_is_nearest(rig, kubele
         rig.scripts["toy"].devices = [Device("d0", {"model": "x100", "index": 1})]
         host.scanners["toy"].request_scan()
         await rig.until(lambda: len(records.of("entry has no devices")) == 2)
-        told = [fields["reason"] for _, fields in records.of("entry has no devices")]
-        assert told == [
+        logged = [fields["reason"] for _, fields in records.of("entry has no devices")]
+        assert logged == [
             "0 devices; the backend sees no devices",
             '0 devices; 1 matches all but model ("x100", not "X100")',
         ]

@@ -74,7 +74,7 @@ async def test_a_forgotten_allocation_is_reported_until_its_container_ends(rig, 
         kubelet.release("train")
         await kubelet.wait_for(lambda: listed(kubelet) == {"d0": True, "d1": True})
         assert not [one for one in status(host)["problems"] if one["kind"] == "allocation"]
-        await rig.until(lambda: "a forgotten allocation is over" in caplog.text)
+        await rig.until(lambda: "a forgotten allocation has ended" in caplog.text)
 
 
 async def test_a_forgotten_share_does_not_affect_other_shares_of_its_device(rig, kubelet):
@@ -129,11 +129,11 @@ async def test_a_preference_avoids_devices_that_containers_hold(rig, kubelet):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
         (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
         await rig.until(lambda: rows(host)[token]["holder"])
-        supply = host.services[TOY].allocator
+        allocator = host.services[TOY].allocator
         every = ["d0", "d1", "d2", "d3"]
-        assert token not in supply.prefer(every, [], 3)
-        assert set(supply.prefer(every, [], 4)) == set(every)
-        assert token in supply.prefer(every, [token], 1), "an init container's device is used again"
+        assert token not in allocator.prefer(every, [], 3)
+        assert set(allocator.prefer(every, [], 4)) == set(every)
+        assert token in allocator.prefer(every, [token], 1), "an init container's device is used again"
 
 
 async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet):

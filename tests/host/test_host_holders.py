@@ -101,5 +101,5 @@ async def test_allocations_from_before_another_way_of_sharing_are_shown(rig, kub
         await rig.until(
             lambda: {"d0::0", "d0::1"} <= {d["id"] for d in status(host)["resources"][0]["devices"]}
         )
-        told = [one["id"] for one in status(host)["held"]] + [token for _, token in held(host)]
-        assert told == ["d0"]
+        listed = [one["id"] for one in status(host)["held"]] + [token for _, token in held(host)]
+        assert listed == ["d0"]

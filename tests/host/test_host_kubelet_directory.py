@@ -123,10 +123,10 @@ async def test_a_directory_without_write_access_is_reported_until_it_is_writable
             patched.setattr(type(grpc.aio.server()), "add_insecure_port", closed)
             patched.setattr(socket.socket, "bind", read_only)
             kubelet.kill_stream(TOY)
-            said = f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (run devhost as root"
-            await rig.until(lambda: said in standing(host).error)
-            await rig.until(lambda: said in host.ready()[1])
-            assert [said in problem.reason for problem in problems(host).shown] == [True]
+            message = f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (run devhost as root"
+            await rig.until(lambda: message in standing(host).error)
+            await rig.until(lambda: message in host.ready()[1])
+            assert [message in problem.reason for problem in problems(host).shown] == [True]
         await served(kubelet)
         await rig.until(lambda: standing(host).error == "")
 
@@ -139,16 +139,16 @@ async def test_a_kubelet_that_is_slow_to_answer_is_the_reason_at_once(rig, kubel
         gate = Gate()
         kubelet.faults.inject(Point.REGISTER, gate.wait)
         kubelet.kill_stream(TOY)
-        said = "the kubelet has not answered Register within 0.2 s"
-        await rig.until(lambda: standing(host).error == said)
+        message = "the kubelet has not answered Register within 0.2 s"
+        await rig.until(lambda: standing(host).error == message)
         assert standing(host).state is State.REGISTERING
-        assert host.ready() == (False, f"no list stream yet: {TOY} (registering: {said})")
-        assert [problem.reason for problem in problems(host).shown] == [said]
+        assert host.ready() == (False, f"no list stream yet: {TOY} (registering: {message})")
+        assert [problem.reason for problem in problems(host).shown] == [message]
         gate.open()
         await rig.until(lambda: standing(host).error == "")
         await served(kubelet)
-    told = [record for record in caplog.records if getattr(record, "fields", {}).get("reason") == said]
-    assert len(told) <= 1
+    logged = [record for record in caplog.records if getattr(record, "fields", {}).get("reason") == message]
+    assert len(logged) <= 1
 
 
 @asynccontextmanager
@@ -189,7 +189,7 @@ async def test_a_kubelet_that_disconnects_during_register_is_the_reason(rig, hur
 
 
 @pytest.mark.parametrize(
-    ("code", "details", "said"),
+    ("code", "details", "message"),
     [
         (None, "", "the kubelet does not serve Register of v1beta1: Method not found!"),
         (grpc.StatusCode.UNKNOWN, "disk\nis  full", "the kubelet did not register it: disk is full"),
@@ -202,9 +202,9 @@ async def test_a_kubelet_that_disconnects_during_register_is_the_reason(rig, hur
         ),
     ],
 )
-async def test_a_refusal_of_register_is_shown_with_the_kubelets_message(rig, hurried, code, details, said):
+async def test_a_refusal_of_register_is_shown_with_the_kubelets_message(rig, hurried, code, details, message):
     rig.write(LINE)
     async with answering(rig.kubelet_dir, code, details), rig.running() as host:
         await rig.until(lambda: TOY in host.services)
         await rig.until(lambda: standing(host).error)
-        assert standing(host).error == said
+        assert standing(host).error == message

@@ -200,11 +200,11 @@ async def test_a_write_failure_is_logged_once_with_cause_and_fix(rig, features, 
         await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
         for _ in range(3):
             await refresh(rig)
-        said = standing(rig)["reason"]
+        reason = standing(rig)["reason"]
         assert re.fullmatch(
             rf"cannot write {rig.features}/devhost\S*_toy: No space left on device "
             r"\(labels\.directory must be a directory that devhost may write to; .*\)",
-            said,
+            reason,
         )
         full = False
         rig.host.node_labels.wake()
@@ -248,10 +248,10 @@ async def test_a_removal_failure_is_logged_once_and_retried(rig, features, monke
         monkeypatch.setattr(Path, "unlink", unlink)
         host.node_labels.wake()
         await rig.until(lambda: features() is None)
-    told = [record for record in caplog.records if "cannot remove a file" in record.message]
-    (reason,) = {record.fields["reason"] for record in told}
+    logged = [record for record in caplog.records if "cannot remove a file" in record.message]
+    (reason,) = {record.fields["reason"] for record in logged}
     assert reason.startswith(f"cannot remove files from {rig.features}: Read-only file system (labels.dir")
-    assert len(told) == 1
+    assert len(logged) == 1
 
 
 async def test_a_removed_file_is_written_again(rig, features):

@@ -86,7 +86,7 @@ async def test_a_copy_of_an_earlier_configuration_is_a_problem_until_it_is_repla
 
 
 async def test_observers_are_notified_at_the_start_that_the_file_was_refused(rig, kubelet):
-    class Ear:
+    class Recorder:
         def __init__(self) -> None:
             self.news: list[ConfigurationRead] = []
 
@@ -94,12 +94,12 @@ async def test_observers_are_notified_at_the_start_that_the_file_was_refused(rig
         def devhost_configuration_read(self, news: tuple[ConfigurationRead, ...]) -> None:
             self.news += news
 
-    ear, load = Ear(), rig.load
-    rig.observe(ear)
+    recorder, load = Recorder(), rig.load
+    rig.observe(recorder)
     copied = Copied(Path("/var/lib/devhost/config-0.yaml"), "2026-11-20T12:00:00Z", ("it is wrong",))
     rig.load = lambda: replace(load(), copied=copied)
     rig.write(TOY_LINE)
     async with rig.running():
-        await rig.until(lambda: ear.news)
-        (news,) = ear.news
+        await rig.until(lambda: recorder.news)
+        (news,) = recorder.news
         assert (news.file, news.complaints) == (str(rig.config), ("it is wrong",))

@@ -34,20 +34,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "observers.md"
 
 
 @dataclass
-class Ear:
+class Recorder:
     """An observer with every hook."""
 
     news: list[News] = field(default_factory=list)
     hang: threading.Event | None = None
 
-    def _hear(self, news: tuple[News, ...]) -> None:
+    def _receive(self, news: tuple[News, ...]) -> None:
         if self.hang is not None:
             self.hang.wait(30)
         self.news += news
 
     @hookimpl
     def devhost_appeared(self, news: tuple[News, ...]) -> None:
-        self._hear(news)
+        self._receive(news)
 
     devhost_left = devhost_health_changed = devhost_allocated = devhost_held = devhost_appeared
     devhost_released = devhost_backend_changed = devhost_configuration_read = devhost_appeared
@@ -55,29 +55,29 @@ class Ear:
     def of(self, kind: type[News]) -> list[News]:
         return [one for one in self.news if isinstance(one, kind)]
 
-    def told(self) -> list[tuple[str, str]]:
+    def about_devices(self) -> list[tuple[str, str]]:
         """Kind and device of the events about devices, in order."""
         return [(type(one).__name__, one.device.id) for one in self.news if hasattr(one, "device")]
 
 
 @pytest.fixture
-def ear(rig) -> Ear:
-    ear = Ear()
-    rig.observe(ear)
-    return ear
+def recorder(rig) -> Recorder:
+    recorder = Recorder()
+    rig.observe(recorder)
+    return recorder
 
 
-async def test_each_change_of_a_shared_device_is_one_event(rig, kubelet, ear):
+async def test_each_change_of_a_shared_device_is_one_event(rig, kubelet, recorder):
     rig.write(f"{LINE}, share: {{replicas: 100}}")
     async with rig.running():
-        await rig.until(lambda: len(ear.news) == 2)
+        await rig.until(lambda: len(recorder.news) == 2)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 200})
         first, second = rig.scripts["toy"].devices
-        ill = replace(first, health=unhealthy("port 1 is down"))
-        for changed, count in (([ill, second], 3), ([first, second], 4), ([first], 5)):
+        failing = replace(first, health=unhealthy("port 1 is down"))
+        for changed, count in (([failing, second], 3), ([first, second], 4), ([first], 5)):
             rig.change("toy", changed)
-            await rig.until(lambda count=count: len(ear.news) == count)
-    appeared, _, fell, recovered, left = ear.news
+            await rig.until(lambda count=count: len(recorder.news) == count)
+    appeared, _, fell, recovered, left = recorder.news
     assert isinstance(appeared, Appeared)
     assert (appeared.resource, appeared.backend, appeared.generation) == (TOY, "toy", 1)
     assert (appeared.device.id, dict(appeared.device.attributes)) == ("d0", {"model": "x100", "index": 0})
@@ -90,92 +90,92 @@ async def test_each_change_of_a_shared_device_is_one_event(rig, kubelet, ear):
     assert (left.device.id, left.reason) == ("d1", "the device is gone")
 
 
-async def test_a_device_that_appears_unhealthy_is_one_event(rig, kubelet, ear):
+async def test_a_device_that_appears_unhealthy_is_one_event(rig, kubelet, recorder):
     rig.scripts["toy"].devices = [Device("d0", health=unhealthy("cold"))]
     rig.write(LINE)
     async with rig.running():
-        await rig.until(lambda: ear.news)
-    assert [(one.device.id, one.health.reason) for one in ear.of(Appeared)] == [("d0", "cold")]
-    assert ear.of(HealthChanged) == []
+        await rig.until(lambda: recorder.news)
+    assert [(one.device.id, one.health.reason) for one in recorder.of(Appeared)] == [("d0", "cold")]
+    assert recorder.of(HealthChanged) == []
 
 
-async def test_allocation_holder_and_release_are_events(rig, kubelet, ear):
+async def test_allocation_holder_and_release_are_events(rig, kubelet, recorder):
     rig.write(f"{LINE}, share: {{replicas: 3}}")
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
         await kubelet.admit("pod", "main", TOY, 1)
-        await rig.until(lambda: ear.of(Held))
+        await rig.until(lambda: recorder.of(Held))
         kubelet.release("pod")
-        await rig.until(lambda: ear.of(Released))
-    device = ear.of(Allocated)[0].device.id
-    assert [one for one in ear.told() if one[0] != "Appeared"] == [
+        await rig.until(lambda: recorder.of(Released))
+    device = recorder.of(Allocated)[0].device.id
+    assert [one for one in recorder.about_devices() if one[0] != "Appeared"] == [
         ("Allocated", device),
         ("Held", device),
         ("Released", device),
     ]
-    (allocated,), (held,), (released,) = ear.of(Allocated), ear.of(Held), ear.of(Released)
+    (allocated,), (held,), (released,) = recorder.of(Allocated), recorder.of(Held), recorder.of(Released)
     assert re.fullmatch(rf"{device}::\d", *allocated.tokens)
     assert allocated.tokens == held.tokens == released.tokens
     assert held.holder.pod == released.holder.pod == "pod"
 
 
 async def test_an_observer_added_by_a_reload_gets_the_present_state_and_a_removed_one_nothing(
-    rig, kubelet, ear
+    rig, kubelet, recorder
 ):
     rig.write(LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await kubelet.admit("pod", "main", TOY, 1)
-        await rig.until(lambda: ear.of(Held))
-        new = Ear()
+        await rig.until(lambda: recorder.of(Held))
+        new = Recorder()
         rig.observe(new)
         host.reload()
         await rig.until(lambda: new.of(ConfigurationRead))
-        old = len(ear.news)
+        old = len(recorder.news)
         rig.change("toy", [])
         await rig.until(lambda: len(new.of(Left)) == 2)
-    assert len(ear.news) == old
-    assert sorted(new.told()[:2]) == [("Appeared", "d0"), ("Appeared", "d1")]
-    assert new.told()[2:3] == [("Held", ear.of(Held)[0].device.id)]
+    assert len(recorder.news) == old
+    assert sorted(new.about_devices()[:2]) == [("Appeared", "d0"), ("Appeared", "d1")]
+    assert new.about_devices()[2:3] == [("Held", recorder.of(Held)[0].device.id)]
 
 
-async def test_configurations_and_the_devices_they_add_and_remove_are_events(rig, kubelet, ear):
+async def test_configurations_and_the_devices_they_add_and_remove_are_events(rig, kubelet, recorder):
     rig.write(LINE)
     async with rig.running():
-        await rig.until(lambda: len(ear.of(Appeared)) == 2)
+        await rig.until(lambda: len(recorder.of(Appeared)) == 2)
         rig.config.write_text("version: 1\nresources: 7\n")
-        await rig.until(lambda: ear.of(ConfigurationRead))
+        await rig.until(lambda: recorder.of(ConfigurationRead))
         rig.write("name: example.com/other, backend: other")
-        await rig.until(lambda: len(ear.of(Appeared)) == 3)
-        await rig.until(lambda: len(ear.of(Left)) == 2)
-    refused, taken = ear.of(ConfigurationRead)
+        await rig.until(lambda: len(recorder.of(Appeared)) == 3)
+        await rig.until(lambda: len(recorder.of(Left)) == 2)
+    refused, taken = recorder.of(ConfigurationRead)
     assert "resources" in refused.complaints[0]
     assert (taken.complaints, taken.generation, taken.file) == ((), 2, str(rig.config))
-    assert {one.reason for one in ear.of(Left)} == {"the resource has left the configuration"}
+    assert {one.reason for one in recorder.of(Left)} == {"the resource has left the configuration"}
 
 
-async def test_a_backend_failure_and_its_end_are_one_event_each(rig, kubelet, ear):
+async def test_a_backend_failure_and_its_end_are_one_event_each(rig, kubelet, recorder):
     rig.write(LINE)
 
     def fail() -> None:
         raise OSError("the driver is busy")
 
     async with rig.running() as host:
-        await rig.until(lambda: ear.of(Appeared))
+        await rig.until(lambda: recorder.of(Appeared))
         rig.scripts["toy"].on_discover = fail
         host.scanners["toy"].request_scan()
-        await rig.until(lambda: ear.of(BackendChanged))
+        await rig.until(lambda: recorder.of(BackendChanged))
         rig.scripts["toy"].on_discover = lambda: None
-        await rig.until(lambda: len(ear.of(BackendChanged)) == 2)
-    degraded, back = ear.of(BackendChanged)
+        await rig.until(lambda: len(recorder.of(BackendChanged)) == 2)
+    degraded, back = recorder.of(BackendChanged)
     assert (degraded.backend, degraded.degraded, back.degraded, back.reason) == ("toy", True, False, None)
     assert "the driver is busy" in degraded.reason
 
 
-async def test_a_hung_observer_delays_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear):
-    ear.hang = threading.Event()
-    other = Ear()
-    rig.observe(ear, other)
+async def test_a_hung_observer_delays_neither_lists_nor_pods_nor_the_exit(rig, kubelet, recorder):
+    recorder.hang = threading.Event()
+    other = Recorder()
+    rig.observe(recorder, other)
     rig.write(LINE)
     rig.hurry_discovery(observer=1.0)
     async with rig.running() as host:
@@ -184,13 +184,13 @@ async def test_a_hung_observer_delays_neither_lists_nor_pods_nor_the_exit(rig, k
         async with asyncio.timeout(60):
             await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: other.of(Allocated))
-        shown, well = status(host)["observers"]
+        shown, working = status(host)["observers"]
         assert shown["reason"] == "devhost_appeared did not return within 1 s"
-        assert (shown["calls"], shown["failures"], well["state"]) == (1, 1, "ok")
+        assert (shown["calls"], shown["failures"], working["state"]) == (1, 1, "ok")
         host.stop()
         async with asyncio.timeout(60):
             await host.stopped()
-    ear.hang.set()
+    recorder.hang.set()
 
 
 async def test_without_observers_no_event_is_made(rig, kubelet):

@@ -67,7 +67,7 @@ class Case(NamedTuple):
     """What happens to a pod's device, and the reason that refers to the pod."""
 
     happens: Callable[[Any, Any, str], Awaitable[None]]
-    says: str
+    sentence: str
     places: tuple[str, ...]
 
 
@@ -90,7 +90,9 @@ def rows(document: StatusDocument, place: str) -> list[Any]:
 def meant(document: StatusDocument, case: Case, place: str) -> list[Any]:
     """The rows of a place with the reason of a case."""
     return [
-        row for row in rows(document, place) if case.says in row["reason"] and row.get("heldBy") == [HOLDER]
+        row
+        for row in rows(document, place)
+        if case.sentence in row["reason"] and row.get("heldBy") == [HOLDER]
     ]
 
 
@@ -138,15 +140,17 @@ async def test_reasons_never_name_a_pod_and_a_separate_field_does(
         for reason in all_reasons(document):
             assert POD not in reason
         everything = show(document, datetime.now(UTC), everything=True)
-        assert any(case.says in line and f"(default/{POD}/main)" in line for line in everything.splitlines())
+        assert any(
+            case.sentence in line and f"(default/{POD}/main)" in line for line in everything.splitlines()
+        )
 
         page, text = await answers(StatusPage(lambda: status(host), pods=False))
         assert POD not in page and POD not in text
-        assert case.says in page and case.says in text
+        assert case.sentence in page and case.sentence in text
         assert "heldBy" not in text
         samples = (await metrics.render()).decode()
         assert POD not in samples
-        assert {"devices", "problems", "departed"}.isdisjoint(case.places) or case.says in samples
+        assert {"devices", "problems", "departed"}.isdisjoint(case.places) or case.sentence in samples
 
         page, text = await answers(StatusPage(lambda: status(host), pods=True))
         assert f"(default/{POD}/main)" in page

@@ -227,17 +227,17 @@ async def test_reload_requests_before_the_start_lead_to_one_reading(rig, kubelet
 
 async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, kubelet):
     rig.write(TOY_LINE)
-    well = rig.scripts["toy"].devices
-    ill = [replace(well[0], health=unhealthy("port 1 is down")), well[1]]
+    healthy = rig.scripts["toy"].devices
+    failing = [replace(healthy[0], health=unhealthy("port 1 is down")), healthy[1]]
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        ward = host.scanners["toy"].health
+        tracker = host.scanners["toy"].health
         for _ in range(PATIENCE + 1):
-            rig.change("toy", ill)
+            rig.change("toy", failing)
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 1)
-            rig.change("toy", well)
+            rig.change("toy", healthy)
             await rig.until(lambda: host.scanners["toy"].devices["d0"].health.healthy)
-            if not ward.verdict(well[0], time.monotonic()):
+            if not tracker.verdict(healthy[0], time.monotonic()):
                 break
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 2)
         rig.write(TOY_LINE + ", where: {index: 1}")
@@ -311,16 +311,16 @@ async def test_a_complaint_describes_the_present_file(rig, kubelet):
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
 
-        async def said(words: str) -> None:
+        async def complains(words: str) -> None:
             await rig.until(lambda: any(words in one for one in host.last_reload.complaints))
 
         rig.config.unlink()
-        await said("there is no such file")
+        await complains("there is no such file")
         rig.config.mkdir()
-        await said("this is a directory")
+        await complains("this is a directory")
         rig.config.rmdir()
         rig.config.symlink_to("/dev/zero")
-        await said("larger than 1 MiB")
+        await complains("larger than 1 MiB")
         rig.config.unlink()
         rig.config.write_text(good)
         await rig.until(lambda: not host.last_reload.complaints)
@@ -341,7 +341,7 @@ async def test_a_pipe_in_place_of_the_file_blocks_nothing(rig, kubelet):
 
 
 async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog):
-    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.05, retry=0.05))
+    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.05, settle=0.02, retry=0.05))
     rig.write(TOY_LINE)
     reads = []
     async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:
@@ -349,7 +349,7 @@ async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog)
         other = rig.classes.pop("other")
         rig.write(TOY_LINE, OTHER_LINE)
         await rig.until(lambda: host.last_reload.complaints and len(reads) > 5)
-        assert [record.message for record in caplog.records].count(REFUSED) == 1, "told once, read often"
+        assert [record.message for record in caplog.records].count(REFUSED) == 1, "reported once, read often"
         rig.classes["other"] = other
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         assert not host.last_reload.complaints

@@ -208,8 +208,8 @@ async def test_an_edited_drop_in_gets_the_options_of_its_new_class(node: Node, t
         (directory / "card.py").write_text(DROP_IN.format(field="new"))
         node.configure(text.replace("FIELD", "new"))
         assert not await node.reload()
-        said = ["old y"]
+        seen = ["old y"]
         async with asyncio.timeout(PATIENCE):  # until its first scan, the previous object serves
-            while said[-1] != "new y":
-                said.append((await node.container({A: 1})).envs["SAID"])
-        assert set(said) == {"old y", "new y"}
+            while seen[-1] != "new y":
+                seen.append((await node.container({A: 1})).envs["SAID"])
+        assert set(seen) == {"old y", "new y"}

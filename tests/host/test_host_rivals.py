@@ -107,9 +107,9 @@ async def test_take_over_registers_at_once_and_is_logged(rig, kubelet, caplog):
                 await allocatable(kubelet, toy=2)
                 await rig.until(lambda: shown(host)["state"] == "registered")
                 assert reported(host) == []
-        (told,) = [one for one in caplog.records if one.getMessage() == "taking the resource over"]
-        assert told.levelno == logging.INFO
-        assert "other-plugin.sock" in told.fields["reason"]
+        (logged,) = [one for one in caplog.records if one.getMessage() == "taking the resource over"]
+        assert logged.levelno == logging.INFO
+        assert "other-plugin.sock" in logged.fields["reason"]
         assert not [one for one in caplog.records if one.getMessage() == "not registered"]
 
 
@@ -162,8 +162,8 @@ async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_r
             await rig.until(lambda: not reported(host))
             assert shown(host)["state"] == "registered"
             assert ids(kubelet) == {"d0"}
-    (told,) = [one for one in caplog.records if one.getMessage() == "resource taken over by another plugin"]
-    assert (told.levelno, told.fields["reason"]) == (logging.WARNING, reason)
+    (logged,) = [one for one in caplog.records if one.getMessage() == "resource taken over by another plugin"]
+    assert (logged.levelno, logged.fields["reason"]) == (logging.WARNING, reason)
     assert len(registrations(kubelet, OTHER)) == 1
 
 
@@ -217,8 +217,8 @@ async def test_the_older_of_two_devhosts_reports_the_conflict_and_each_serves_it
             await allocatable(kubelet, toy=1, other=1, own=0)
             await rig.until(lambda: not reported(first))
             assert shown(first)["state"] == "registered"
-    told = [one for one in caplog.records if one.getMessage() == "resource taken over by another plugin"]
-    assert [one.fields["reason"] for one in told] == [reason]
+    logged = [one for one in caplog.records if one.getMessage() == "resource taken over by another plugin"]
+    assert [one.fields["reason"] for one in logged] == [reason]
 
 
 async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_registration_ends(rig, kubelet):

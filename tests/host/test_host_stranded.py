@@ -18,7 +18,7 @@ def reasons(host) -> dict[str, str]:
     return {one["id"]: one["reason"] for one in status(host)["held"]}
 
 
-def ill(host) -> list[tuple[str, str]]:
+def device_problems(host) -> list[tuple[str, str]]:
     return [(one.subject, one.reason) for one in problems(host).shown if one.kind == "device"]
 
 
@@ -42,9 +42,9 @@ async def test_a_device_that_vanished_while_devhost_was_stopped_is_a_problem_unt
     rig.scripts["toy"].devices = both[:1]
     async with rig.running() as host:
         await settled(rig, host, lambda: reasons(host) == {"d1": GONE})
-        assert ill(host) == [(f"{TOY} d1", GONE)]
+        assert device_problems(host) == [(f"{TOY} d1", GONE)]
         rig.change("toy", both)
-        await rig.until(lambda: not ill(host) and not reasons(host))
+        await rig.until(lambda: not device_problems(host) and not reasons(host))
 
 
 async def test_a_vanished_device_is_a_problem_even_if_its_resource_has_no_devices(rig, kubelet):
@@ -62,7 +62,7 @@ async def test_a_resource_that_matches_a_template_may_belong_to_another_plugin(r
     async with rig.running() as host:
         await settled(rig, host, lambda: reasons(host))
         assert reasons(host) == {"o0": UNSERVED}
-        assert ill(host) == []
+        assert device_problems(host) == []
 
 
 async def test_a_resource_that_changed_its_backend_has_lost_no_device(rig, kubelet):
@@ -75,7 +75,7 @@ async def test_a_resource_that_changed_its_backend_has_lost_no_device(rig, kubel
         rig.write(f"name: {TOY}, backend: other", "name: example.com/still, backend: toy")
         await settled(rig, host, lambda: host.scanners.keys() == {"other", "toy"} and reasons(host))
         await rig.until(lambda: list(reasons(host).values()) == [OTHER_BACKEND])
-        assert ill(host) == []
+        assert device_problems(host) == []
 
 
 async def test_only_the_vanished_one_of_devices_allocated_together_is_gone(rig, kubelet):
@@ -86,7 +86,7 @@ async def test_only_the_vanished_one_of_devices_allocated_together_is_gone(rig, 
         await rig.until(lambda: all(one["devices"] for one in status(host)["held"]))
         assert set(reasons(host).values()) == {SHARED_OTHERWISE}
         rig.change("toy", rig.scripts["toy"].devices[:1])
-        await rig.until(lambda: [subject for subject, _ in ill(host)] == [f"{TOY} d1"])
+        await rig.until(lambda: [subject for subject, _ in device_problems(host)] == [f"{TOY} d1"])
         assert GONE not in reasons(host).values()
 
 
@@ -97,7 +97,7 @@ async def test_a_device_with_some_replicas_listed_is_one_problem(rig, kubelet):
         await settled(rig, host, lambda: len(reasons(host)) == 4)
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await rig.until(lambda: GONE in reasons(host).values())
-        assert ill(host) == [(f"{TOY} d1", GONE)]
+        assert device_problems(host) == [(f"{TOY} d1", GONE)]
         assert problems(host).counts["device"] == 1
 
 
@@ -108,7 +108,7 @@ async def test_a_device_that_is_refused_as_unusable_is_not_gone(rig, kubelet):
     async with rig.running() as host:
         await settled(rig, host, lambda: "d1" in reasons(host))
         assert reasons(host)["d1"] != GONE
-        assert ill(host) == []
+        assert device_problems(host) == []
         assert problems(host).counts["refused"] == 1
 
 
@@ -122,4 +122,4 @@ async def test_no_device_of_a_backend_that_has_not_answered_is_gone(rig, kubelet
     async with rig.running() as host:
         await rig.until(lambda: problems(host).counts["backend"] and len(reasons(host)) == 2)
         assert set(reasons(host).values()) == {UNSERVED}
-        assert ill(host) == []
+        assert device_problems(host) == []

@@ -67,8 +67,8 @@ async def test_a_device_that_cannot_be_allocated_is_omitted_and_logged(rig, kube
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
         assert await given(kubelet, "one") == "d0"
-    said = [r for r in caplog.records if r.getMessage() == "a container does not get a device"]
-    assert len(said) == 1
+    logged = [r for r in caplog.records if r.getMessage() == "a container does not get a device"]
+    assert len(logged) == 1
 
 
 async def test_sharing_can_be_changed_between_each_and_all_while_pods_run(rig, kubelet):

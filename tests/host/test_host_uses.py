@@ -39,8 +39,8 @@ def one_use(rig: Any) -> Any:
             return super().allocate(request)  # type: ignore[no-any-return]
 
     rig.classes["toy"] = Toy
-    well, other = script.devices
-    script.devices = [replace(well, unusable_for={"fast": WHY}), other]
+    first, other = script.devices
+    script.devices = [replace(first, unusable_for={"fast": WHY}), other]
     rig.write(
         f"name: {PLAIN}, backend: toy, exclusive: false",
         f"name: {FAST}, backend: toy, exclusive: false, fast: true",

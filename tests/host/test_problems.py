@@ -17,7 +17,7 @@ from devhost.host.status import status
 TOY = "example.com/toy"
 
 
-def ill(count: int) -> list[Device]:
+def failing_devices(count: int) -> list[Device]:
     return [Device(id=f"d{n:05}", attributes={}, health=unhealthy("port 1 is down")) for n in range(count)]
 
 
@@ -36,8 +36,8 @@ async def test_without_problems_every_kind_counts_zero(rig, kubelet):
 
 
 async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
-    well, sick = rig.scripts["toy"].devices
-    rig.scripts["toy"].devices = [well, replace(sick, health=unhealthy("port 1 is down"))]
+    healthy, failing = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [healthy, replace(failing, health=unhealthy("port 1 is down"))]
     for share in ("{replicas: 50}", "{of: all, replicas: 50}"):
         rig.write(f"name: {TOY}, backend: toy, share: {share}")
         async with rig.running() as host:
@@ -47,7 +47,7 @@ async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
 
 
 async def test_some_of_ten_thousand_unhealthy_devices_are_named_and_the_rest_counted(rig, kubelet):
-    rig.scripts["toy"].devices = ill(10_000)
+    rig.scripts["toy"].devices = failing_devices(10_000)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: counted(host).get("device") == 10_000)
@@ -60,7 +60,7 @@ async def test_some_of_ten_thousand_unhealthy_devices_are_named_and_the_rest_cou
 
 async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet):
     rig.scripts["toy"].devices = [
-        replace(one, attributes={"model": f"m{n % 10}"}) for n, one in enumerate(ill(1000))
+        replace(one, attributes={"model": f"m{n % 10}"}) for n, one in enumerate(failing_devices(1000))
     ]
     rig.write("name: 'example.com/toy-{model}', backend: toy")
     async with rig.running() as host:
@@ -89,7 +89,7 @@ async def test_problems_beyond_the_limit_are_counted(rig, kubelet):
         def scanners(self):
             return {f"toy{n}": host.scanners["toy"] for n in range(6)}
 
-    rig.scripts["toy"].devices = ill(1000)
+    rig.scripts["toy"].devices = failing_devices(1000)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: problems(host).counts["device"] == 1000)

@@ -60,7 +60,7 @@ class Rig:
     def present(self) -> Iterator[tuple[str, str, Mapping[str, Member]]]:
         yield "x/y", "toy", self.devices
 
-    def told(self, batches: Iterable[Batch] | None = None) -> list[str]:
+    def published(self, batches: Iterable[Batch] | None = None) -> list[str]:
         """All events since the last call, each as kind, device, tokens and pod."""
         if batches is None:
             batches, self.listeners.batches = self.listeners.batches, []
@@ -88,27 +88,27 @@ def test_allocated_held_and_released_are_events_in_order(rig: Rig) -> None:
     rig.news.allocated("x/y", "toy", {"a::0": (A,)})
     rig.books.hold(("a::0", A, None))
     rig.news.held()
-    assert rig.told() == ["Allocated a a::0"]
+    assert rig.published() == ["Allocated a a::0"]
     rig.books.hold(("a::0", A, ONE))
     rig.news.held()
     rig.news.held()
-    assert rig.told() == ["Held a a::0 one"]
+    assert rig.published() == ["Held a a::0 one"]
     rig.books.hold()
     rig.news.held()
-    assert rig.told() == ["Released a a::0 one"]
+    assert rig.published() == ["Released a a::0 one"]
 
 
 def test_events_are_per_device_and_not_per_token(
     rig: Rig,
 ) -> None:
     rig.news.allocated("x/y", "toy", {"a::0": (A,), "a::1": (A,), "all::0": (A, B)})
-    assert rig.told() == ["Allocated a a::0 a::1 all::0", "Allocated b all::0"]
+    assert rig.published() == ["Allocated a a::0 a::1 all::0", "Allocated b all::0"]
 
 
 def test_a_token_that_is_allocated_again_was_released_before(rig: Rig) -> None:
     rig.news.allocated("x/y", "toy", {"a": (A,)})
     rig.news.allocated("x/y", "toy", {"a": (A,)})
-    assert rig.told() == ["Allocated a a", "Released a a", "Allocated a a"]
+    assert rig.published() == ["Allocated a a", "Released a a", "Allocated a a"]
 
 
 def test_a_new_holder_of_a_token_means_that_the_first_has_released_it(rig: Rig) -> None:
@@ -116,7 +116,7 @@ def test_a_new_holder_of_a_token_means_that_the_first_has_released_it(rig: Rig) 
     rig.news.held()
     rig.books.hold(("a", A, TWO))
     rig.news.held()
-    assert rig.told() == ["Held a a one", "Released a a one", "Held a a two"]
+    assert rig.published() == ["Held a a one", "Released a a one", "Held a a two"]
 
 
 def test_a_device_of_a_token_that_is_found_later_is_a_separate_event(rig: Rig) -> None:
@@ -124,7 +124,7 @@ def test_a_device_of_a_token_that_is_found_later_is_a_separate_event(rig: Rig) -
     rig.news.held()
     rig.books.hold(("all::0", A, ONE), ("all::0", B, ONE))
     rig.news.held()
-    assert rig.told() == ["Held a all::0 one", "Held b all::0 one"]
+    assert rig.published() == ["Held a all::0 one", "Held b all::0 one"]
 
 
 def test_a_reserved_token_is_no_event(rig: Rig) -> None:
@@ -133,7 +133,7 @@ def test_a_reserved_token_is_no_event(rig: Rig) -> None:
     rig.news.held()
     rig.books.hold()
     rig.news.held()
-    assert rig.told() == []
+    assert rig.published() == []
 
 
 def test_a_new_observer_gets_the_present_state_and_then_only_changes(rig: Rig) -> None:
@@ -143,23 +143,23 @@ def test_a_new_observer_gets_the_present_state_and_then_only_changes(rig: Rig) -
     rig.books.hold(("a", A, None), ("b", B, ONE))
     rig.news.held()
     rig.devices = {"a": Member(A, HEALTHY)}
-    assert rig.told() == []
-    everything = rig.told(rig.news.everything())
+    assert rig.published() == []
+    everything = rig.published(rig.news.everything())
     assert everything == ["Appeared a", "Allocated a a", "Held b b one", "BackendChanged toy busy"]
     rig.listeners.there = True
     rig.news.held()
-    assert rig.told() == []
+    assert rig.published() == []
     rig.books.hold(("b", B, ONE))
     rig.news.held()
-    assert rig.told() == ["Released a a"]
+    assert rig.published() == ["Released a a"]
 
 
 def test_a_degraded_backend_that_is_removed_has_not_recovered(rig: Rig) -> None:
     rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
     rig.news.backends({"toy": Condition(State.DEGRADED, "busier")}.items())
-    assert rig.told() == ["BackendChanged toy busy"]
+    assert rig.published() == ["BackendChanged toy busy"]
     rig.news.backends({}.items())
-    assert rig.told() == []
+    assert rig.published() == []
     rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
     rig.news.backends({"toy": Condition(State.OK)}.items())
-    assert rig.told() == ["BackendChanged toy busy", "BackendChanged toy works again"]
+    assert rig.published() == ["BackendChanged toy busy", "BackendChanged toy works again"]

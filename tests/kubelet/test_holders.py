@@ -48,9 +48,9 @@ async def running(
     source: Scripted, timing: Timing = FAST
 ) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
-    ledger = Allocations(clock, timing=AllocationTiming(list_allocated=0.01))
-    inventory = Inventory(lambda: 0.0, clock, allocations=ledger.of(TOY))
-    holders = PodResourcesPoller(source, ledger, lambda: None, timing=timing)
+    allocations = Allocations(clock, timing=AllocationTiming(list_allocated=0.01))
+    inventory = Inventory(lambda: 0.0, clock, allocations=allocations.of(TOY))
+    holders = PodResourcesPoller(source, allocations, lambda: None, timing=timing)
     task = asyncio.create_task(holders.run())
     try:
         yield holders, inventory
@@ -65,7 +65,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.005)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.levelname for record in caplog.records if record.name == "devhost.kubelet.podresources_poller"
     ]
@@ -77,7 +77,7 @@ async def test_a_silent_kubelet_is_logged_once_for_each_reason_and_its_end_once(
     async with running(source) as (holders, _):
         await until(lambda: holders.condition.reason == "reason 2")
         await until(lambda: not holders.condition.reason)
-    assert said(caplog) == ["WARNING", "WARNING", "WARNING", "INFO"]
+    assert levels(caplog) == ["WARNING", "WARNING", "WARNING", "INFO"]
     reasons = [vars(record)["fields"].get("reason") for record in caplog.records]
     assert [reason for reason in reasons if reason] == ["reason 1", "reason 2", "reason 0"]
 
@@ -92,7 +92,7 @@ async def test_a_kubelet_that_fails_every_other_time_is_not_logged(caplog) -> No
             inventory.allocated(["a"])
             await until(lambda asked=asked: source.asked > asked)
         assert not holders.condition.reason
-    assert said(caplog) == ["INFO"]
+    assert levels(caplog) == ["INFO"]
     assert FAILURES > 1
 
 

@@ -38,12 +38,12 @@ class Monitors:
     def open(self) -> None:
         """Starts to receive uevents, if that is possible."""
         if reason := hostless(self._root):
-            log.warning("nothing of the host is below --root", reason=reason)
+            log.warning("the host's directories are not below --root", reason=reason)
         try:
             self._uevents = UeventMonitor(self._backends.dispatch, self._root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
             self.uevents_failure = str(error)
-            log.warning("no uevents; devices are looked for once a minute", reason=self.uevents_failure)
+            log.warning("no uevents; devices are scanned once a minute", reason=self.uevents_failure)
         else:
             log.info("listening for uevents", source=self._uevents.source)
 

@@ -107,10 +107,13 @@ class Orphans:
         new = [one for one in gone if one not in self._reported]
         for resource, device in new[:NAMED]:
             log.warning(
-                "a container has a device that is not there", resource=resource, device=device, reason=GONE
+                "a container holds a device that no longer exists",
+                resource=resource,
+                device=device,
+                reason=GONE,
             )
         if len(new) > NAMED:
-            log.warning("containers have more devices that are not there", devices=len(new) - NAMED)
+            log.warning("containers hold more devices that no longer exist", devices=len(new) - NAMED)
         self._reported = frozenset(gone)
 
     def _report_forgotten(self) -> None:
@@ -129,9 +132,9 @@ class Orphans:
             log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
         over = [one for one in before if one not in forgotten]
         for resource, token in over[:NAMED]:
-            log.info("a forgotten allocation is over", resource=resource, device=token)
+            log.info("a forgotten allocation has ended", resource=resource, device=token)
         if len(over) > NAMED:
-            log.info("more forgotten allocations are over", devices=len(over) - NAMED)
+            log.info("more forgotten allocations have ended", devices=len(over) - NAMED)
 
     def _gone(self, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
         """A function that returns the devices of a token that certainly no longer exist.

@@ -167,7 +167,7 @@ class PodResourcesPoller:
         self.condition.reason, self.condition.silent, self.condition.last = "", False, time.time()
         if recovered:
             self._silence.over()
-            log.info("the kubelet reports who holds which device", socket=str(self.source.socket))
+            log.info("the kubelet reports the holders of devices", socket=str(self.source.socket))
         changed = self._allocations.apply(listing) or recovered
         self._tried.set()
         if changed:
@@ -180,7 +180,7 @@ class PodResourcesPoller:
         if not self.condition.silent:
             self.condition.silent, self.condition.since = True, time.time()
         if self._silence.news(reason):
-            log.warning("who holds which device is unknown", reason=reason)
+            log.warning("holders of devices are unknown", reason=reason)
         if reason != self.condition.reason:
             self.condition.reason = reason
             self._changed()

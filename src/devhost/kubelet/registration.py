@@ -91,7 +91,7 @@ class _Contest:
     Args:
         identity: the kubelet that is asked.
         returning: until when a plugin that had the resource before may register it again.
-        checked: when another plugin was last known to have it; at first, when the contest began.
+        checked: when another plugin was last known to have it; at first, when the question began.
         suspected: whether another plugin was known to have it. What is listed once may belong to a plugin
             that has just exited.
     """
@@ -103,7 +103,7 @@ class _Contest:
     asked: float | None = None
     """When the question was asked that is not answered yet."""
     again: float = -math.inf
-    """When to look again."""
+    """When to check again."""
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class Registration:
     """Keeps one resource registered for as long as :meth:`run` runs.
 
     Each pass takes one step from what is: it waits for the kubelet, waits while another plugin has the
-    resource, registers it, looks whether the registration holds, or ends one that does not.
+    resource, registers it, checks that the registration holds, or ends one that does not.
 
     Args:
         resource: answers the kubelet's requests.
@@ -244,7 +244,7 @@ class Registration:
         self.stop()
 
     async def _reconcile(self) -> float:
-        """Takes the next step; gives the seconds until the one after it, unless it is woken before."""
+        """Takes the next step; returns the seconds until the one after it, unless it is woken before."""
         if self._served is None:
             if (wait := self._until_retry()) is not None:
                 return wait
@@ -266,7 +266,7 @@ class Registration:
         try:
             if self._served is None:
                 self._served = await self._register(identity)
-            return self._until_looked_at(self._served)
+            return self._until_next_check(self._served)
         except DevhostError as error:
             self._failed(str(error))
         held = await self._withdraw()
@@ -307,7 +307,7 @@ class Registration:
             self._pause = _Pause(identity, self._clock.time() + self._backoff.delay())
 
     def _until_reachable(self, identity: Identity) -> float | None:
-        """Seconds until the kubelet's socket is looked at again; ``None`` once a process listens on it."""
+        """Seconds until the kubelet's socket is checked again; ``None`` once a process listens on it."""
         if self._settling:
             self._settling = False
             self._kubelet.look()
@@ -324,14 +324,14 @@ class Registration:
         return None
 
     def _contested(self, identity: Identity) -> _Contest:
-        """A contest that begins now."""
+        """Begins to find out whether another plugin has the resource."""
         now = self._clock.time()
         restarted = bool(self._displacer) and self._rival_at != identity
         returning = now + self._timing.kubelet_start if restarted else now
         return _Contest(identity, returning, checked=now, suspected=bool(self._displacer))
 
     def _until_free(self, contest: _Contest) -> float | None:
-        """Seconds until another look; ``None`` once this process may register the resource.
+        """Seconds until the next check; ``None`` once this process may register the resource.
 
         A plugin that had the resource when this process started, or that took it over, keeps it until it has
         exited. After a restart of the kubelet it may register first. An older devhost is no such plugin: this
@@ -443,7 +443,7 @@ class Registration:
         return _Served(server, identity, now, now + self._timing.stream, answers, uncontested)
 
     async def _withdraw(self) -> float:
-        """Ends the server, if one runs; gives the seconds since it began."""
+        """Ends the server, if one runs; returns the seconds since it began."""
         server, self.server, self._served = self.server, None, None
         if server is None:
             return 0.0
@@ -456,8 +456,8 @@ class Registration:
         """Removes the sockets of earlier servers: the directory may have been read-only before."""
         self._behind = [server for server in self._behind if not server.unlink()]
 
-    def _until_looked_at(self, served: _Served) -> float:
-        """Seconds until the registration is looked at again, while it holds.
+    def _until_next_check(self, served: _Served) -> float:
+        """Checks that the registration holds; returns the seconds until the next check.
 
         Raises:
             DevhostError: the registration no longer holds, and why.

@@ -44,7 +44,7 @@ class SelfCheck:
     Args:
         serving: the sockets by resource, of those that are registered.
         changed: called when :attr:`failure` has changed.
-        ask: calls a socket, with a deadline in seconds; gives what is wrong with it, empty if nothing is.
+        ask: calls a socket, with a deadline in seconds; returns what is wrong with it, or an empty text.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SelfCheck:
         return not self.failure, self.failure
 
     async def _check(self) -> float | None:
-        """One pass; gives the seconds until the next one that no caller causes."""
+        """One pass; returns the seconds until the next one without a caller."""
         verdict, turn = self._verdict(), self._turn(self._serving())
         reasons = await asyncio.gather(*(self._ask(path, self._timing.self_check) for path in turn.values()))
         now = self._serving()
