@@ -228,7 +228,15 @@ def test_a_recorded_tree_can_be_the_machine_of_a_contract_test(tmp_path: Path) -
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     ran = subprocess.run(
         # two promises stand for all: they need the devices, and the others damage the tree one file at a time
-        [sys.executable, "-m", "pytest", "-q", "test_recorded.py", "-k", "every_device_is_valid or allocated"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "test_recorded.py",
+            "-k",
+            "every_device_is_valid or allocated",
+        ],
         cwd=tmp_path,
         env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
