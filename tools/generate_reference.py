@@ -2,9 +2,9 @@
 
     python tools/generate_reference.py
 
-Everything comes from the code: the dataclasses that the reader follows, what the backends of this
-repository declare, and the docstrings of ``devhost.backend`` and ``devhost.backend.observe``.
-``tests/test_docs_reference.py`` fails when a page is not what this writes.
+Everything comes from the code: the dataclasses of the configuration, the declarations of the backends in this
+repository, and the docstrings of ``devhost.backend`` and ``devhost.backend.observe``.
+``tests/test_docs_reference.py`` fails if a page is not up to date.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPES = {str: "text", int: "number", bool: "true/false", list: "list"}
 
 
 def backends() -> str:
-    """The page of what this repository's backends understand, however many others are installed here."""
+    """The page about the backends of this repository, without other installed ones."""
     installed = catalog.load().installed
     lines = [BACKENDS]
     for name in sorted(plugin.parent.name for plugin in ROOT.glob("plugins/*/pyproject.toml")):
@@ -64,14 +64,14 @@ def _keys(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _examples(schema: Mapping[str, Any]) -> str:
-    """Examples of a key whose default shows nothing."""
+    """Examples for a key whose default is not informative."""
     if schema.get("default") or "enum" in schema:
         return ""
     return "".join(f" Example: {_code(example)}." for example in schema.get("examples", ()))
 
 
 def _walk(schema: Mapping[str, Any], place: str) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Every key of an object, and of the objects in it, with its path and whether it must be there."""
+    """Every key of an object, and of nested objects, with its path and whether it is required."""
     for key, one in schema.get("properties", {}).items():
         path = f"{place}{key}"
         yield path, one, key in schema.get("required", ())
@@ -116,7 +116,7 @@ def _attributes(attributes: Mapping[str, Attribute]) -> Iterator[str]:
 
 
 def _code(value: object) -> str:
-    """A value as YAML has it on one line; text in quotes where YAML would take it for something else."""
+    """A value as YAML on one line, in quotes if YAML would read the text as something else."""
     if isinstance(value, str):
         bare = re.fullmatch(r"[A-Za-z/][\w./*:+@-]*", value) and value not in ("true", "false", "yes", "no")
         shown = value if bare else json.dumps(value, ensure_ascii=False)
@@ -133,7 +133,7 @@ PAGES = {
     "backends.md": backends,
     "plugin-api.md": reference_api.page,
 }
-"""What is written, by its name in ``docs/reference``."""
+"""The pages, by name in ``docs/reference``."""
 
 
 if __name__ == "__main__":

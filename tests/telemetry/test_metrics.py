@@ -209,7 +209,7 @@ def test_the_most_common_reasons_have_series_and_the_rest_is_counted(metrics: Me
 
 
 def test_reasons_are_the_same_with_and_without_pod_metrics() -> None:
-    """A reason names no pod (tests/host/test_host_pod_names.py)."""
+    """A reason never names a pod (tests/host/test_host_pod_names.py)."""
     reason = "a pod has it as a, from before it was shared in this way"
     for asked in (False, True):
         metrics = Metrics()
@@ -254,7 +254,7 @@ def test_every_kind_of_problem_exists_at_zero_and_follows_the_problems(
 
 
 def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: Metrics) -> None:
-    """Also an entry without a device: it is what an alert wants to find."""
+    """This includes an entry without a device, for which there is an alert."""
     entries = [("resources[0]", "a/b", "udev", False, 0), ("resources[1]", "a/{c}", "gpu", True, 7)]
     metrics.name_entries(lambda: entries)
     first, second = {"entry": "resources[0]", "optional": "false"}, {"resource": "a/{c}", "optional": "true"}

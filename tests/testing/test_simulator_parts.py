@@ -1,4 +1,4 @@
-"""The simulator's smaller parts by themselves, and its documentation."""
+"""Parts of the simulator, and its documentation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs/simulator.md"
 
 
 class Plug:
-    """A connection, as far as the registry looks at it."""
+    """The part of a connection that the registry uses."""
 
     def __init__(self, path: str) -> None:
         self.resource = RESOURCE
