@@ -177,9 +177,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     ),
     "F14": (
         "After a reboot, pods are admitted before the plugin runs, and fail.",
-        "No plugin can prevent this, because the kubelet does not wait for plugins. devhost starts quickly "
-        "([performance](performance.md)), and its [manifests](../deploy/README.md) set a high priority "
-        "class. Controllers recreate failed pods.",
+        "[No plugin can prevent this](kubelet-contract.md#after-a-reboot). The [manifests](../deploy/README.md) "
+        "set a high priority class.",
     ),
     "F15": (
         "The first list is empty or unhealthy while the plugin still scans, so pods are refused.",
@@ -191,8 +190,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     ),
     "F17": (
         "The kubelet's root directory is moved, and the plugin expects kubelet.sock there.",
-        "The plugin directory is fixed in the kubelet and does not move. `--kubelet-dir` defaults to it and "
-        "is derived from nothing else. The podresources socket does move: set `--pod-resources`.",
+        "The plugin directory is fixed in the kubelet and does not move. The podresources socket does: set "
+        "`--pod-resources`.",
     ),
     "F18": (
         "A strict server or client refuses the authority that gRPC makes from a path.",
@@ -204,9 +203,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     ),
     "F20": (
         "A renamed or removed resource stays on the node with its old count.",
-        "An empty list is sent before the resource leaves, so the count is zero at once. The key itself "
-        "stays: kubelets never remove it, but an administrator can (`kubectl edit node "
-        "--subresource=status`).",
+        "An empty list is sent before the resource leaves, so the count is zero at once. [The name "
+        "stays](troubleshooting.md#8-the-node-does-not-show-it).",
     ),
     "F21": (
         "A device in use is dropped from the list.",

@@ -47,8 +47,14 @@ def page() -> str:
     lines += ["", "## Values and errors", ""]
     for name in sorted(set(backend.__all__) - {"Backend", "Context", "hookimpl"}, key=str.lower):
         lines += _value(name, getattr(backend, name))
-    lines += ["## News for observers", "", "| news | further fields | meaning |", "|---|---|---|"]
-    lines += _news()
+    lines += [
+        "## News for observers",
+        "",
+        "[The hooks](../observers.md#the-hooks) describe when each is sent.",
+        "",
+    ]
+    lines += ["| news | further fields |", "|---|---|", *_news()]
+    lines += ["", *(f"- `{kind.__name__}`: {_cell(_text(kind))}" for kind in (News, DeviceNews))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -63,13 +69,12 @@ def _class_attributes() -> Iterator[str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(Backend)))
     assert isinstance(tree.body[0], ast.ClassDef)
     body = tree.body[0].body
-    yield "| attribute | default | meaning |"
-    yield "|---|---|---|"
     for one, after in itertools.pairwise(body):
         if isinstance(one, ast.AnnAssign) and isinstance(after, ast.Expr):
-            default = f"`{ast.unparse(one.value)}`" if one.value else "required"
-            meaning = _markdown(inspect.cleandoc(str(ast.literal_eval(after.value)))).replace("\n- `", "\n`")
-            yield f"| `{ast.unparse(one.target)}` | {default} | {_cell(meaning)} |"
+            default = f" = {ast.unparse(one.value)}`" if one.value else "` (required)"
+            meaning, *members = _markdown(inspect.cleandoc(str(ast.literal_eval(after.value)))).split("\n- ")
+            yield f"- `{ast.unparse(one.target)}{default}: {' '.join(meaning.split())}"
+            yield from (f"    - {' '.join(member.split())}" for member in members)
 
 
 def _methods(names: Iterable[str]) -> Iterator[str]:
@@ -88,9 +93,7 @@ def _news() -> Iterator[str]:
         fields = [f"`{name}: {_cell(about[name])}`" for name in about if name != "hook"]
         base = kind.__mro__[1].__name__
         extends = f" ({base})" if kind is not News else ""
-        text = _cell(_text(kind))
-        meaning = text if kind in (News, DeviceNews) else re.split(r"[.;] ", text)[0].rstrip(".") + "."
-        yield f"| `{kind.__name__}`{extends} | {', '.join(fields)} | {meaning} |"
+        yield f"| `{kind.__name__}`{extends} | {', '.join(fields)} |"
 
 
 def _value(name: str, one: Any) -> Iterator[str]:
