@@ -16,7 +16,7 @@ from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, plan_devices, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
-from devhost.planning.tokens import device_of, stands_for_all, token, unit_of
+from devhost.planning.tokens import device_of, represents_all, token, unit_of
 
 APART = NODE.release_gap
 EMPTY_PATIENCE = NODE.no_pods
@@ -98,12 +98,12 @@ def test_a_token_is_read_back_to_the_device_it_was_made_from(name: str, device: 
 
 def test_what_a_token_is_named_after() -> None:
     assert [unit_of(name) for name in ("a", "a::3", "a::b", "all::0")] == ["a", "a", "a::b", "all"]
-    assert [stands_for_all(name) for name in ("all::0", "all", "a::0")] == [True, False, False]
+    assert [represents_all(name) for name in ("all::0", "all", "a::0")] == [True, False, False]
 
 
 def test_a_device_called_all_is_no_token_for_all_devices() -> None:
-    assert not stands_for_all("all")
-    assert stands_for_all("all::0")
+    assert not represents_all("all")
+    assert represents_all("all::0")
 
 
 def test_after_a_start_tokens_are_read_among_the_devices_of_the_resources_backend() -> None:

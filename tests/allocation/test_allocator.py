@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from allocator_scene import NotingScanner, allocator_of
 
-from devhost.allocation.allocator import Granted, MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Granted, MissingPath, TooMany, UnhealthyDevice, UnknownDevice
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import MAX_NODES
 from devhost.backend import (
@@ -29,7 +29,7 @@ from devhost.backend.model import unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of
+from devhost.planning.settings import Of, ResourceSettings, Share
 
 Allocate = Callable[[Sequence[Device]], Any]
 
@@ -97,6 +97,14 @@ async def test_two_replicas_of_a_device_are_one_device_to_the_backend(rig: Rig) 
 async def test_one_node_of_several_devices_is_given_once(rig: Rig) -> None:
     rig.answer = lambda devices: Edits(nodes=tuple(DeviceNode("/dev/a") for _ in devices))
     assert (await rig.allocate("a", "b")).edits.nodes == (DeviceNode("/dev/a"),)
+
+
+async def test_a_container_gets_as_many_tokens_as_the_entry_allows_and_not_one_more(rig: Rig) -> None:
+    entry = ResourceSettings(0, "example.com/card", "card", share=Share(max_per_container=2))
+    rig.supply.follow(rig.scanner, entry)
+    assert await rig.allocate("a", "b") == Granted(nodes([Device("a"), Device("b")]))
+    with pytest.raises(TooMany, match=r"the container requests 3, but share.maxPerContainer .* is 2"):
+        await rig.allocate("a", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,20 @@ def test_a_list_that_began_before_allocate_says_nothing_of_it() -> None:
     assert rig.held() == {"a": None}
 
 
+def test_patience_begins_with_the_first_list_after_allocate() -> None:
+    rig = Rig()
+    rig.hear()
+    rig.now += 10
+    rig.holding.allocated(["a"])
+    rig.hear(began=-5.0)
+    rig.now += PATIENCE
+    rig.hear()
+    assert rig.held() == {"a": None}, "one list after Allocate lacks it"
+    rig.now += PATIENCE
+    rig.hear()
+    assert rig.held() == {}
+
+
 def test_a_token_that_is_allocated_again_is_believed_released_only_after_patience() -> None:
     """The list may begin before the kubelet has written down what Allocate gave."""
     rig = Rig()

@@ -159,7 +159,7 @@ def test_at_the_level_of_debugging_the_log_says_why(caplog: pytest.LogCaptureFix
         machine.pod((GPU, 1), (HCA, 1))
     first, second = [record.__dict__["fields"] for record in caplog.records]
     assert (first["beside"], second["beside"]) == ("", GPU)
-    assert "pairs with what it got on one switch: 1" in second["because"]
+    assert "pairs with what it has on one switch: 1" in second["because"]
 
 
 @pytest.mark.parametrize("policy", [Prefer.PACK, Prefer.SPREAD, Prefer.DISTINCT])

@@ -176,7 +176,7 @@ BROKEN = (
         "overrides of devices that are handed out together",
         f"{SERIAL}, share: {{of: all, overrides: [{{where: {{subsystem: tty}}, replicas: 2}}]}}",
         "3:73",
-        "has no meaning with of: all",
+        "has no effect with of: all",
         "make entries of their own",
     ),
 )

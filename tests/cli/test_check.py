@@ -175,7 +175,7 @@ def test_a_variable_in_a_name_is_refused_because_it_is_not_expanded(variable: st
     assert (done.exit_code, done.stderr) == (
         2,
         f'<stdin>:3:9: resources[0].name: "example.com/{variable}" has "{variable}" in it, and variables are '
-        "not expanded (write the name itself; {ATTRIBUTE} stands for an attribute of the device)\n",
+        "not expanded (write the name itself; {ATTRIBUTE} is replaced by an attribute of the device)\n",
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import load, loads
 from devhost.config.diagnostics import MAX_DIAGNOSTICS, Diagnostics
-from devhost.config.document import MAX_BYTES, parse
+from devhost.config.document import MAX_BYTES, parse, parse_all
 from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Settings
 
@@ -42,7 +42,7 @@ def only(text: str | bytes) -> str:
         (b"\x7fELF\x02\x01\x00", "f.yaml:1:7: this is not text"),
         (b"a: 1\nb: \xff\n", "f.yaml:2:4: this is not UTF-8 text"),
         ("a: 1".encode("utf-16"), "f.yaml:1:4: this is not text"),
-        (b"a: \x07", '"\\x07" may not stand in YAML'),
+        (b"a: \x07", 'YAML does not allow the character "\\x07"'),
         (b"a: [1, 2\nb: 3", "check the indentation, brackets and quotes"),
         (b"a:\n\t- 1", "indent with spaces: YAML does not allow tabs"),
         (b"a: @x", "put the value in quotes"),
@@ -79,7 +79,7 @@ def test_aliases_cannot_nest_deeper_than_text() -> None:
 
 def test_a_key_that_stands_twice_names_the_line_of_the_first() -> None:
     found = only("version: 1\nresources: []\nversion: 1\n")
-    assert found == 'f.yaml:3:1: the key "version" stands here twice, first in line 1 (keep one of the two)'
+    assert found == 'f.yaml:3:1: the key "version" appears twice, first in line 1 (keep one of the two)'
 
 
 @pytest.mark.parametrize("key", ["no", "on", "1", "1.5", "2024-01-01", "~"])
@@ -123,7 +123,7 @@ def test_only_mappings_can_be_merged() -> None:
 def test_a_file_with_very_many_faults_stops_being_read() -> None:
     found = refused(GOOD + "".join(f"k{n}: 1\n" for n in range(5000)))
     assert len(found) == MAX_DIAGNOSTICS + 1
-    assert "too many faults" in str(found[-1])
+    assert "too many errors" in str(found[-1])
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", "nul\0.yaml", "dir"])
@@ -141,7 +141,7 @@ def test_a_file_without_permission_says_so(tmp_path: Path, monkeypatch: pytest.M
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(ConfigError, match="it may not be read"):
+    with pytest.raises(ConfigError, match="it cannot be read: permission denied"):
         load(tmp_path / "secret.yaml", lambda _paths, _wanted: Catalog())
 
 
@@ -204,3 +204,9 @@ def test_a_strange_file_name_stays_on_one_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loads("", name, lambda _paths, _wanted: Catalog())
     assert str(caught.value).isprintable()
+
+
+def test_an_anchor_does_not_reach_into_the_next_document() -> None:
+    data = b"a: &anchor 1\n---\nb: *anchor\n"
+    with pytest.raises(ConfigError, match=r"f\.yaml:3:4: the alias \*anchor has no anchor"):
+        parse_all(data, Diagnostics("f.yaml"), if_empty="")

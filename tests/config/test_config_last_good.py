@@ -84,6 +84,14 @@ def test_a_copy_that_another_user_wrote_is_not_used(tmp_path):
         LastGood(tmp_path / "one.yaml", tmp_path / "state").read()
 
 
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_copy_that_another_user_can_change_is_not_used(tmp_path, mode):
+    kept = keep(tmp_path / "one.yaml", tmp_path / "state", FIRST)
+    kept.file.chmod(mode)
+    with pytest.raises(Unusable, match="other users can change it"):
+        LastGood(tmp_path / "one.yaml", tmp_path / "state").read()
+
+
 def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path, monkeypatch):
     """``--config <(generate)`` has the path ``/dev/fd/63`` whatever is generated."""
     assert LastGood(Path("/dev/fd/63"), tmp_path).file is None
@@ -160,7 +168,7 @@ def test_complaints_about_a_copy_have_the_lines_of_the_copy(tmp_path):
     assert str(neither).startswith(
         f"{kept.file}:{line}:12: resources: this copy of the configuration accepted at 2"
     )
-    assert "and 1 more complaint" in str(neither)
+    assert "and 1 more error" in str(neither)
 
 
 def test_a_copy_can_be_checked_like_any_file(tmp_path):

@@ -214,7 +214,7 @@ def test_without_a_backend_only_the_languages_own_keys_are_called_misspelt() -> 
 
 
 ALONE = (
-    "a device that is programmed has one user (remove share, or give what may be shared an entry of its own)"
+    "a device that is programmed has one user (remove share, or add a separate entry for what may be shared)"
 )
 
 

@@ -64,10 +64,10 @@ def test_devices_are_shared_one_by_one_unless_the_file_says_all(read: Read) -> N
     assert (each.share.of, together.share) == (Of.EACH, Share(7, (), Of.ALL))
 
 
-def test_overrides_of_devices_handed_out_together_are_refused_where_they_stand(complaints: Complain) -> None:
+def test_overrides_of_devices_allocated_together_are_refused_at_their_position(complaints: Complain) -> None:
     (found,) = complaints(file("name: a.b/c,\n  share: {of: all, overrides: [{where: {}, replicas: 3}]}"))
     assert (found.line, found.column, found.path) == (4, 31, "resources[0].share.overrides")
-    assert found.hint.startswith("remove them, or make entries of their own")
+    assert found.hint.startswith("remove them, or add a separate entry")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_where_means_what_it_says(read: Read, selection: str, blocks: where.Wh
         ("{virtual: yes}", "(write true)"),
         ("{virtual: 1}", "must be true or false, not the number 1"),
         ("{numaNode: 010}", "(write it in plain decimals"),
-        ("{numaNode: -1}", "where the kernel says -1 a device has no such attribute"),
+        ("{numaNode: -1}", "if the kernel reports -1, the device has no such attribute"),
         ("{numaNode: true}", "must be a whole number, not the value true"),
         ("{numaNode: 3-1}", 'the range "3-1" is empty (turn it round: "1-3")'),
         ("{numaNode: '1--3'}", '"1--3" is not a range of whole numbers (write it as "0-3,6,8-")'),
@@ -217,7 +217,7 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, share: {of: every}", "share.of: must be one of each, all"),
         (
             "name: a.b/c, share: {of: all, overrides: [{where: {vendor: x}, replicas: 3}]}",
-            "share.overrides: has no meaning with of: all, where no device has a number of its own",
+            "share.overrides: has no effect with of: all, which counts all devices together",
         ),
         ("name: a.b/c, share: {overrides: [{replicas: 3}]}", "share.overrides[0]: the key where is required"),
         (

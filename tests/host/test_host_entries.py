@@ -180,7 +180,7 @@ async def test_sharing_that_only_the_later_entry_allows_is_a_problem(rig, kubele
     )
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
-        reason = f"resources[1]: entry 1 ({TOY}) already took it and does not say exclusive: false"
+        reason = f"resources[1]: entry 1 ({TOY}) already took it and does not have exclusive: false"
         await rig.until(lambda: ("plan", "toy d0", reason) in wrong(host))
         assert [one["reason"] for one in status(host)["refusals"]] == [reason]
         assert records.of("device refused by the plan") == [

@@ -124,8 +124,8 @@ async def test_a_container_that_requests_more_than_the_limit_is_refused(node: No
         with pytest.raises(UnexpectedAdmissionError) as refused:
             await node.container({NIC: 2})
         assert (
-            f"{NIC}: the container asks for 2, and may have at most 1 (share.maxPerContainer of the node's "
-            "configuration): lower its limit"
+            f"{NIC}: the container requests 2, but share.maxPerContainer in the node's configuration is 1 "
+            "(lower the container's limit)"
         ) in str(refused.value)
 
 

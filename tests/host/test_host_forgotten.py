@@ -148,7 +148,7 @@ async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet)
         with pytest.raises(UnhealthyDevice, match="which the kubelet no longer knows"):
             await host.services[TOY].allocator.allocate([token])
         await kubelet.wait_for(lambda: listed(kubelet).get(stand_in(token)))
-        with pytest.raises(UnhealthyDevice, match=f"it stands in for {token}, held by a pod, which") as error:
+        with pytest.raises(UnhealthyDevice, match=f"it replaces {token}: held by a pod, which") as error:
             await host.services[TOY].allocator.allocate([stand_in(token)])
         assert [str(holder) for holder in error.value.held_by] == ["default/train/main"]
         kubelet.release("train")

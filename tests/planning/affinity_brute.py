@@ -80,15 +80,15 @@ class Scene(NamedTuple):
                 found[place] += count
         return found
 
-    def worth(self, policy: Prefer, choice: Mapping[str, int]) -> tuple[int, ...]:
-        """What a choice is worth, criterion by criterion."""
+    def score(self, policy: Prefer, choice: Mapping[str, int]) -> tuple[int, ...]:
+        """The score of a choice, criterion by criterion."""
         n = self.counted({name: choice.get(name, 0) + self.must.get(name, 0) for name in self.devices})
         free, total, must = self.counted(self.free), self.counted(self.total), self.counted(self.must)
         used = {place: total[place] - free[place] - must[place] for place in n}
         left = {place: free[place] + must[place] - n[place] for place in n}
 
-        def over(levels: str, worth: Callable[[Place], int]) -> int:
-            return sum(worth(place) for place in n if place.level in levels.split())
+        def over(levels: str, score: Callable[[Place], int]) -> int:
+            return sum(score(place) for place in n if place.level in levels.split())
 
         levels = {"node": 0, "bridge": 1, "port": 2, "switch": 3}
 
@@ -97,8 +97,8 @@ class Scene(NamedTuple):
                 level, lambda p: sum(min(n[p], kind.get((levels[p.level], p.name), 0)) for kind in kinds)
             )
 
-        got, kin, others = (
-            list(kinds) for kinds in (self.outside.got, self.outside.kin, self.outside.others)
+        got, together, others = (
+            list(kinds) for kinds in (self.outside.got, self.outside.together, self.outside.others)
         )
         context = (
             met(got, "port"),
@@ -112,11 +112,11 @@ class Scene(NamedTuple):
         places = "node bridge port switch"
         topology = (
             *context,
-            met(kin, "port"),
+            met(together, "port"),
             met(others, "port"),
             joined,
             -over("node", lambda p: n[p] > 0),
-            met(kin, "node"),
+            met(together, "node"),
             met(others, "node"),
             over("device", lambda p: n[p] > 0),
             over(places, lambda p: comb(n[p], 2)),

@@ -73,8 +73,8 @@ def check(case: Case, policy: Prefer) -> None:
     assert set(case.must) <= set(chosen)
     mine = Counter(case.tokens[name].id for name in chosen if name not in case.must)
     need = case.size - len(case.must)
-    best = max(case.scene.worth(policy, choice) for choice in case.scene.choices(need))
-    assert case.scene.worth(policy, mine) == best
+    best = max(case.scene.score(policy, choice) for choice in case.scene.choices(need))
+    assert case.scene.score(policy, mine) == best
 
 
 @pytest.mark.parametrize("policy", Prefer)

@@ -1,4 +1,4 @@
-"""Devices that are linked: the most closely joined set, found for certain up to sixteen devices."""
+"""Devices that are linked: up to sixteen of them, the most closely linked set is chosen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gpus(count: int) -> dict[str, Device]:
     }
 
 
-def joined(links: Links, names: tuple[str, ...] | list[str]) -> int:
+def closeness(links: Links, names: tuple[str, ...] | list[str]) -> int:
     return sum(links.get(frozenset(pair), 0) for pair in combinations(names, 2))
 
 
@@ -49,19 +49,19 @@ def test_no_set_is_better_than_the_one_chosen(count: int, policy: Prefer) -> Non
         scene = Scene(devices, one, free, dict.fromkeys(must, 1), outside, links)
         chosen = answer(policy, devices, available, must, size, outside, links)
         mine = Counter(name for name in chosen if name not in must)
-        best = max(scene.worth(policy, choice) for choice in scene.choices(size - len(must)))
+        best = max(scene.score(policy, choice) for choice in scene.choices(size - len(must)))
         assert len(chosen) == size
-        assert scene.worth(policy, mine) == best
+        assert scene.score(policy, mine) == best
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 13])
-def test_of_sixteen_devices_those_are_chosen_that_are_joined_most_closely(size: int) -> None:
+def test_of_sixteen_devices_the_most_closely_linked_ones_are_chosen(size: int) -> None:
     rng = random.Random(size)
     devices = gpus(16)
     links = random_links(rng, list(devices), 5)
     chosen = answer(Prefer.TOPOLOGY, devices, list(devices), (), size, links=links)
-    best = max(joined(links, names) for names in combinations(devices, size))
-    assert joined(links, chosen) == best
+    best = max(closeness(links, names) for names in combinations(devices, size))
+    assert closeness(links, chosen) == best
 
 
 def test_islands_of_linked_devices_are_not_mixed() -> None:
@@ -72,54 +72,64 @@ def test_islands_of_linked_devices_are_not_mixed() -> None:
     assert answer(Prefer.TOPOLOGY, devices, list(devices), ["g5"], 2, links=links) == ["g5", "g7"]
 
 
-def test_where_all_are_joined_alike_the_switches_decide() -> None:
+def test_if_all_links_are_equal_the_switches_decide() -> None:
     devices = gpus(8)
     links = {frozenset(pair): 18 for pair in combinations(devices, 2)}
     assert answer(Prefer.TOPOLOGY, devices, list(devices)[1:], (), 2, links=links) == ["g2", "g3"]
 
 
-def test_more_than_sixteen_devices_grow_from_the_strongest_links() -> None:
+def test_a_set_of_more_than_sixteen_devices_grows_from_the_strongest_links() -> None:
     devices = gpus(40)
     island = [f"g{n}" for n in range(20, 28)]
     links = {frozenset(pair): 4 for pair in combinations(island, 2)}
     assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 8, links=links) == island
 
 
-@pytest.mark.parametrize(("count", "exact"), [(16, True), (17, False), (64, False), (65, True)])
-def test_a_choice_counts_as_the_best_only_where_every_set_was_weighed(count: int, exact: bool) -> None:
-    """Beyond 64 devices links are left aside, and the best by all other criteria is found."""
+@pytest.mark.parametrize(("count", "exact"), [(16, True), (17, False), (64, False), (65, False)])
+def test_a_choice_is_reported_as_exact_only_if_every_set_was_scored(count: int, exact: bool) -> None:
     devices = gpus(count)
     request = Request(lambda token: token, list(devices), (), 4)
     links = {frozenset(("g1", "g2")): 4}
     assert prefer(Prefer.TOPOLOGY, topology(devices), request, links=links).exact is exact
+    assert prefer(Prefer.PACK, topology(devices), request, links=links).exact, "links do not count in pack"
 
 
-def test_links_between_too_many_devices_are_left_aside() -> None:
+def test_a_choice_among_shared_linked_devices_is_not_reported_as_exact() -> None:
+    """No device is taken twice, although that may be better by an earlier criterion."""
+    devices = {f"{name}::{n}": device for name, device in gpus(3).items() for n in range(2)}
+    request = Request(lambda token: devices[token].id, list(devices), (), 2)
+    links = {frozenset(("g1", "g2")): 4}
+    choice = prefer(Prefer.TOPOLOGY, topology(devices), request, links=links)
+    assert choice.tokens == ("g1::0", "g2::0")
+    assert not choice.exact
+
+
+def test_links_among_too_many_devices_do_not_count() -> None:
     devices = gpus(80)
     links = {frozenset(("g3", "g70")): 4}
     assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g0", "g1"]
 
 
-def test_a_closeness_beyond_reason_does_no_harm() -> None:
+def test_an_excessive_closeness_does_no_harm() -> None:
     devices = gpus(4)
     links = {frozenset(("g1", "g2")): 10**30, frozenset(("g0", "g1")): -(10**30)}
     assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g1", "g2"]
 
 
-def test_of_sets_that_are_joined_alike_the_one_with_the_first_device_is_chosen() -> None:
+def test_of_equally_linked_sets_the_one_with_the_first_device_is_chosen() -> None:
     devices = {f"g{n}": Device(f"g{n}") for n in range(8)}
     links = {frozenset(("g0", "g7")): 4, frozenset(("g1", "g2")): 4}
     assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g0", "g7"]
 
 
-def test_a_quick_choice_of_distinct_devices_takes_different_cards() -> None:
+def test_a_fast_choice_of_distinct_devices_takes_different_cards() -> None:
     devices = {
         name: Device(name, part_of=frozenset({f"pci:{name[0]}"})) for name in ("a0", "a1", "a2", "b0", "c0")
     }
     assert answer(Prefer.DISTINCT, devices, list(devices), (), 3, limit=0) == ["a0", "b0", "c0"]
 
 
-def test_a_device_without_a_numa_node_is_near_the_one_of_its_root_port() -> None:
+def test_a_device_without_a_numa_node_takes_that_of_its_root_port() -> None:
     def below(port: str, name: str, *nodes: int) -> Device:
         return Device(name, numa_nodes=nodes, pcie_path=(port, f"up-{name}", f"at-{name}"))
 

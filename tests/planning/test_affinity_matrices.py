@@ -41,14 +41,14 @@ def best(table: Sequence[Sequence[int]], size: int) -> int:
     """The highest sum of links that a set of so many can have, by trying all of them."""
     top = 0
 
-    def grow(start: int, left: int, worth: int, sums: list[int]) -> None:
+    def grow(start: int, left: int, score: int, sums: list[int]) -> None:
         nonlocal top
         if left == 1:
-            top = max(top, worth + max(sums[start:]))
+            top = max(top, score + max(sums[start:]))
             return
         for n in range(start, len(table) - left + 1):
             row = table[n]
-            grow(n + 1, left - 1, worth + sums[n], [x + y for x, y in zip(sums, row, strict=True)])
+            grow(n + 1, left - 1, score + sums[n], [x + y for x, y in zip(sums, row, strict=True)])
 
     grow(0, size, 0, [0] * len(table))
     return top

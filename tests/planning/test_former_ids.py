@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from devhost.backend.model import MAX_DEVICE_ID, Device
-from devhost.planning.tokens import Known, token
+from devhost.planning.tokens import Known, is_former, token
 
 LONG = "block-" + "x" * 70
 
@@ -71,3 +71,10 @@ def test_an_id_of_today_is_never_taken_for_a_former_one() -> None:
     devices = known(Device("dsa"), Device("dsa-wq0.1", former_ids=("dsa", "dsa.*")))
     assert ids(devices, "dsa") == ["dsa"]
     assert ids(devices, "dsa.1") == ["dsa-wq0.1"]
+
+
+def test_a_token_for_all_devices_is_none_of_a_former_id() -> None:
+    device = Device("now", former_ids=("before",))
+    assert is_former("before::0", device)
+    assert not is_former("all::0", device)
+    assert not is_former("now::0", device)

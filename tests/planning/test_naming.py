@@ -133,6 +133,12 @@ def test_long_values_that_differ_only_at_the_end_keep_different_names() -> None:
     assert one != other
 
 
+def test_a_name_that_was_cut_has_one_hyphen_before_its_hash() -> None:
+    name = naming.expand("a.b/{x}", {"x": "v" * 53 + "---" + "w" * 20})
+    assert name is not None
+    assert re.fullmatch(r"a\.b/v{53}-[0-9a-f]{8}", name)
+
+
 templates = st.sampled_from(["a.b/{x}", "a.b/p-{x}", "a.b/{x}.{y}", "a.b/{y}{x}s"])
 
 

@@ -10,15 +10,16 @@ token that is held:
 * the container is an init container: the kubelet lists only those that keep running;
 * the answer is wrong or truncated.
 
-Dropping a held token from the device list (its CDI name goes with it) is worse than keeping a free one, so a
-release is believed late:
+Dropping a held token from the device list (its CDI name goes with it) is worse than keeping a free one, so
+devhost believes a release late:
 
 * a token that this kubelet has named since its last Allocate is released when two lists lack it, at least
-  :attr:`.Timing.release_gap` seconds from one another and with none between that names it. Such a kubelet
-  knows the pod, so only its end takes the token from the list; the second list guards against a wrong answer;
+  :attr:`.Timing.release_gap` seconds apart and without one in between that names it. Such a kubelet knows the
+  pod, so only the end of the pod removes the token from the list; the second list guards against a wrong
+  answer;
 * a token that it has not named (the pod was shorter-lived than the interval between lists, or one of the
   reasons above) is released when the lists of one kubelet have lacked it for :attr:`.Timing.unnamed` seconds.
-  A list without any pod is no evidence: that is how a kubelet answers that knows no pods yet;
+  A list without any pod is no evidence: a kubelet that knows no pods yet answers with one;
 * however often the kubelet restarts, a token that no list names counts for :attr:`.Timing.unnamed` seconds in
   all.
 
@@ -33,25 +34,26 @@ the container has ended:
   (kubelet 1.28 and later), so this is a new container, too.
 
 A kubelet that names what an earlier one named has read its checkpoint, which is read whole or not at all. It
-has forgotten nothing, and a container that it lists without devices is a new one, or has ended.
+has forgotten nothing: a container that it lists without devices is a new one, or has ended.
 
-Without lists nothing is ever released: an Allocate counts for as long as devhost runs.
+Without lists nothing is ever released: an Allocate counts as long as devhost runs.
 
 Allocations outlive the resources: those of a resource that has left the configuration are kept until
-everything has been released. The plan reads them, so that what a container holds is given to no other,
-whatever becomes of the configuration.
+everything has been released. The plan reads them, so that no other container gets what one holds, even if the
+configuration changes.
 
-After a start of devhost only the kubelet knows who holds what, and it knows resources and tokens, no
-devices. A token is made from its device's id, so it is read back:
+After a start of devhost only the kubelet knows who holds what, and it knows resources and tokens, but not
+devices.
+A token is made from its device's id, so the device is found by it:
 
 * of a configured resource, among the devices of its backend;
 * an id that an earlier version of the backend gave (``Device.former_ids``) counts for every device that may
   have had it;
-* of any other resource, or where that backend has no such device, among the devices of all backends. Such a
+* of any other resource, or if that backend has no such device, among the devices of all backends. Such a
   resource may have left the configuration, or another plugin may serve it with the same hardware. Both count:
-  what a container uses is not free, whichever plugin allocated it;
+  a device that a container uses is not free, even if another plugin allocated it;
 * a token for all devices of a resource counts for every device that the resource has had since the start;
-  where the configuration no longer has the resource, its devices stay unknown.
+  if the configuration no longer has the resource, its devices stay unknown.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ from devhost.backend.model import Device, Holder
 from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
-from devhost.planning.tokens import ALL, Known, stands_for_all, unit_of
+from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
 from .timing import NODE, Timing
 
@@ -74,7 +76,7 @@ Kubelet = tuple[int, ...]
 often another kubelet.sock was seen until then."""
 
 Released = Callable[[str, tuple[str, ...]], None]
-"""Is notified which tokens of a resource were released."""
+"""Called with a resource and its tokens that were released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,13 @@ class _Lease:
             return last + timing.list_forgotten
         usual = timing.list_vanished if vanished else timing.list_held
         if self.named_by is None:
-            # As long again as has passed since Allocate: soon at first, then ever more slowly.
+            # soon after Allocate, then less and less often: as long again as has passed since
             last = max(last, self.since)
             return last + min(usual, max(timing.list_allocated, last - self.since))
         return last + usual
 
     def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
-        """Takes a list that does not name the token; true when that list is the one to believe."""
+        """Takes a list that does not name the token; true if it shows that the token is released."""
         if listing.began < self.since:
             return False
         kubelet, began = listing.kubelet, listing.began
@@ -183,7 +185,7 @@ class Leases:
         return frozenset(self._leases)
 
     def holder(self, token: str) -> Holder | None:
-        """Who holds a token; ``None`` if no container does, or it is not known which."""
+        """The container that holds a token; ``None`` if none does, or it is not known."""
         lease = self._leases.get(token)
         return lease.holder if lease else None
 
@@ -206,7 +208,7 @@ class Leases:
         return lease is not None and lease.ending
 
     def allocated(self, tokens: Iterable[str]) -> None:
-        """A container gets these tokens. Any container that had them before has them no longer."""
+        """A container gets these tokens. The containers that held them before no longer do."""
         now = self.clock()
         self._leases.update((token, _Lease(now)) for token in tokens)
 
@@ -220,12 +222,12 @@ class Leases:
             lease = self._leases.get(token)
             if lease is None or lease.named_by in (None, listing.kubelet):
                 continue
-            if holder is not None and holder == lease.holder and listing.began >= lease.since:
+            if holder is not None and holder == lease.holder:
                 return True
         return False
 
     def apply(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
-        """Takes what the kubelet lists of ``resource``; true when the holder of a token has changed.
+        """Takes what the kubelet lists of ``resource``; true if the holder of a token has changed.
 
         It is also true when the kubelet has forgotten a token, or knows it again.
 
@@ -273,10 +275,10 @@ class Leases:
 
 @dataclass(slots=True)
 class HeldDevices:
-    """The devices that containers have, of all resources, each with every claim it has had meanwhile.
+    """The devices that containers hold, of all resources, each with every claim that it has had meanwhile.
 
-    A device may gain or lose a claim while a container has it (it is bound to another driver); what it
-    ever used up counts until it is released.
+    A device may gain or lose a claim while a container holds it (it is bound to another driver). Every claim
+    counts until the device is released.
     """
 
     _newest: dict[Key, Device] = field(default_factory=dict)
@@ -293,7 +295,7 @@ class HeldDevices:
         return iter(tuple(self._joined))
 
     def update(self, key: Key, device: Device) -> bool:
-        """Takes what a device is now; true when its claims or attributes are others than before."""
+        """Takes the present state of a device; true if its claims or attributes have changed."""
         if self._newest.get(key) is device:
             return False
         self._newest[key] = device
@@ -306,7 +308,7 @@ class HeldDevices:
         return device != known
 
     def keep(self, keys: Collection[Key]) -> None:
-        """Forgets the devices that no container has any longer."""
+        """Forgets the devices that no container holds any longer."""
         for key in self._joined.keys() - keys:
             del self._joined[key], self._newest[key]
 
@@ -322,10 +324,9 @@ class ResourceAllocations:
     def __init__(self, resource: str, everything: Allocations) -> None:
         self.resource = resource
         self.exclusive = True
-        """Whether the resource shares its devices with no other; true where that is not known."""
+        """Whether the resource shares its devices with no other; true if that is not known."""
         self.terms: dict[str, Any] = {}
-        """The terms of the resource with which tokens were handed out, the latest last, as far as this run
-        has done it."""
+        """The terms on which this run of devhost allocated tokens, the latest last."""
         self._everything = everything
         self._devices = everything.devices
         self._leases = Leases(everything.clock, everything.timing)
@@ -347,7 +348,7 @@ class ResourceAllocations:
         return self._everything.known and not self.tokens()
 
     def holder(self, token: str) -> Holder | None:
-        """Which container has this token; ``None`` where none has, or the kubelet has not named it."""
+        """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
         return self._leases.holder(token)
 
     def named_by(self, token: str) -> Kubelet | None:
@@ -363,7 +364,7 @@ class ResourceAllocations:
         return self._leases.has_ended(token)
 
     def given(self, token: str) -> tuple[str, ...]:
-        """Ids of the devices that the container got which has this token, as far as that is known."""
+        """Ids of the devices that the holder of this token got with it, as far as that is known."""
         if token in self._inferred:
             return ()
         return tuple(device for _, device in self._devices_of.get(token, ()))
@@ -374,7 +375,7 @@ class ResourceAllocations:
         return frozenset(devices.union(*self._reserved.get(token, ())))
 
     def is_unshared(self, token: str) -> bool:
-        """Whether only its container was to have the devices; true where that is not known."""
+        """Whether the devices were allocated to its container alone; true if that is not known."""
         known = self._unshared.get(token)
         return unit_of(token) in (token, ALL) if known is None else known
 
@@ -402,7 +403,7 @@ class ResourceAllocations:
         Otherwise a plan that is made meanwhile could give them to another resource.
 
         Args:
-            unshared: those of the tokens whose devices are handed out once only.
+            unshared: those of the tokens whose devices are allocated only once.
         """
         mine: dict[str, tuple[Key, ...]] = {}
         for token, devices in wanted.items():
@@ -429,11 +430,11 @@ class ResourceAllocations:
         unshared: Collection[str] = (),
         terms: object = None,
     ) -> None:
-        """A container gets these tokens, with these devices. Any container that had them has them no longer.
+        """A container gets these tokens, with these devices. The containers that held them no longer do.
 
         Args:
-            unshared: those of the tokens whose devices are handed out once only.
-            terms: what they are given with, see :class:`devhost.allocation.resource_backend.Terms`.
+            unshared: those of the tokens whose devices are allocated only once.
+            terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
         """
         self._leases.allocated(given)
         for token, devices in given.items():
@@ -482,7 +483,7 @@ class ResourceAllocations:
             self._inferred.discard(token)
 
     def unresolved(self) -> list[str]:
-        """Held tokens that only the kubelet has named, which names no devices."""
+        """Held tokens whose devices are not known, because only the kubelet has named them."""
         return [
             token
             for token in self._leases.tokens()
@@ -490,7 +491,7 @@ class ResourceAllocations:
         ]
 
     def infer(self, token: str, devices: Mapping[Key, Device]) -> None:
-        """A token that the kubelet named probably stands for these devices, among others."""
+        """Counts these devices as held by a token that only the kubelet has named."""
         known = self._devices_of.get(token, ())
         new = tuple(key for key in devices if key not in known)
         if not new:
@@ -502,7 +503,7 @@ class ResourceAllocations:
         self._everything.changed_by(self, replan=True)
 
     def keep_listed(self, vanished: Collection[str]) -> None:
-        """These tokens are in the kubelet's list only because a container has them."""
+        """Takes the tokens that are still listed only because a container holds them."""
         if vanished != self._vanished:
             self._vanished = vanished
             self._everything.due_changed()
@@ -512,7 +513,7 @@ class ResourceAllocations:
 
         Args:
             last: when the last list began.
-            awaited: whether a resource waits for what is held here.
+            awaited: whether another resource waits for what is held here.
         """
         return self._leases.due(last, self._leases.tokens() if awaited else self._vanished)
 
@@ -527,8 +528,8 @@ class Allocations:
     """What containers have, of all resources.
 
     Args:
-        clock: monotonic seconds.
-        changed: called when the plan was made for other allocations than these, except after an Allocate of
+        clock: monotonic seconds. changed: called when the plan is outdated because the allocations have
+        changed; not after an Allocate of
             what the plan offered.
         timing: when lists are wanted, and when a release is believed.
     """
@@ -543,7 +544,7 @@ class Allocations:
         self.timing = timing
         self.devices = HeldDevices()
         self.awaited = False
-        """Whether a resource waits for what a container holds: then lists are wanted sooner."""
+        """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
         self._changed = changed
         self._resources: dict[str, ResourceAllocations] = {}
         self._released: list[Released] = []
@@ -570,7 +571,7 @@ class Allocations:
         return self._known
 
     def of(self, resource: str) -> ResourceAllocations:
-        """The allocations of a resource; empty where nothing was ever held through it."""
+        """The allocations of a resource; empty if nothing was ever held through it."""
         found = self._resources.get(resource)
         if found is None:
             found = self._resources[resource] = ResourceAllocations(resource, self)
@@ -594,7 +595,7 @@ class Allocations:
         return found is not None and token in found
 
     def has_token(self, resource: str, token: str) -> bool | None:
-        """Whether a container has this token; ``None`` while not known.
+        """Whether a container holds this token; ``None`` while that is not known.
 
         The resource is followed from now on, so that subscribers are notified of the token's release.
         """
@@ -646,7 +647,7 @@ class Allocations:
         return frozenset(claims)
 
     def subscribe(self, released: Released) -> Callable[[], None]:
-        """Calls ``released`` with each resource and its released tokens; returns what ends that."""
+        """Calls ``released`` with each resource and its released tokens; call the result to end that."""
         self._released.append(released)
         return lambda: self._released.remove(released)
 
@@ -655,7 +656,7 @@ class Allocations:
         self._watching.append(due_changed)
 
     def follow(self, resource: str) -> None:
-        """Follows a resource that need not be ours, because its release is awaited."""
+        """Follows a resource, which another plugin may serve, because its release is awaited."""
         if resource not in self._resources and self._listing is not None:
             self._apply_to(self.of(resource), self._listing)
 
@@ -684,7 +685,7 @@ class Allocations:
         return any_changed
 
     def observe(self, found: Found, settings: Settings) -> None:
-        """Takes what exists and is configured now. To be called before a plan is made.
+        """Takes the present devices and settings. Must be called before a plan is made.
 
         Args:
             found: every device of every backend.
@@ -701,15 +702,15 @@ class Allocations:
         self._stale = False
 
     def learn(self, plan: Plan) -> bool:
-        """Takes which devices the plan gives to resources of which a container has all devices.
+        """Takes from the plan the devices of resources of which a container holds all devices.
 
         Returns:
-            Whether more devices are held than the plan was made for, so that it has to be made again.
+            Whether containers hold more devices than the plan assumes, so that it has to be made again.
         """
         with self._deferred():
             for name, allocations in self._resources.items():
                 resource = plan.resources.get(name)
-                everything = [token for token in allocations.unresolved() if stands_for_all(token)]
+                everything = [token for token in allocations.unresolved() if represents_all(token)]
                 if resource is None or not everything:
                     continue
                 backend = resource.entry.backend
@@ -730,7 +731,7 @@ class Allocations:
         return min((wish for wish in wishes if wish is not None), default=None)
 
     def due_changed(self) -> None:
-        """A list may be wanted sooner than before."""
+        """Reports that a list may be wanted sooner than before."""
         for watching in self._watching:
             watching()
 
@@ -767,23 +768,23 @@ class Allocations:
         return allocations.apply(listing, recalls=self._recalling == listing.kubelet)
 
     def _configure(self, allocations: ResourceAllocations) -> None:
-        """Takes what the configuration says of a resource; one that has left it keeps the last setting."""
+        """Takes the settings of a resource; one that has left the configuration keeps the last settings."""
         if entries := self.entries(allocations.resource):
             allocations.exclusive = any(entry.exclusive for entry in entries)
 
     def _is_relevant(self, resource: str, tokens: Iterable[str]) -> bool:
-        """Whether a resource that is not followed is ours, or hands out hardware that is ours."""
+        """Whether a resource is in the configuration, or has devices that backends found."""
         if self.entries(resource):
             return True
         units = self._units.get(resource)
-        if units is None:  # asked again for each plan, and another plugin may have handed out very many
+        if units is None:  # for each plan, and another plugin may have allocated very many
             units = self._units[resource] = frozenset(map(unit_of, tokens))
         if not all(map(units.isdisjoint, self._found.values())):
             return True
         return any(self._devices_meant(token, ()) for token in tokens)
 
     def _devices_meant(self, token: str, entries: Collection[ResourceSettings]) -> dict[Key, Device]:
-        """The devices that a token may be made from: of the resource's backend, else of any."""
+        """The devices from which a token may be made: of the resource's backend, or else of any."""
         own = {entry.backend for entry in entries}
         return self._named(token, own) or self._named(token, self._found.keys() - own)
 
@@ -799,7 +800,7 @@ class Allocations:
 
     @contextmanager
     def _deferred(self) -> Iterator[None]:
-        """Remembers that the plan may be outdated instead of reporting it, until everything is in place."""
+        """Defers the report that the plan may be outdated until all changes have been applied."""
         self._deferring = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""Hands out the devices of one resource: the requests of a kubelet, checked and answered."""
+"""Answers the kubelet's requests for the devices of one resource."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = get(__name__)
 
 
 class UnknownDevice(AllocationError):
-    """The kubelet asks for an id that is not in the list, for none, or for one twice."""
+    """The kubelet requests an id that is not in the list, none at all, or one id twice."""
 
 
 class UnhealthyDevice(AllocationError):
-    """The kubelet asks for a device that is known to be unhealthy.
+    """The kubelet requests a device that is unhealthy.
 
-    ``held_by`` are the containers that the message means. It goes to the status of another pod, and does not
-    name them.
+    ``held_by`` are the containers to which the message refers. The message does not name them, because it
+    goes to the status of another pod.
     """
 
     def __init__(self, message: str, held_by: Sequence[Holder] = ()) -> None:
@@ -47,7 +47,7 @@ class UnhealthyDevice(AllocationError):
 
 
 class TooMany(AllocationError):
-    """A container asks for more of the resource than the configuration permits."""
+    """A container requests more of the resource than the configuration allows."""
 
 
 class HolderCheck(Protocol):
@@ -56,7 +56,7 @@ class HolderCheck(Protocol):
     async def confirm(
         self, allocations: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
     ) -> None:
-        """Asks again where the kubelet may have forgotten who holds some tokens of a resource.
+        """Asks again if the kubelet may have forgotten who holds some tokens of a resource.
 
         Args:
             offered: whether it only offers them (GetPreferredAllocation).
@@ -68,12 +68,12 @@ class Allocator:
 
     Args:
         inventory: its devices.
-        backend: is asked what a container needs.
-        entry: of the configuration.
+        backend: provides what a container needs.
+        entry: the entry of the configuration.
         injection: how a container gets what it needs.
         device_info: writes files for network plugins, if any.
-        preferred: knows the resources beside this one.
-        holders: asks the kubelet who holds what; without it, what is known is believed.
+        preferred: chooses devices with all resources in mind.
+        holders: asks the kubelet who holds what; without it, nothing is asked.
         timing: deadlines of the backend's answers.
     """
 
@@ -109,16 +109,16 @@ class Allocator:
         return self.inventory.snapshot
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after each new revision of the list; returns what ends that."""
+        """Calls ``changed`` after each new revision of the list; call the result to end that."""
         return self.inventory.subscribe(changed)
 
     def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
-        """Uses these from now on; containers keep the terms on which they got their devices."""
+        """Uses this scanner and entry from now on; containers keep the terms of their devices."""
         self._entry = entry
         self._backend.follow(scanner, entry)
 
     async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
-        """Asks who holds what the kubelet offers to a container, before :meth:`prefer`."""
+        """Asks who holds the devices that the kubelet offers to a container, before :meth:`prefer`."""
         if self._holders is not None:
             offered = set(available).difference(must_include)
             await self._holders.confirm(self.inventory.allocations, tuple(offered), offered=True)
@@ -137,16 +137,16 @@ class Allocator:
         return list(choice.tokens)
 
     async def allocate(self, tokens: Sequence[str]) -> Granted:
-        """Hands out devices to one container.
+        """Allocates devices to one container.
 
-        Where a token stands for several devices the container gets those that can be used now, and one is
+        For a token that represents several devices, the container gets those that can be used now; one is
         enough.
 
         Raises:
-            UnknownDevice: the tokens are none, unknown or repeated.
-            TooMany: they are more than one container may have.
+            UnknownDevice: there are no tokens, or one is unknown or repeated.
+            TooMany: there are more tokens than one container may have.
             UnhealthyDevice: a device is unhealthy, or held by a container that the kubelet has forgotten.
-            MissingPath: something a device needs is missing on the host; it turns unhealthy.
+            MissingPath: the host lacks something that a device needs; the device becomes unhealthy.
             AllocationError: the backend refuses a device now.
             BackendError: the backend failed, hung, or its answer is unusable.
         """
@@ -154,8 +154,8 @@ class Allocator:
         if most is not None and len(tokens) > most:
             self._entries(tokens)
             raise TooMany(
-                f"{self.name}: the container asks for {len(tokens)}, and may have at most {most} "
-                "(share.maxPerContainer of the node's configuration): lower its limit"
+                f"{self.name}: the container requests {len(tokens)}, but share.maxPerContainer in the node's "
+                f"configuration is {most} (lower the container's limit)"
             )
         if self._holders is not None:
             await self._holders.confirm(self.inventory.allocations, tokens)
@@ -186,7 +186,7 @@ class Allocator:
         if answer.left_out:
             scanner.recheck()
         if self._device_info is not None and documents:
-            # a file describes one device: there is none for a token that stands for several
+            # a file describes one device, so a token that represents several has none
             single = {token: some[0].id for token, some in wanted.items() if len(some) == 1}
             by_token = {token: documents[device] for token, device in single.items() if device in documents}
             await self._device_info.write(self.name, by_token)
@@ -198,20 +198,20 @@ class Allocator:
                 for token, some in wanted.items()
             }
         self.inventory.allocated(got, got, replace(terms, shares={}))
-        # for requests to come: the container's answer goes first
+        # for later requests: the answer to the container goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self._preferred.allocated, self.name, self.inventory, began, tuple(wanted))
         return granted
 
     def given(self, tokens: Iterable[str]) -> list[str]:
-        """Ids of the devices that the container got which holds these tokens, each once."""
+        """Ids of the devices that the holder of these tokens got, each once."""
         return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
 
     async def prepare(self, tokens: Sequence[str]) -> None:
-        """What must happen before a container starts; called again for each restart.
+        """Prepares devices before a container starts; called again for each restart.
 
-        It is done with the options that the container was given its devices with; where an earlier run gave
-        them, with the present ones.
+        The backend gets the options with which the devices were allocated, or the present ones if an earlier
+        run of devhost allocated them.
 
         Raises:
             UnknownDevice: a token is not known.
@@ -224,7 +224,7 @@ class Allocator:
     def _answer(
         self, wanted: Sequence[Sequence[Device]], terms: Terms
     ) -> tuple[Answer, Rendered | None, Mapping[str, Document]]:
-        """Everything that the backend is asked for one Allocate. Runs on the backend's thread."""
+        """Calls the backend for one Allocate. Runs on the backend's thread."""
         answer = self._backend.answer(wanted, terms)
         documents: Mapping[str, Document] = {}
         if self._device_info is not None and self._device_info.wanted:
@@ -234,7 +234,7 @@ class Allocator:
         return answer, self._injection.render(answer.devices, answer.granted, terms), documents
 
     def _shares(self, wanted: Mapping[str, Sequence[Device]]) -> Mapping[str, Fraction]:
-        """How much of each device, by id, these tokens give."""
+        """The share of each device, by id, that these tokens give."""
         if not self._backend.runner.takes_shares:
             return {}
         from fractions import Fraction
@@ -261,7 +261,7 @@ class Allocator:
         return entries
 
     def _healthy(self, entry: Entry) -> tuple[Device, ...]:
-        """The devices that an entry gives now."""
+        """The healthy devices of an entry."""
         if not entry.health.healthy:
             raise UnhealthyDevice(
                 f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}", entry.held_by
@@ -272,7 +272,7 @@ class Allocator:
         return tuple(member.device for member in entry.members if member.health.healthy)
 
     def _got(self, entry: Entry) -> tuple[Device, ...]:
-        """The devices a container holds by an entry; where that is not known, those it would get now."""
+        """The devices that a container holds through an entry; if not known, those that it would get now."""
         given = self.inventory.given(entry.token)
         got = tuple(member.device for member in entry.members if member.device.id in given)
         healthy = tuple(member.device for member in entry.members if member.health.healthy)

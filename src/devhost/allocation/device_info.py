@@ -1,8 +1,8 @@
 """Device-info files: what network plugins read about the devices that a pod got.
 
-The NPWG device information specification 1.1.0 says what such a document holds (its section 3) and where it
-is (4.1): ``<directory>/<resource>-<device id>-device.json``, where Multus finds it by the ids that
-the kubelet's podresources service names.
+The NPWG device information specification 1.1.0 defines the content of such a document (section 3) and where
+it is (4.1): ``<directory>/<resource>-<device id>-device.json``, where Multus finds it by the ids that the
+kubelet's podresources service names.
 
 A file is written before the pod starts, and removed when the pod is gone. It stays when devhost stops, for
 its pod keeps running, and a network plugin reads it again when the pod's sandbox is rebuilt. So after a start
@@ -100,9 +100,9 @@ Index = dict[str, Written]
 class DeviceInfoDirectory(OwnedDirectory):
     """The device-info files of one devhost in a directory that other plugins write to as well.
 
-    The specification prescribes the names, so a hidden file in the directory, the index, tells own files from
-    others', also after a restart: it names each one with a hash of its content, and is written first. A file
-    whose content is not what the index says belongs to the program that wrote it, and is never removed.
+    The specification prescribes the names, so a hidden file in the directory, the index, records which files
+    are devhost's, also after a restart: it names each one with a hash of its content, and is written first. A
+    file with another content belongs to the program that wrote it, and is never removed.
     """
 
     def __init__(self, directory: Path, tag: str = "") -> None:

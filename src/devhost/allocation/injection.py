@@ -123,7 +123,7 @@ def make_injection(
 
     Args:
         specifications: where a CDI specification goes, if the resource has one.
-        settled: called in the loop when what :meth:`Injection.listable` returns may have changed.
+        settled: called in the loop when the result of :meth:`Injection.listable` may have changed.
         timing: how long a backend may take to answer.
     """
     if way is Inject.DIRECT:

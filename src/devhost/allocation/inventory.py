@@ -1,11 +1,11 @@
 """The devices of one resource as the kubelet should see them: snapshots with a revision.
 
-A *token* is what the kubelet counts: a device, one of the replicas it is shared as, or one of those as
-which all devices of the resource are shared together. A token that
-disappears is first shown Unhealthy and left out only after :attr:`.Timing.grace`, because a kubelet may just
-have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`.allocations` says when
-that is believed), so that the pod's status is true. A token that a container holds and the kubelet has
-forgotten is Unhealthy, too, and has a Healthy stand-in (:func:`devhost.planning.tokens.stand_in`).
+A *token* is what the kubelet counts: a device, a replica of a shared device, or a share of all devices of the
+resource together. A token that disappears is first shown as Unhealthy and removed only after
+:attr:`.Timing.grace`, because the kubelet may just have chosen it; a token that a container holds stays
+Unhealthy until it is released (see :mod:`.allocations`), so that the pod's status is true. A token that a
+container holds and the kubelet has forgotten is Unhealthy, too, and has a Healthy stand-in
+(:func:`devhost.planning.tokens.stand_in`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORGOTTEN = "held by a pod, which the kubelet no longer knows"
 """The reason of a token that a container holds and the kubelet has forgotten."""
 
 NAMED_UNHEALTHY = 4
-"""Devices that the reason of a token for many of them names at most."""
+"""Maximum number of devices that the reason of a token names."""
 
 
 Given = Mapping[str, Sequence[Device]]
@@ -35,7 +35,7 @@ Given = Mapping[str, Sequence[Device]]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the devices a token stands for, and its own health."""
+    """One of the devices that a token represents, and its own health."""
 
     device: Device
     health: Health
@@ -43,7 +43,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Devices by id, each with the reason where there is one. What appears unhealthy is in ``unhealthy`` too.
+    """Devices by id, each with its reason, if any. Devices that appear unhealthy are in ``unhealthy`` too.
 
     ``other_reason`` has those that stay unhealthy, for another reason than before. ``before`` and ``after``
     are the devices that may have changed, as they were and as they are. Where the ``whole`` list begins or
@@ -116,9 +116,8 @@ def between(
 class Entry:
     """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
 
-    ``unit`` is what the token is named after: the device's id where it stands for one. ``stands_in`` is
-    whether it is a second id of another token. ``held_by`` are the containers that the reason of its health
-    means.
+    ``unit`` is the prefix of the token: the device's id if it represents one. ``stands_in`` is whether it is
+    a second id of another token. ``held_by`` are the containers to which the reason of its health means.
     """
 
     token: str
@@ -196,16 +195,16 @@ class Inventory:
         self.backend = backend
         self._vanished: set[str] = set()
         self.names_holders = False
-        """Whether a token is Unhealthy though its device is healthy, for a reason that means a container."""
+        """Whether a token is Unhealthy because of a container, although its device is healthy."""
         self.snapshot = Snapshot()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after each new revision; returns what ends that."""
+        """Calls ``changed`` after each new revision; call the result to end that."""
         self._subscribers.add(changed)
         return lambda: self._subscribers.discard(changed)
 
     def reserved(self, wanted: Mapping[str, Iterable[Device]]) -> AbstractContextManager[None]:
-        """Counts tokens, with their devices, as held while it is worked out what a container gets."""
+        """Counts tokens, with their devices, as held during an Allocate."""
         return self.allocations.reserved(self.backend, wanted, self._unshared(wanted))
 
     def allocated(
@@ -214,10 +213,10 @@ class Inventory:
         given: Mapping[str, Iterable[Device]] | None = None,
         terms: object = None,
     ) -> None:
-        """A container got these tokens, and with each the devices that ``given`` says, or all behind it.
+        """A container got these tokens, each with the devices in ``given``, or with all behind it.
 
         Args:
-            terms: what they were given with, see :class:`devhost.allocation.resource_backend.Terms`.
+            terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
         """
         entries = self.snapshot.entries
         if given is None:
@@ -230,7 +229,7 @@ class Inventory:
         self._handed_out(now)
 
     def stands_in_for(self, name: str) -> Reason | None:
-        """Why a stand-in must not be allocated; ``None`` where a container has it, or its token is free."""
+        """Why a stand-in must not be allocated; ``None`` if a container holds it, or its token is free."""
         token = stood_for(name, self.snapshot.entries)
         if token is None or name in self.allocations or token not in self.allocations.tokens():
             return None
@@ -238,7 +237,7 @@ class Inventory:
             return None
         holder = self.allocations.holder(token)
         why = FORGOTTEN if token in self.allocations.forgotten() else f"held by {pod(holder)}"
-        return _meaning(f"it stands in for {token}, {why}", holder)
+        return _meaning(f"it replaces {token}: {why}", holder)
 
     def succeed(self, names: Iterable[str]) -> None:
         """Releases the tokens behind these stand-ins whose containers have ended."""
@@ -248,13 +247,13 @@ class Inventory:
                 self.allocations.release(token)
 
     def given(self, name: str) -> tuple[str, ...]:
-        """Ids of the devices that the container got which holds this token, as far as that is known."""
+        """Ids of the devices that the holder of this token got with it, as far as that is known."""
         return self.allocations.given(name)
 
     def listed(self) -> dict[str, bool]:
         """Devices behind the tokens or held by a container that has one, and whether they are held.
 
-        A device that has gone may be among them: a token that stands for several outlives each of them.
+        This may include a device that has gone: a token that represents several outlives each of them.
         """
         found = dict.fromkeys(self.snapshot.devices(), False)
         for name, entry in self.snapshot.entries.items():
@@ -264,7 +263,7 @@ class Inventory:
         return found
 
     def present(self) -> dict[str, Member]:
-        """The devices behind the tokens, by id, but for those that have vanished."""
+        """The devices behind the tokens, by id, without those that have vanished."""
         groups = _groups(entry for entry in self.snapshot.entries.values() if entry.gone_at is None)
         return {name: member for members in groups for name, member in _by_id(members)}
 
@@ -273,7 +272,7 @@ class Inventory:
         return name in self.allocations
 
     def holder(self, name: str) -> Holder | None:
-        """Which container holds this token; ``None`` where none does or the kubelet has not listed it."""
+        """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
         return self.allocations.holder(name)
 
     def update(
@@ -285,16 +284,15 @@ class Inventory:
         *,
         topology: bool = True,
     ) -> bool:
-        """Takes what the tokens of this resource stand for now; true when that made a new revision.
+        """Takes the present devices of the tokens of this resource; true if that made a new revision.
 
         Args:
-            units: the devices it has now, by what its tokens stand for.
-            verdict: the health of a device.
-            why_gone: the reason to show for a device, by id, whose token is no longer among the units.
-            caused_at: monotonic time of the event that led here, if one did.
-            topology: whether the list says of tokens that are not among the units which NUMA nodes they are
-                near. One that does is enough for the kubelet to align the whole resource
-                (``deviceHasTopologyAlignment`` of its device manager).
+            units: the devices that its tokens represent now. verdict: the health of a device. why_gone: the
+            reason to show for a device, by id, whose token is no longer among the units. caused_at: monotonic
+            time of the event that led here, if one did. topology: whether the list has the NUMA nodes of
+            tokens that are not among the units. One token with
+                NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of its
+                device manager).
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
@@ -343,7 +341,7 @@ class Inventory:
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def replicas(self, unit: str) -> int:
-        """How many tokens are listed that are named after ``unit``."""
+        """How many tokens of ``unit`` are listed."""
         entries, count = self.snapshot.entries, 0
         while (entry := entries.get(numbered(unit, count))) is not None and entry.gone_at is None:
             count += 1
@@ -376,7 +374,7 @@ class Inventory:
         return changed
 
     def _unshared(self, names: Iterable[str]) -> list[str]:
-        """Those of the tokens whose devices are handed out once only."""
+        """Those of the tokens whose devices are allocated only once."""
         entries = self.snapshot.entries
         unshared = []
         for name in names:
@@ -388,11 +386,11 @@ class Inventory:
         return unshared
 
     def _withhold_reshared(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
-        """Shows the tokens of a device as Unhealthy while a container has it that must not share it.
+        """Shows the tokens of a device as Unhealthy while its holder must not share it.
 
-        When a device comes to be shared in another way, containers keep what they got: one that has it for
-        itself keeps it for itself, and no container gets it for itself that others must share it with.
-        The same holds where a container has it under a former id.
+        If the sharing of a device changes, containers keep what they got: a container that got the whole
+        device keeps it alone, and no container gets the whole device while others share it. The same holds
+        where a container has it under a former id.
         """
         before: dict[str, list[str]] = {}
         for name in sorted(self.allocations.tokens()):
@@ -428,7 +426,7 @@ class Inventory:
                 self._withhold(name, _meaning(why, holder), entries, wall)
 
     def _keeps(self, other: str, device: Device, number: int, replicas: int) -> bool:
-        """Whether a container with token ``other`` keeps the token of that number from all others.
+        """Whether a container with token ``other`` blocks the token of that number.
 
         A share under a former id keeps one share.
         """
@@ -453,7 +451,7 @@ class Inventory:
             self._withhold(token, reasons[token], entries, wall)
 
     def _withhold(self, name: str, reason: Reason, entries: dict[str, Entry], wall: float) -> None:
-        """Shows a token as Unhealthy though its device is healthy."""
+        """Shows a token as Unhealthy although its device is healthy."""
         was = self.snapshot.entries.get(name)
         since = was.since if was is not None and not was.health.healthy else wall
         health = unhealthy(reason.text)
@@ -485,9 +483,10 @@ class Inventory:
     def _for_which_there_is_room(
         self, vanished: Sequence[Entry], entries: Mapping[str, Entry]
     ) -> Iterator[Entry]:
-        """Those of the vanished with which the list stays within what a kubelet accepts.
+        """Those of the vanished tokens for which the list has space within the kubelet's limit.
 
-        A list too long would cost the whole resource; a container's devices stay the longest.
+        The kubelet would refuse a longer list, and with it the whole resource. Devices that containers hold
+        come first.
         """
         if not vanished:
             return
@@ -522,12 +521,12 @@ def _meaning(text: str, holder: Holder | None) -> Reason:
 
 
 def _stand_in(entry: Entry) -> Entry:
-    """A second id of a token. Near no NUMA node, so that a topology policy chooses it last."""
+    """A second id of a token. It has no NUMA node, so that a topology policy chooses it last."""
     return replace(entry, token=stand_in(entry.token), numa_nodes=(), stands_in=True)
 
 
 def _joint(members: Sequence[Member]) -> Health:
-    """The health of a token: it is of use as long as one of its devices is."""
+    """The health of a token, which is healthy as long as one of its devices is."""
     if len(members) == 1:
         return members[0].health
     if any(member.health.healthy for member in members):
@@ -538,7 +537,7 @@ def _joint(members: Sequence[Member]) -> Health:
 
 
 def _groups(entries: Iterable[Entry]) -> Iterable[tuple[Member, ...]]:
-    """The devices behind the entries, once for all tokens of the same."""
+    """The devices behind the entries, once for all tokens with the same devices."""
     return {id(entry.members): entry.members for entry in entries}.values()
 
 
@@ -549,7 +548,7 @@ def _by_id(members: Iterable[Member]) -> Iterator[tuple[str, Member]]:
 def _members(
     known: tuple[Member, ...], devices: Sequence[Device], verdict: Callable[[Device], Health]
 ) -> tuple[Member, ...]:
-    """The devices with their health: the object known already where nothing changed, as is usual."""
+    """The devices with their health: the known object if nothing has changed, which is usual."""
     if len(known) == len(devices):
         for member, device in zip(known, devices, strict=True):
             if member.device is not device or not _same(member.health, verdict(device)):
@@ -560,7 +559,7 @@ def _members(
 
 
 def _same(one: Health, other: Health) -> bool:
-    """Whether two verdicts are equal: mostly they are one object, and ``==`` would look into it each time."""
+    """Whether two verdicts are equal. Usually they are one object, for which ``is`` is faster than ``==``."""
     return one is other or one == other
 
 
@@ -569,7 +568,7 @@ def _listed_bytes(entry: Entry) -> int:
 
 
 def _differs(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> bool:
-    """Whether the kubelet would see a difference: reasons and attributes do not reach it."""
+    """Whether the kubelet would see a difference: it gets no reasons and attributes."""
     if old.keys() != new.keys():
         return True
     for name, entry in new.items():

@@ -37,8 +37,9 @@ def owner(tag: str = "") -> str:
     """What names of own files begin with.
 
     Args:
-        tag: tells hosts apart; empty for the one that serves the node's kubelet. So a trial does not remove
-            the files of the node's own devhost.
+        tag: identifies the host; empty for the one that serves the node's kubelet. It keeps a trial from
+        removing
+            the files of the node's devhost.
     """
     return f"devhost-{hashlib.sha256(tag.encode()).hexdigest()[:8]}" if tag else "devhost"
 

@@ -45,7 +45,7 @@ class Timing:
     A list has to show that its container has ended before another container of that name exists."""
 
     no_pods: float = 30.0
-    """A kubelet must name no pods for so long before it is believed that there are none."""
+    """A kubelet must name no pods for so long before devhost believes that there are none."""
 
 
 NODE = Timing()

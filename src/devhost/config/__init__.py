@@ -1,9 +1,8 @@
-"""The YAML → settings, with a place for everything that is wrong with it.
+"""From YAML to settings, with a position for every diagnostic.
 
-``document`` turns bytes into nodes, ``language`` says what the file may hold, ``reader`` follows it,
-``resources`` reads what depends on a backend. All diagnostics come at once, as
-one :class:`~devhost.backend.errors.ConfigError`. ``schema`` prints the language, ``difference``
-compares settings.
+``document`` turns bytes into nodes, ``language`` defines what the file may contain, ``reader`` reads it,
+``resources`` reads what depends on a backend. One :class:`~devhost.backend.errors.ConfigError` carries all
+diagnostics. ``schema`` prints the language, ``difference`` compares settings.
 
 Import from here: ``load``, ``loads``, ``loader``, ``schema``, ``difference``, ``last_good``, ``watcher``.
 May import: ``discovery`` and every package below it.
@@ -28,10 +27,10 @@ from .resources import Placed, backend_of, named_backends, read_options, read_re
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
 
 DEFAULT = Path("/etc/devhost/devhost.yaml")
-"""Where the configuration is unless another file is named."""
+"""The configuration file if no other is named."""
 
 CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
-"""Makes the catalog for the directories of ``backendPaths`` and the backends that a file speaks of;
+"""Makes the catalog for the directories of ``backendPaths`` and the backends that a file names;
 ``devhost.discovery.catalog.load`` is one."""
 
 
@@ -79,10 +78,10 @@ def loads(
 
 
 def backend_paths(path: Path) -> tuple[Path, ...]:
-    """Only the ``backendPaths`` of a file, whatever else may be wrong with it.
+    """Only the ``backendPaths`` of a file, even if something else is wrong with it.
 
     Raises:
-        ConfigError: it is not readable as YAML, or this very key is wrong.
+        ConfigError: it is not readable as YAML, or this key is wrong.
     """
     diagnostics = Diagnostics(str(path))
     root = _parsed(_read(path, diagnostics), diagnostics)
@@ -153,6 +152,6 @@ def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> di
 
 
 def _default_options(entry: Placed, backend: type[Backend]) -> Any:
-    """The options of a backend that some entry needs and the file does not speak of."""
+    """The options of a backend that an entry needs and the file does not configure."""
     here = Place(entry.place.diagnostics, f"backends.{backend.name}")
     return read_options(Fields(entry.mark), backend, here)

@@ -1,4 +1,4 @@
-"""Complaints about a configuration: collected with their places, each kept to one printable line."""
+"""Diagnostics about a configuration: collected with their places, each limited to one printable line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol
 from devhost.backend.errors import ConfigError, Diagnostic
 
 MAX_DIAGNOSTICS = 200
-"""A file with more faults than this is not read further: nobody mends more in one go."""
+"""A file with more errors than this is not read further: no user fixes more at once."""
 
 _SHOWN = 60
 """Longest piece of the user's own text in a message, in characters."""
@@ -20,7 +20,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.*/-]{1,64}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """A position in the file, counted from 1; line 0 stands for the file as a whole."""
+    """A position in the file, counted from 1; line 0 means the whole file."""
 
     line: int
     column: int
@@ -30,7 +30,7 @@ WHOLE_FILE = Mark(0, 0)
 
 
 class Located(Protocol):
-    """Anything that knows where in the file it stands."""
+    """Anything with a position in the file."""
 
     @property
     def mark(self) -> Mark: ...
@@ -51,7 +51,7 @@ def shown(text: str) -> str:
 
 
 MEANT = "did you mean"
-"""What :func:`suggest` begins with where it knows one."""
+"""What :func:`suggest` begins with if it has a suggestion."""
 
 
 def suggest(word: str, known: Iterable[str], what: str) -> str:
@@ -59,7 +59,7 @@ def suggest(word: str, known: Iterable[str], what: str) -> str:
     names = sorted(known)
     if not names:
         return f"there are no {what} to choose from"
-    import difflib  # 0.2 MB, only where somebody has misspelt something
+    import difflib  # 0.2 MB, needed only for a misspelt word
 
     folded = {_fold(name): name for name in names}
     close = difflib.get_close_matches(_fold(word[:_SHOWN]), folded, n=1, cutoff=0.6)
@@ -70,7 +70,7 @@ def suggest(word: str, known: Iterable[str], what: str) -> str:
 
 
 def _fold(word: str) -> str:
-    """Makes ``driver_root``, ``driver-root`` and ``DriverRoot`` look alike."""
+    """Makes ``driver_root``, ``driver-root`` and ``DriverRoot`` equal."""
     return re.sub(r"[-_]", "", word).lower()
 
 
@@ -82,18 +82,18 @@ class Diagnostics:
     found: list[tuple[Mark, str, str, str]] = field(default_factory=list)
 
     def add(self, mark: Mark, path: str, message: str, hint: str = "") -> None:
-        """Notes a complaint.
+        """Adds a diagnostic.
 
         Raises:
-            ConfigError: this was the last one that is worth reporting.
+            ConfigError: there are :data:`MAX_DIAGNOSTICS` now.
         """
         self.found.append((mark, path, message, hint))
         if len(self.found) >= MAX_DIAGNOSTICS:
-            self.found.append((Mark(mark.line + 1, 1), "", "the rest was not read: too many faults", ""))
+            self.found.append((Mark(mark.line + 1, 1), "", "the rest was not read: too many errors", ""))
             raise self.error()
 
     def fail(self, mark: Mark, message: str, hint: str = "") -> NoReturn:
-        """Notes a complaint after which the file cannot be read further.
+        """Adds a diagnostic after which the file cannot be read further.
 
         Raises:
             ConfigError: always.
@@ -104,7 +104,7 @@ class Diagnostics:
     def error(self) -> ConfigError:
         """All diagnostics in file order."""
         file = one_line(self.file)
-        ordered = sorted(self.found, key=lambda complaint: complaint[0])
+        ordered = sorted(self.found, key=lambda one: one[0])
         return ConfigError(
             tuple(
                 Diagnostic(file, mark.line, mark.column, one_line(path), one_line(message), one_line(hint))
@@ -115,7 +115,7 @@ class Diagnostics:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a reader stands: the path of keys that led there, and whom to tell what is wrong."""
+    """The path of keys to what is being read, and where to report what is wrong with it."""
 
     diagnostics: Diagnostics
     path: str = ""
@@ -131,5 +131,5 @@ class Place:
         return Place(self.diagnostics, f"{self.path}[{index}]")
 
     def report(self, at: Located, message: str, hint: str = "") -> None:
-        """Notes what is wrong with the value at this place."""
+        """Reports what is wrong with the value at this place."""
         self.diagnostics.add(at.mark, self.path, message, hint)

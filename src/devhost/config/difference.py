@@ -1,7 +1,7 @@
-"""What changed between two settings: what a reload has to touch, and the line the log shows of it.
+"""What changed between two settings: what a reload has to touch, and the line that the log shows.
 
-An entry is recognised by its backend and name, not by its place: moving one changes nothing about it,
-except that the order decides who gets a device, so ``reordered`` tells of that.
+An entry is recognised by its backend and name, not by its position. Moving an entry does not change it, but
+the order decides which resource gets a device, so ``reordered`` reports that.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from devhost.planning.settings import ResourceSettings, Settings
 from .reader import camel
 
 Identity = tuple[str, str, int]
-"""Backend, name, and which of several entries with these two it is (templates may stand twice)."""
+"""Backend, name, and a number for entries that share both (a template may appear twice)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An entry that is in both files but not alike; ``keys`` are the YAML keys that differ."""
+    """An entry that is in both files but differs; ``keys`` are the YAML keys that differ."""
 
     old: ResourceSettings
     new: ResourceSettings
@@ -31,13 +31,12 @@ class Change:
 class Difference:
     """What must happen to turn one :class:`Settings` into another.
 
-    ``added``, ``unchanged`` are entries of the new settings, ``removed`` of the old.
-    ``backends`` are the names of backends in both whose options changed, ``backends_added`` and
-    ``backends_removed`` of those that only one of the two speaks of or has resources of;
-    ``backend_paths`` tells that the drop-in directories changed, ``reordered`` that entries which are
-    in both stand in another order, ``cdi`` that specifications go elsewhere, ``device_info``
-    that device-info files do, ``labels`` that labels do or are wanted no more, ``skipped`` that other entries
-    have no installed backend.
+    ``added`` and ``unchanged`` are entries of the new settings, ``removed`` of the old ones. ``backends`` are
+    the names of backends in both whose options changed, ``backends_added`` and ``backends_removed`` of those
+    that only one of the two uses. The flags are set if these changed: ``backend_paths`` for the drop-in
+    directories, ``reordered`` for the order of entries in both, ``cdi`` and ``device_info`` for the
+    directories of these files, ``labels`` for the directory of labels or whether they are written,
+    ``skipped`` for the entries without an installed backend.
     """
 
     added: tuple[ResourceSettings, ...] = ()
@@ -121,14 +120,14 @@ def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:
 
 
 def _options(value: object) -> dict[str, object]:
-    """What an entry says to its backend, by its YAML keys."""
+    """The backend's own keys of an entry."""
     if not is_dataclass(value):
         return {}
     return {camel(field.name): getattr(value, field.name) for field in fields(value) if field.init}
 
 
 def _alike(old: object, new: object) -> bool:
-    """Whether two values are equal, though a drop-in's class may have been imported anew in between."""
+    """Whether two values are equal, even if a drop-in's class has been imported again in between."""
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(map(_alike, old, new))
     if isinstance(old, Mapping) and isinstance(new, Mapping):

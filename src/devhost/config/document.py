@@ -65,7 +65,7 @@ class Items:
 
 
 class Entry(NamedTuple):
-    """A key of a mapping, where it stands, and its value."""
+    """A key of a mapping, its position, and its value."""
 
     mark: Mark
     value: Node
@@ -150,7 +150,7 @@ def read_file(
     except IsADirectoryError:
         diagnostics.fail(WHOLE_FILE, "this is a directory", "name the YAML file in it")
     except PermissionError:
-        diagnostics.fail(WHOLE_FILE, "it may not be read", "check its mode and owner")
+        diagnostics.fail(WHOLE_FILE, "it cannot be read: permission denied", "check its mode and owner")
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
         diagnostics.fail(WHOLE_FILE, f"it cannot be read: {text}")
@@ -235,7 +235,7 @@ def _decode(data: bytes, diagnostics: Diagnostics, if_empty: str) -> str:
         diagnostics.fail(_position(before), "this is not UTF-8 text", "save the file as UTF-8")
     if odd := _NOT_YAML.search(text):
         place = _position(text[: odd.start()])
-        diagnostics.fail(place, f"the character {shown(odd[0])} may not stand in YAML")
+        diagnostics.fail(place, f"YAML does not allow the character {shown(odd[0])}")
     if not text.strip():
         diagnostics.fail(WHOLE_FILE, "it is empty", if_empty)
     return text
@@ -384,7 +384,7 @@ class _Builder:
                 merged.append(value)
             elif key.text in fields.entries:
                 first = fields.entries[key.text].mark.line
-                message = f"the key {shown(key.text)} stands here twice, first in line {first}"
+                message = f"the key {shown(key.text)} appears twice, first in line {first}"
                 self._diagnostics.add(key.mark, "", message, "keep one of the two")
             else:
                 if key.kind != "str":

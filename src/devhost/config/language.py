@@ -1,7 +1,7 @@
 """The configuration language as dataclasses: the reader follows them and the JSON schema prints them.
 
 Fields in snake_case are the YAML's keys in camelCase. ``Raw`` values are kept as nodes: what may
-stand there depends on the backend and is read once that is known.
+be there depends on the backend and is read once the backend is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from devhost.planning.settings import (
 from .reader import Bounds, Form, Raw
 
 MAX_RESOURCES = 1000
-"""Each resource is a server with a socket of its own."""
+"""Each resource has its own server and socket."""
 
 Replicas = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
@@ -60,9 +60,9 @@ class Sharing:
 
     def __post_init__(self) -> None:
         if self.of is Of.ALL and self.overrides:
-            hint = "remove them, or make entries of their own for devices that need another number"
+            hint = "remove them, or add a separate entry for devices that need another number"
             raise OptionError(
-                "has no meaning with of: all, where no device has a number of its own",
+                "has no effect with of: all, which counts all devices together",
                 key="overrides",
                 hint=hint,
             )
@@ -89,7 +89,7 @@ class Resource:
     exclusive: bool = option(
         True,
         "Whether a device taken by this resource is lost to later ones; a device serves two resources "
-        "only if both say false.",
+        "only if both have `exclusive: false`.",
     )
     when_empty: WhenEmpty = option(
         WhenEmpty.WAIT, "Whether the resource is registered before its first device has been seen."
@@ -105,8 +105,8 @@ class Resource:
     )
     permissions: Permissions = option(
         None,
-        "What a container may do with the device nodes: `r`, `w` and `m` (mknod); what the backend says if "
-        "absent.",
+        "What a container may do with the device nodes: `r`, `w` and `m` (mknod); by default, the backend "
+        "decides.",
         example="mrw",
     )
     optional: bool = option(
@@ -135,7 +135,7 @@ class Cdi:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """Device-info files, which tell network plugins such as Multus of the devices that a pod got."""
+    """Device-info files, from which network plugins such as Multus learn which devices a pod got."""
 
     directory: Path = option(
         DEVICE_INFO_DIRECTORY,
@@ -183,8 +183,8 @@ class File:
     )
     cdi: Cdi = option(Cdi(), "Where specifications go for resources with `inject: cdi`.")
     device_info: DeviceInfo = option(
-        DeviceInfo(), "Where network plugins are told of the devices that a pod got, for backends that know."
+        DeviceInfo(), "Device-info files for network plugins, for backends that support them."
     )
     labels: Labels = option(
-        Labels(), "Whether and where Node Feature Discovery is told of the node's devices, as labels."
+        Labels(), "Node labels for Node Feature Discovery: whether and where they are written."
     )

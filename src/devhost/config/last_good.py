@@ -1,10 +1,10 @@
 """A copy of the last accepted configuration: what ``devhost run`` starts from when the file is refused.
 
-A copy is one file for each path of a configuration: two lines of comment, then the bytes that were accepted.
-The second line is JSON: the path, when and by which devhost it was accepted, and a hash of the bytes.
-A new copy replaces the file, so that a reader, also after a crash, sees either of them whole.
+There is one copy for each path of a configuration: two comment lines, then the bytes that were accepted. The
+second line is JSON: the path, when and by which version of devhost it was accepted, and a hash of the bytes.
+A new copy replaces the file, so that a reader sees either the old or the new one, also after a crash.
 
-A copy is a convenience. If it cannot be written, that is logged once, and devhost serves all the same.
+A copy is a convenience. If it cannot be written, that is logged once, and devhost serves as usual.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HINT = f"--state-dir and ${OVERRIDE} name another directory"
 
 
 def state_dir() -> Path | None:
-    """The directory for copies of this user, whether or not it exists; ``None`` where the user has no home.
+    """The directory for copies of this user, which need not exist; ``None`` if the user has no home.
 
     ``$DEVHOST_STATE_DIR`` if set; ``/var/lib/devhost`` for root; else ``devhost`` in ``$XDG_STATE_HOME``, or
     in ``~/.local/state`` without that (XDG Base Directory Specification 0.8).
@@ -86,7 +86,7 @@ class Copy:
 
 
 class Unusable(DevhostError):
-    """There is a copy, and it cannot be used; the text says why."""
+    """There is a copy, but it cannot be used; the message is the reason."""
 
 
 class LastGood:
@@ -100,12 +100,12 @@ class LastGood:
 
     def __init__(self, config: Path, directory: Path | None, clock: Clock = LOOP_CLOCK) -> None:
         self._config = os.path.abspath(config)  # noqa: PTH100 - a ConfigMap's links lead elsewhere each time
-        # a path that names an open file is another one each time: `--config <(generate)`
+        # a path that names an open file changes each time: `--config <(generate)`
         passing = self._config.startswith(("/dev/", "/proc/"))
         name = hashlib.sha256(os.fsencode(self._config)).hexdigest()[:12]
         self.file = None if directory is None or passing else directory.absolute() / f"config-{name}.yaml"
         self.outdated = ""
-        """Why the copy is still of an earlier configuration; empty where it is not."""
+        """Why the copy is still of an earlier configuration; empty if it is not."""
         self.since = 0.0
         self._wanted: Accepted | None = None
         self._old = False
@@ -116,7 +116,7 @@ class LastGood:
         self._worker = _worker()
 
     def read(self) -> Copy | None:
-        """The copy; ``None`` where there is none.
+        """The copy; ``None`` if there is none.
 
         Raises:
             Unusable: it is damaged, cannot be read, or another user can change it.
@@ -127,7 +127,7 @@ class LastGood:
             raise Unusable(f"it cannot be read: {error.strerror or error}") from None
 
     async def keep(self, accepted: Accepted | None) -> None:
-        """Makes the copy hold a configuration; writes nothing where it does. Never fails, only logs.
+        """Makes the copy hold a configuration, if it does not yet. Never fails, only logs.
 
         Args:
             accepted: ``None`` for one that did not come from a file.
@@ -137,7 +137,7 @@ class LastGood:
             await self._write()
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Writes again what could not be written, for ever.
+        """Writes again what could not be written; never returns.
 
         Args:
             changed: called when :attr:`outdated` changed.

@@ -17,12 +17,12 @@ from devhost.planning.settings import Settings
 from .last_good import HEADER_LINES, Accepted, Copy, LastGood, Unusable
 
 DEFAULT = config.DEFAULT
-"""Where the configuration is when nobody says otherwise."""
+"""The configuration file if no other is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Where a configuration is from whose file was refused, for these ``complaints``.
+    """The copy that is used because the file was refused for these ``complaints``.
 
     ``file`` is the copy, ``at`` when it was accepted (RFC 3339, UTC).
     """
@@ -34,11 +34,10 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, the catalog they refer to, and what the file was like just before it was read.
+    """Settings, the catalog they refer to, and the fingerprint of the file just before it was read.
 
-    ``accepted`` is the file's content, for :meth:`~devhost.config.last_good.LastGood.keep`; ``None``
-    for what is
-    no regular file. ``copied`` is ``None`` for what was read from the file itself.
+    ``accepted`` is the file's content, for :meth:`~devhost.config.last_good.LastGood.keep`; ``None`` if it is
+    not a regular file. ``copied`` is ``None`` if the file itself was read.
     """
 
     settings: Settings
@@ -59,7 +58,7 @@ def load(path: Path) -> Loaded:
     Raises:
         ConfigError: with everything that is wrong with it.
     """
-    seen = fingerprint(path)  # before: an edit while it is read is one of a file that nobody has read
+    seen = fingerprint(path)  # before reading, so that an edit in between is noticed later
     data = config.read(path)
     return replace(_parsed(data, path, path), seen=seen, accepted=_accepted(path, data))
 
@@ -68,8 +67,9 @@ def load_or_copy(path: Path, last_good: LastGood) -> Loaded:
     """Reads a configuration or, where that is refused, the copy of the one that was accepted last.
 
     Raises:
-        ConfigError: the file is refused and there is no copy that can be used. After everything that is wrong
-            with the file comes one complaint about the copy, if there is one.
+        ConfigError: the file is refused and there is no copy that can be used. The last diagnostic is about
+        the
+            copy, if there is one.
     """
     seen = fingerprint(path)
     try:
@@ -91,7 +91,7 @@ def load_or_copy(path: Path, last_good: LastGood) -> Loaded:
 
 
 def _parsed(data: bytes, file: Path, path: Path) -> Loaded:
-    """What ``data`` says, as from the configuration at ``path``; complaints name ``file``."""
+    """The settings in ``data``, for the configuration at ``path``; diagnostics name ``file``."""
     found: list[Catalog] = []
 
     def catalog_for(paths: Sequence[Path], wanted: Collection[str]) -> Catalog:
@@ -110,10 +110,10 @@ def _accepted(path: Path, data: bytes) -> Accepted | None:
     return Accepted(data, stat.S_IMODE(mode)) if stat.S_ISREG(mode) else None
 
 
-def _neither(copy: Copy, complaints: Sequence[Diagnostic]) -> Diagnostic:
+def _neither(copy: Copy, diagnostics: Sequence[Diagnostic]) -> Diagnostic:
     """Why the copy cannot be used either, in one line."""
-    first, more = complaints[0], len(complaints) - 1
-    rest = f"; and {more} more {'complaint' if more == 1 else 'complaints'}" if more else ""
+    first, more = diagnostics[0], len(diagnostics) - 1
+    rest = f"; and {more} more {'error' if more == 1 else 'errors'}" if more else ""
     text = (
         f"this copy of the configuration accepted at {copy.at} cannot be used either: {first.message}{rest}"
     )
@@ -121,10 +121,9 @@ def _neither(copy: Copy, complaints: Sequence[Diagnostic]) -> Diagnostic:
 
 
 def load_or_everything(path: Path | None) -> Loaded:
-    """The configuration at ``path``, or the default one, or none at all.
+    """The configuration at ``path``, or the default one, or an empty one.
 
-    Where it has no resources, every installed backend stands in it that does well with the options
-    given or with its own defaults.
+    If it has no resources, it names every installed backend that has options in it or needs none.
 
     Raises:
         ConfigError: a file was found and is wrong, or ``path`` does not exist.
@@ -143,6 +142,6 @@ def _with_every_backend(settings: Settings) -> Loaded:
         try:
             options[name] = entry.backend.Options()
         except (TypeError, ValueError):
-            continue  # it has an option without a default: nothing to be guessed
+            continue  # it has an option without a default
     usable = {name: entry for name, entry in found.installed.items() if name in options}
     return Loaded(replace(settings, backends=options), Catalog(usable, found.refused))

@@ -139,7 +139,7 @@ class _Wrong(Enum):
 
 
 WRONG: Final = _Wrong.WRONG
-"""Stands for a value that could not be read; the reason is among the diagnostics."""
+"""A value that could not be read; the reason is among the diagnostics."""
 
 
 def refuse(node: Node, wanted: Any, place: Place, hint: str = "") -> Any:
@@ -334,7 +334,7 @@ def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ..
 
 
 def _odd_id(example: str, text: str) -> tuple[str, str] | None:
-    """What is wrong with an id that is not spelled as the attribute's example is, and how to mend it."""
+    """What is wrong with an id that is not spelled as the attribute's example is, and how to fix it."""
     prefixed = example.lower().startswith("0x")
     if text[:2].lower() == "0x" and not prefixed:
         return f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x"
@@ -353,7 +353,7 @@ def _ranges(node: Scalar, place: Place) -> tuple[Pattern, ...]:
     if node.kind != "str":
         value = read_int(node, place)
         if value is not WRONG and value < 0:
-            hint = 'where the kernel says -1 a device has no such attribute: not: {…: "0-"}'
+            hint = 'if the kernel reports -1, the device has no such attribute: not: {…: "0-"}'
             place.report(node, f"numbers count from 0, {value} matches no device", hint)
         return () if value is WRONG else (Range(value, value),)
     ranges = []
@@ -485,15 +485,15 @@ def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
         value = read(node, member, Place(trial, place.path))
         if value is not WRONG:
             return value
-        # a complaint about something inside the node says that its kind was right
+        # a diagnostic about something inside the node shows that its kind was right
         inside = any(mark != node.mark or path != place.path for mark, path, _, _ in trial.found)
         hint = hint or trial.found[0][3]
         if inside and (nearest is None or len(trial.found) < len(nearest.found)):
             nearest = trial
     if nearest is None:
         return refuse(node, typing.Union[wanted], place, hint)  # noqa: UP007 - a tuple known at run time
-    for complaint in nearest.found:
-        place.diagnostics.add(*complaint)
+    for one in nearest.found:
+        place.diagnostics.add(*one)
     return WRONG
 
 
@@ -525,7 +525,7 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
 
 
 def read_dataclass(node: Node, cls: type, place: Place) -> Any:
-    """A dataclass from a mapping. What its ``__post_init__`` objects to is a complaint at its key."""
+    """A dataclass from a mapping. An OptionError of its ``__post_init__`` becomes a diagnostic at its key."""
     before = len(place.diagnostics.found)
     values = read_fields(node, cls, place)
     if len(place.diagnostics.found) > before:
@@ -534,7 +534,7 @@ def read_dataclass(node: Node, cls: type, place: Place) -> Any:
 
 
 def agreed(call: Callable[[], Any], node: Node, who: str, place: Place) -> Any:
-    """What a call gives that may raise OptionError, which is then a complaint at its key; else WRONG."""
+    """The result of a call; WRONG after an OptionError, which becomes a diagnostic at its key."""
     try:
         return call()
     except OptionError as error:

@@ -1,7 +1,7 @@
 """The list under ``resources``: each entry by itself, then the entries beside each other.
 
 An entry has keys of two kinds: those of the language, and those of its backend, which are the fields of its
-``ResourceOptions``. That class is third-party code, so whatever it raises becomes a diagnostic.
+``ResourceOptions``. That class is third-party code, so any exception from it becomes a diagnostic.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .language import Override, Resource, Sharing
 from .reader import WRONG, agreed, camel, declared, keys, read_dataclass, read_fields, read_where
 
 BACKEND = "backend"
-"""The key that says whose the other keys are."""
+"""The key that decides which other keys an entry has."""
 
 
 def halves(node: Fields, catalog: Catalog, place: Place) -> tuple[Fields, Fields]:
-    """The language's part of an entry and its backend's, each as a mapping of its own.
+    """The part of an entry that belongs to the language, and the part of its backend, as two mappings.
 
-    A key of neither is complained about. Where nobody knows which keys the backend has, as it is not
-    installed, any may be its own; and where no backend is named, all but the misspelt ones of the language.
+    A key of neither is reported. If the backend is not installed, its keys are not known and any key may be
+    its own. If no backend is named, every key but a misspelt one of the language may be.
     """
     language = keys(Resource)
     backend = _named(node, catalog)
@@ -64,7 +64,7 @@ def _keys(cls: type) -> Collection[str] | None:
     """The keys of a backend's dataclass; ``None`` where they are not known."""
     try:
         return keys(cls)
-    except Exception:  # noqa: BLE001 - a stranger's annotations; reading the options tells of it
+    except Exception:  # noqa: BLE001 - third-party annotations; reading the options reports it
         return None
 
 
@@ -81,7 +81,7 @@ def read_options(node: Node, backend: type[Backend], place: Place) -> Any:
             message = f"{shown(key)} is a key of an entry, not of the backend"
             place.diagnostics.add(node.entries[key].mark, place.path, message, hint)
         node = Fields(node.mark, {key: one for key, one in node.entries.items() if key not in misplaced})
-    return read_strangers(node, backend.Options, what, place)
+    return read_third_party(node, backend.Options, what, place)
 
 
 def read_resource_options(
@@ -100,12 +100,12 @@ def read_resource_options(
         theirs: the backend's keys of the entry ``node``.
         name: what the entry calls its resources.
         where: which devices the entry selects, which may imply an option.
-        share, exclusive: what the entry says of sharing, which the options may have something against.
+        share, exclusive: how the entry shares its devices, which the options may rule out.
     """
     if backend.ResourceOptions is NoOptions:
         return None
     what = f"the resource options of backend {backend.name}"
-    options = read_strangers(theirs, backend.ResourceOptions, what, place)
+    options = read_third_party(theirs, backend.ResourceOptions, what, place)
     if options is not WRONG:
         options = guarded(lambda: _implied(options, theirs, where), node, what, place)
     if options is not WRONG and (named := getattr(options, "named", None)):
@@ -135,7 +135,7 @@ def _implied(options: Any, theirs: Fields, where: Where) -> Any:
 
 def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: Place) -> None:
     if max(share.replicas, *(override.replicas for override in share.overrides), 1) > 1:
-        hint = "remove share, or give what may be shared an entry of its own"
+        hint = "remove share, or add a separate entry for what may be shared"
         place.key("share").report(node.entries["share"].value, reason, hint)
     if not exclusive:
         hint = "remove it: two resources that have one device may hand it out at the same time"
@@ -157,29 +157,29 @@ def _check_uses(options: object) -> None:
         raise TypeError(f"uses has {odd[0]!r} in it, which is not text")
 
 
-def read_strangers(node: Node, cls: type, what: str, place: Place) -> Any:
-    """A dataclass of a stranger's from a mapping; WRONG after complaining, also of what it raised itself.
+def read_third_party(node: Node, cls: type, what: str, place: Place) -> Any:
+    """A third-party dataclass from a mapping; WRONG after reporting why, including what it raised itself.
 
     Args:
-        what: whose it is, for a complaint.
+        what: whose it is, for the diagnostic.
     """
     return guarded(lambda: read_dataclass(node, cls, place), node, what, place)
 
 
 def guarded(call: Callable[[], Any], at: Located, what: str, place: Place) -> Any:
-    """What a call gives into which a stranger's code has a say; WRONG after complaining."""
+    """The result of a call of third-party code; WRONG after reporting why there is none."""
     try:
         return call()
     except ConfigError:
         raise
-    except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything
+    except Exception as error:  # noqa: BLE001 - third-party code may raise anything
         text = one_line(f"{type(error).__name__}: {error}", 200)
         place.report(at, f"{what} failed: {text}", "report it to its author")
         return WRONG
 
 
 class Placed(NamedTuple):
-    """An entry and where in the file it stands."""
+    """An entry and its position in the file."""
 
     mark: Mark
     place: Place
@@ -227,7 +227,7 @@ def named_backends(nodes: Sequence[Node]) -> set[str]:
 
 
 def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Backend] | None:
-    """The backend called ``name``; ``None`` after saying why there is none."""
+    """The backend called ``name``; ``None`` after reporting why there is none."""
     backend = catalog.get(name)
     if backend is None:
         meant = suggest(name, catalog.installed, "backends")
@@ -240,7 +240,7 @@ def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Back
 def _entry(
     node: Node, index: int, values: dict[str, Any], theirs: Fields, catalog: Catalog, place: Place
 ) -> ResourceSettings | None:
-    """One entry with what it says about the backend's attributes; ``None`` if it lacks its first words.
+    """One entry; ``None`` after reporting what is wrong with it.
 
     Args:
         values: what the keys of the language hold.
@@ -294,10 +294,11 @@ _VARIABLE = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|\{\{.*?\}\}")
 
 
 def _check_name(name: str, at: Node, place: Place) -> bool:
-    """Whether the name is legal, whatever the attributes of a template hold."""
+    """Whether the name is legal for any values of the attributes in a template."""
     if variable := _VARIABLE.search(name):
         message = f"{shown(name)} has {shown(variable[0])} in it, and variables are not expanded"
-        place.report(at, message, "write the name itself; {ATTRIBUTE} stands for an attribute of the device")
+        hint = "write the name itself; {ATTRIBUTE} is replaced by an attribute of the device"
+        place.report(at, message, hint)
         return False
     problem = naming.template_problem(name)
     if problem:
@@ -313,7 +314,7 @@ def _check_fields(name: str, backend: type[Backend], at: Node, place: Place) -> 
 
 
 def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: Place) -> None:
-    """A plain name belongs to one entry; a template may stand twice, for it makes different names."""
+    """A plain name must be unique; a template may appear twice, because it makes different names."""
     if not name or naming.fields(name) or not isinstance(node, Fields):
         return
     at = node.entries["name"].value
@@ -338,7 +339,7 @@ def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
             who = "the entry in line {} takes" if len(lines) == 1 else "the entries in lines {} take"
             whom = who.format(", ".join(map(str, lines)))
             message = f"this can never get a device: {whom} them all first"
-            hint = "put the narrower entry first, or say exclusive: false in both"
+            hint = "put the narrower entry first, or set exclusive: false in both"
             later.place.report(later, message, hint)
         above.append(later)
 

@@ -1,7 +1,7 @@
 """The configuration language as a JSON schema, with every installed backend's options and attributes.
 
-Made from the same dataclasses that the reader follows. What a schema cannot say (two entries with one
-name, an entry hidden by an earlier one) is left to ``devhost check``.
+It is made from the dataclasses that the reader uses. ``devhost check`` covers what a schema cannot express
+(two entries with one name, an entry hidden by an earlier one).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def of_dataclass(cls: type) -> Schema:
         "required": [key for key, (field, _) in fields.items() if required(field)],
         "additionalProperties": False,
     }
-    # dataclasses without a docstring get their signature for one, which tells a user nothing
+    # the docstring of a dataclass defaults to its signature, which does not help a user
     if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
         found["description"] = " ".join(cls.__doc__.split())
     return found
@@ -163,7 +163,7 @@ def resource_options_of(backend: type[Backend]) -> Schema:
 def _theirs(cls: type) -> Schema:
     try:
         return of_dataclass(cls)
-    except Exception:  # noqa: BLE001 - one stranger's class must not take the schema from the others
+    except Exception:  # noqa: BLE001 - one third-party class must not break the schema of the others
         return {"type": "object"}
 
 

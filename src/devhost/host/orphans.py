@@ -10,7 +10,7 @@ from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key, Reason
-from devhost.planning.tokens import Known, is_former, stands_for_all, unit_of
+from devhost.planning.tokens import Known, is_former, represents_all, unit_of
 from devhost.telemetry.log import get
 
 from .service import GONE, ResourceService
@@ -152,7 +152,7 @@ class Orphans:
                 lost = [device for name, device in keys if name in found and not found[name].has(device)]
                 return tuple(dict.fromkeys(lost))
             unit = unit_of(token)
-            if not own or stands_for_all(token) or len(token) == MAX_DEVICE_ID:
+            if not own or represents_all(token) or len(token) == MAX_DEVICE_ID:
                 return ()
             there = any(one is None or one.has(unit) or one.known.named(token) for one in own)
             return () if there else (unit,)

@@ -1,4 +1,4 @@
-"""What containers hold, as the plan asks for it: may this device go through that resource? Pure."""
+"""What containers hold, and whether a device may therefore be offered through a resource. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Key = tuple[str, str]
 """A device across backends: the backend's name and the device's id."""
 
 UNNAMED = "a container that the kubelet has not named yet"
-"""The holder in words where none is known."""
+"""The holder in words while the kubelet has not named it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a device is not available, in words that name no pod, and the containers that these words mean.
+    """Why a device is not available, and the containers that the text refers to.
 
-    Reasons are shown to readers who must not see the names of pods: only ``held_by`` has them.
+    The text names no pod, because it is also shown to readers who must not see pod names. ``held_by`` has the
+    names.
     """
 
     text: str
@@ -28,12 +29,12 @@ class Reason:
 
 
 def pod(holder: Holder | None) -> str:
-    """What a reason calls a container: it never says its name."""
+    """What a reason calls a container, without its name."""
     return "a pod" if holder else UNNAMED
 
 
 def holder_field(held_by: Sequence[Holder]) -> dict[str, str]:
-    """The field of a log line that names the containers which its reason means."""
+    """The field of a log line that names the containers to which its reason refers."""
     return {"holder": few([str(one) for one in held_by])} if held_by else {}
 
 
@@ -41,10 +42,10 @@ _UNTIL = "; it is free when that pod ends"
 
 
 class Held(NamedTuple):
-    """One device that a container has, and the token of the resource by which it has it.
+    """One device that a container holds, and the token through which it holds the device.
 
-    ``exclusive`` is whether the resource shares its devices with no other, ``holder`` is ``None`` while the
-    kubelet has not named the container. One token may stand for several devices, and several for one.
+    ``exclusive`` is whether the resource shares its devices with no other, ``holder`` is ``None`` until the
+    kubelet has named the container. A token may represent several devices, and several tokens one device.
     """
 
     resource: str
@@ -60,7 +61,7 @@ class Held(NamedTuple):
         return self.backend, self.device.id
 
     def reason(self, text: str) -> Reason:
-        """A reason that means this container."""
+        """A reason that refers to this container."""
         return Reason(text, (self.holder,) if self.holder else ())
 
 
@@ -81,10 +82,10 @@ class ClaimIndex:
             resources.setdefault(one.resource, one)
 
     def objection(self, key: Key, device: Device, resource: str, exclusive: bool) -> Reason | None:
-        """Why a device must not be offered through a resource; ``None`` where nothing is in the way.
+        """Why a device must not be offered through a resource; ``None`` if it may be.
 
-        A held device stays with the resource that it is held through, and with others only where neither
-        side is exclusive. A device whose claims conflict with it is offered by no resource.
+        A held device stays with the resource through which it is held. Another resource may offer it only if
+        neither is exclusive. No resource offers a device whose claims conflict with those of a held device.
 
         Args:
             exclusive: whether the resource shares its devices with no other.
@@ -98,7 +99,7 @@ class ClaimIndex:
             if one.key != key:
                 what = f"{one.device.id} of backend {one.backend} through {one.resource}"
                 objections.append(one.reason(f"{claim} is in use: {pod(one.holder)} holds {what}{_UNTIL}"))
-        # a set has no order, and the plan must not depend on one
+        # a set has no order, and the plan must be deterministic
         return min(objections, key=lambda one: (one.text, [*map(str, one.held_by)]), default=None)
 
     def _conflicts(self, device: Device) -> Iterator[tuple[str, Held]]:

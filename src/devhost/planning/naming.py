@@ -27,7 +27,7 @@ MAX_NAME = 63
 
 
 def problem(name: str) -> str:
-    """What the kubelet would refuse in ``name``; empty when it is a legal extended resource name."""
+    """Why the kubelet would refuse ``name``; empty if it is a valid extended resource name."""
     domain, slash, rest = name.partition("/")
     if not slash:
         return "has no slash: it must read vendor-domain/name"
@@ -57,12 +57,12 @@ def _cut(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def fields(template: str) -> tuple[str, ...]:
-    """The attributes a name template refers to; empty for a plain name."""
+    """The attributes in a name template; empty for a plain name."""
     return tuple(_FIELD.findall(template))
 
 
 def template_problem(template: str) -> str:
-    """What is wrong with a name template for any attributes; empty when nothing is."""
+    """What is wrong with a name template, for any attributes; empty if nothing is."""
     bare = _FIELD.sub("x", template)
     if "{" in bare or "}" in bare:
         return "has a brace without its partner"
@@ -77,8 +77,8 @@ def template_problem(template: str) -> str:
 def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | None:
     """The resource name of a device with these attributes; ``None`` if it lacks one of the fields.
 
-    Values are made legal: ``+`` becomes ``.`` (as NVIDIA writes MIG profiles), any other illegal
-    character ``-``; a name part over 63 characters is cut and ends in eight hex digits of its hash.
+    Values are made valid: ``+`` becomes ``.`` (as in NVIDIA's names of MIG profiles), any other invalid
+    character ``-``. A part longer than 63 characters is cut and ends in eight hex digits of its hash.
     """
     missing = [name for name in fields(template) if name not in attributes]
     if missing:
@@ -96,9 +96,9 @@ def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | Non
 
 
 def variable_problem(name: str) -> str:
-    """What is wrong with the name of a variable that a backend gives; empty when nothing is.
+    """What is wrong with a variable name of a backend; empty if nothing is.
 
-    ``{RESOURCE}`` and ``{RESOURCE-}`` may stand in it (see :func:`variable`), and no other brace.
+    It may contain ``{RESOURCE}`` and ``{RESOURCE-}`` (see :func:`variable`), and no other brace.
     """
     if not name or "=" in name or "\0" in name:
         return "an unusable variable name"
@@ -110,9 +110,9 @@ def variable_problem(name: str) -> str:
 def variable(name: str, resource: str) -> str:
     """The name of a variable in a container that gets devices of ``resource``.
 
-    ``{RESOURCE}`` becomes the resource's name as a word that shells can expand: upper case, and ``_`` for
-    every character that is neither letter nor digit. ``{RESOURCE-}`` keeps the hyphens, as programs expect
-    that were written for plugins which only replace ``/`` and ``.``; without a hyphen both are the same.
+    ``{RESOURCE}`` becomes the resource's name in upper case with ``_`` for every character that is neither a
+    letter nor a digit, so that shells can expand it. ``{RESOURCE-}`` keeps the hyphens: some programs expect
+    the name as plugins write it that replace only ``/`` and ``.``.
     """
     upper = resource.upper()
     words = {"RESOURCE": _NO_WORD.sub("_", upper), "RESOURCE-": re.sub(r"[^A-Z0-9-]", "_", upper)}

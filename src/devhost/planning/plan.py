@@ -1,10 +1,9 @@
-"""Which device goes to which resource, how often, and why every other one did not. Pure.
+"""Which resource gets each device, how often, and why a resource does not get a device. Pure.
 
-The plan is rebuilt from all devices, the whole configuration and what containers hold each time anything
-changes; nothing is carried over from the plan before. What a container holds stays with the resource it was
-handed out through, or is not offered at all, until it is released. Devices are taken in the order of the
-file's entries and, within an entry, of their ids, so the same input gives the same plan, whatever order it
-was found in.
+The plan is rebuilt after every change from all devices, the whole configuration and what containers hold; it
+keeps nothing of the previous plan. A device that a container holds stays with the resource through which it
+was allocated, or is not offered at all, until it is released. Devices are taken in the order of the file's
+entries and, within an entry, of their ids, so the same input gives the same plan for any order of discovery.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NODE_OVERHEAD = 5
 
 
 def listed_bytes(name: int, nodes: int) -> int:
-    """Bytes of one ListAndWatch entry, rather too many than too few.
+    """Bytes of one ListAndWatch entry, rounded up.
 
     Args:
         name: bytes of the token's id.
@@ -46,17 +45,17 @@ def listed_bytes(name: int, nodes: int) -> int:
 
 
 class Offer(NamedTuple):
-    """One device in one resource, handed out ``replicas`` times: by itself, or with all the others of it."""
+    """One device in one resource, allocated ``replicas`` times, by itself or with the other devices."""
 
     device: Device
     replicas: int = 1
 
 
 class Unit(NamedTuple):
-    """What a token stands for: devices that a container gets together, handed out ``replicas`` times.
+    """What a container gets for one token: devices that are allocated together, ``replicas`` times.
 
-    ``id`` is what its tokens are named after, ``numbered`` whether they carry a number, ``numa_nodes``
-    what the kubelet receives of each.
+    ``id`` is the prefix of its tokens, ``numbered`` whether a number follows it, ``numa_nodes`` what the
+    kubelet receives for each token.
     """
 
     id: str
@@ -76,13 +75,13 @@ class PlannedResource:
 
 
 def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
-    """What the tokens of one resource stand for; none where it has no device.
+    """The units of one resource; none if it has no device.
 
     Args:
         topology: whether the kubelet receives the NUMA nodes of devices.
 
-    A token for all devices is near no NUMA node: a pod placed by one of them could be far from the rest,
-    and devices that come and go would send the kubelet a new list that equals the old one.
+    A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and the
+    kubelet would get a new, equal list whenever a device comes or goes.
     """
     if of is Of.EACH:
         return [
@@ -95,7 +94,7 @@ def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Uni
 
 
 def terms(entry: ResourceSettings, replicas: int) -> str:
-    """How an entry hands out a device that it takes, in words; empty where it is the default."""
+    """How an entry allocates a device that it takes, in words; empty for the default."""
     found = []
     if replicas > 1 or entry.share.of is Of.ALL:
         found.append(f"handed out {replicas} times" if replicas > 1 else "handed out once")
@@ -111,30 +110,30 @@ def terms(entry: ResourceSettings, replicas: int) -> str:
 
 
 class RefusalKind(StrEnum):
-    """Why an entry does not get a device it selects, as a metric's label."""
+    """Why an entry does not get a device that it selects, as the label of a metric."""
 
     WITHHELD = "withheld"
-    """Its backend does not let it be offered."""
+    """Its backend withholds it."""
     NAME = "name"
-    """Its attributes make no usable resource name."""
+    """Its attributes do not make a valid resource name."""
     TAKEN = "taken"
     """An earlier entry has it."""
     UNSHARED = "unshared"
-    """An earlier entry has it, and only this entry has ``exclusive: false``."""
+    """An earlier entry has it, and only this one has ``exclusive: false``."""
     CLAIMED = "claimed"
-    """Another device uses up the same physical thing."""
+    """Another device with the same claim is offered."""
     HELD = "held"
-    """A container has it, or a device that uses up the same physical thing, through another resource."""
+    """A container holds it, or a device with the same claim, through another resource."""
     FULL = "full"
     """The device list would be longer than the kubelet accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A device that an entry selects and yet does not get.
+    """A device that an entry selects but does not get.
 
-    ``entry`` is the entry's index, ``taker`` that of the entry which has the device or the name; ``None``
-    where no entry is in the way. ``held_by`` is the container that the reason means, if it means one.
+    ``entry`` is the entry's index, ``taker`` that of the entry which has the device, or ``None``. ``held_by``
+    is the container that the reason refers to, if any.
     """
 
     backend: str
@@ -148,7 +147,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one entry decides about one device, for ``explain``: taken or not, and why."""
+    """Whether one entry takes one device, and why, for ``explain``."""
 
     entry: ResourceSettings
     resource: str
@@ -159,13 +158,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Resources by name, and the refusals."""
+    """The resources by name, and the refusals."""
 
     resources: Mapping[str, PlannedResource] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
 
     def reasons(self) -> dict[int, dict[str, Reason]]:
-        """Why entries do not get devices they select: by the entry's index, then by the device's id."""
+        """Why entries do not get devices that they select: by the entry's index, then by the device's id."""
         found: dict[int, dict[str, Reason]] = {}
         for one in self.refusals:
             found.setdefault(one.entry, {})[one.device] = Reason(one.reason, one.held_by)
@@ -191,7 +190,7 @@ Found = Mapping[str, Mapping[str, Device]]
 
 
 class AllocationView(Protocol):
-    """What containers hold, as the plan needs to know it."""
+    """What the plan needs to know of the devices that containers hold."""
 
     def observe(self, found: Found, settings: Settings) -> None:
         """Takes the devices and the configuration as they are now."""
@@ -200,11 +199,11 @@ class AllocationView(Protocol):
         """What containers hold."""
 
     def learn(self, plan: Plan) -> bool:
-        """Learns from a plan which devices tokens mean; whether they hold more than was known."""
+        """Learns the devices behind tokens from a plan; whether containers hold more than was known."""
 
 
 def plan_devices(found: Found, settings: Settings, allocations: AllocationView) -> Plan:
-    """Makes the plan, and makes it again while it shows that containers hold more than was known.
+    """Makes the plan, and repeats it as long as it shows that containers hold more than was known.
 
     Args:
         found: every device of every backend.
@@ -230,7 +229,7 @@ def make_plan(
     Args:
         found: every device that exists now, by the name of the backend that found it.
         settings: the whole configuration.
-        held: what containers have now; it may be gone, and held through resources that no longer exist.
+        held: what containers hold now; the devices may be gone, and the resources may no longer exist.
         list_limit: bytes that the device list of a resource may have.
     """
     planner = _Planner(ClaimIndex(held) if held else None, list_limit)
@@ -244,7 +243,7 @@ def make_plan(
 
 
 def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[Verdict, ...]:
-    """What each entry of the file decides about one device, in file order."""
+    """The verdict of each entry on one device, in file order."""
     taken = {resource.entry.index: resource.name for resource in plan.holders(backend, device.id)}
     refused = {r.entry: r for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
     verdicts = []
@@ -267,7 +266,7 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
 
 
 def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
-    """How often a device with these attributes is handed out."""
+    """How often a device with these attributes is allocated."""
     for override in share.overrides:
         if holds(override.where, attributes):
             return override.replicas
@@ -357,13 +356,13 @@ class _Planner:
             holder = self._wholes.get(claim)
             if holder is not None and holder != key:
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
-        return min(conflicts) if conflicts else ""  # a set has no order, and the plan must not depend on one
+        return min(conflicts) if conflicts else ""  # a set has no order, and the plan must be deterministic
 
     def _no_room(self, name: str, device: Device, entry: ResourceSettings, replicas: int) -> str:
         together = entry.share.of is Of.ALL
         if together and name in self._sizes:
-            return ""  # its tokens are there already, and the device only adds to what they give
-        # as units() will make them; not asked of it, for this runs for each device at each event
+            return ""  # the tokens are in the list already
+        # the same as units() makes; that is too slow for each device at each event
         if together:
             each = listed_bytes(len(ALL) + _numbered(replicas), 0)
         else:
@@ -390,7 +389,7 @@ class _Planner:
 
 
 def _numbered(replicas: int) -> int:
-    """Bytes that a token's number takes in its id."""
+    """Bytes of the number in a token's id."""
     return 2 + len(str(replicas))
 
 
@@ -406,7 +405,7 @@ def _taken(taker: ResourceSettings, entry: ResourceSettings) -> tuple[RefusalKin
     reason = f"entry {taker.index + 1} ({taker.name}) already took it"
     if entry.exclusive:
         return RefusalKind.TAKEN, reason
-    return RefusalKind.UNSHARED, f"{reason} and does not say exclusive: false"
+    return RefusalKind.UNSHARED, f"{reason} and does not have exclusive: false"
 
 
 def _nameless(

@@ -1,6 +1,6 @@
-"""The frozen, typed values a configuration comes down to: what the plan and the servers see.
+"""The frozen, typed values of a configuration, for the plan and the servers.
 
-They are made by ``devhost.config`` and know nothing of YAML, files or positions.
+``devhost.config`` makes them. They do not depend on YAML, files or positions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from devhost.backend.where import Where, shortfall
 from .naming import fields
 
 MAX_REPLICAS = 100_000
-"""More tokens than this do not fit the kubelet's 4 MiB receive limit (about 39 bytes a device)."""
+"""More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
 
 CDI_DIRECTORY = Path("/var/run/cdi")
 """Where container runtimes look for CDI specifications that programs write (CDI specification)."""
@@ -30,7 +30,7 @@ LABEL_DIRECTORY = Path("/etc/kubernetes/node-feature-discovery/features.d")
 
 
 class Prefer(StrEnum):
-    """Which of the free devices GetPreferredAllocation names first."""
+    """Which of the free devices GetPreferredAllocation prefers."""
 
     TOPOLOGY = "topology"
     """Devices near each other: same PCIe switch, same NUMA node."""
@@ -39,7 +39,7 @@ class Prefer(StrEnum):
     SPREAD = "spread"
     """Use the least used devices and NUMA nodes."""
     DISTINCT = "distinct"
-    """Different physical devices, never two replicas of one while another is free."""
+    """Use different physical devices; two replicas of one only if no other is free."""
 
 
 class Of(StrEnum):
@@ -48,7 +48,7 @@ class Of(StrEnum):
     EACH = "each"
     """One device: each device has its own tokens."""
     ALL = "all"
-    """Every device that the resource has: the tokens only count who may use them at once."""
+    """Every device of the resource: the tokens only limit how many containers use them at once."""
 
 
 class Inject(StrEnum):
@@ -61,17 +61,17 @@ class Inject(StrEnum):
 
 
 class WhenEmpty(StrEnum):
-    """What the kubelet receives of a resource for which no device has been seen yet."""
+    """What the kubelet receives of a resource before its first device."""
 
     WAIT = "wait"
     """Nothing, until the first device appears."""
     REGISTER = "register"
-    """The resource, with no devices."""
+    """The resource, without devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOverride:
-    """Devices that ``where`` takes are shared ``replicas`` times instead of the default."""
+    """Devices that ``where`` selects are shared ``replicas`` times instead of the default."""
 
     where: Where
     replicas: int
@@ -79,10 +79,10 @@ class ReplicaOverride:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How often each device is handed out; the first override that takes the device decides.
+    """How often each device is allocated; the first override that selects the device decides.
 
-    With :attr:`Of.ALL` it is how often all of them together are; there are no overrides then. A container
-    that asks for more than ``max_per_container`` is refused; ``None``: it may ask for any number.
+    With :attr:`Of.ALL`, how often all of them together are allocated; there are no overrides then. A
+    container that requests more than ``max_per_container`` is refused; ``None`` is no limit.
     """
 
     replicas: int = 1
@@ -95,11 +95,12 @@ class Share:
 class ResourceSettings:
     """One entry under ``resources``.
 
-    ``index`` is its place in the file, from 0; ``name`` may be a template (see ``devhost.planning.naming``).
-    ``options`` is the value of the backend's ``ResourceOptions``; ``None`` where it has none. With
-    ``topology`` false the kubelet receives no NUMA nodes. ``permissions`` are those of the device nodes in a
-    container; empty: as the backend says. A node without a device for an ``optional`` entry is as expected.
-    With ``take_over`` the resource is registered even while another plugin serves it on this node.
+    ``index`` is its position in the file, from 0; ``name`` may be a template (see
+    ``devhost.planning.naming``). ``options`` is the value of the backend's ``ResourceOptions``; ``None`` if
+    it has none. Without ``topology`` the kubelet receives no NUMA nodes. ``permissions`` are those of the
+    device nodes in a container; if empty, the backend decides. If an ``optional`` entry has no device, that
+    is no problem. With ``take_over`` the resource is registered even while another plugin serves it on this
+    node.
     """
 
     index: int
@@ -120,11 +121,11 @@ class ResourceSettings:
 
     @property
     def uses(self) -> frozenset[str]:
-        """What the resource hands out beside the device itself, in the terms of its backend."""
+        """What a container gets besides the device itself, in the terms of the backend."""
         return frozenset(getattr(self.options, "uses", ()))
 
     def wanted(self) -> frozenset[str]:
-        """Every attribute name this entry looks at."""
+        """Every attribute name that this entry uses."""
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
         return frozenset(fields(self.name)).union(*from_where, *from_share, self.watched())
@@ -134,7 +135,7 @@ class ResourceSettings:
         return frozenset().union(*(block.attributes() for block in self.healthy_while))
 
     def condition(self, device: Device) -> Health:
-        """The health of a device by ``healthyWhile``, whatever its backend reports."""
+        """The health of a device by ``healthyWhile`` alone."""
         reason = shortfall(self.healthy_while, device.attributes, "healthyWhile")
         return sound_health(unhealthy(reason)) if reason else HEALTHY
 
@@ -143,7 +144,7 @@ class ResourceSettings:
 class Skipped:
     """An ``optional`` entry that is not served, because the package of its backend is not installed.
 
-    ``hint`` says how to install it.
+    ``hint`` is how to install it.
     """
 
     index: int
@@ -158,8 +159,8 @@ class Settings:
 
     ``skipped`` are the entries without an installed backend; they are not among ``resources``.
 
-    ``device_info_directory`` is ``None`` where no device-info files are wanted. The directory for
-    labels is known also where none are wanted: those of before are removed there.
+    ``device_info_directory`` is ``None`` if no device-info files are wanted. ``label_directory`` is set even
+    if no labels are wanted, because earlier ones are removed from it.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -172,7 +173,7 @@ class Settings:
     skipped: tuple[Skipped, ...] = ()
 
     def backend_names(self) -> tuple[str, ...]:
-        """The backends that some resource needs, in file order."""
+        """The backends that resources need, in file order."""
         return tuple(dict.fromkeys(resource.backend for resource in self.resources))
 
     def not_installed(self) -> Mapping[str, str]:
@@ -180,7 +181,7 @@ class Settings:
         return {entry.backend: entry.hint for entry in self.skipped}
 
     def wanted(self, backend: str) -> frozenset[str]:
-        """Every attribute name that some resource of ``backend`` looks at."""
+        """Every attribute name that a resource of ``backend`` uses."""
         entries = (r.wanted() for r in self.resources if r.backend == backend)
         return frozenset().union(*entries)
 

@@ -1,8 +1,7 @@
-"""What the kubelet counts: the ids of a resource's tokens, made from devices and read back. Pure.
+"""What the kubelet counts: the ids of a resource's tokens, made from devices and parsed again. Pure.
 
-A *token* is a device (``<id>``), one of the replicas it is shared as (``<id>::<n>``), or one of those as
-which all devices of a resource are handed out together (``all::<n>``). A *stand-in* (``~<token>``) is a
-second id of a token, see :func:`stand_in`.
+A *token* represents a device (``<id>``), one replica of a shared device (``<id>::<n>``), or all devices of a
+resource together (``all::<n>``). A *stand-in* (``~<token>``) is a second id of a token, see :func:`stand_in`.
 """
 
 from __future__ import annotations
@@ -15,36 +14,36 @@ from collections.abc import Container, Iterable, Mapping
 from devhost.backend.model import MAX_DEVICE_ID, Device
 
 ALL = "all"
-"""What tokens that stand for all devices of a resource are named after: ``all::0``, ``all::1``, …
+"""The prefix of tokens that represent all devices of a resource: ``all::0``, ``all::1``, …
 
-Always with a number, so that none is ever a device's id, which may have no double colon."""
+They always have a number, so they are never equal to a device's id, which cannot contain a double colon."""
 
 STAND_IN = "~"
-"""How the id of a stand-in begins. No device's id begins like this, and it sorts behind all of them."""
+"""The prefix of the id of a stand-in. No device's id begins with it, and it sorts after all of them."""
 
 _NUMBER = re.compile(r"(.+)::(\d+)", re.DOTALL)
 _ANY_NUMBER = ".*"
 _LONGEST_NUMBER = "::999999"
 _RANKS = 256
-"""How many numbers are tried for a former id that had to be cut."""
+"""How many numbers are tried for a former id that was cut."""
 
 _HASHED = 9
-"""Characters that a hash takes at the end of a cut id, with its hyphen."""
+"""Characters of the hash at the end of a cut id, with its hyphen."""
 
 _CUT = re.compile(r"(.+)-[0-9a-f]{8}", re.DOTALL)
 _FIRST = string.ascii_letters + string.digits  # of a device's id, and so of a token
 
 
 def token(device: str, number: int, replicas: int) -> str:
-    """The id the kubelet knows a replica by: the device's own when it is not shared.
+    """The id of a replica for the kubelet: the device's id if it is not shared.
 
-    Longer than 63 characters it is cut and carries a hash, as the proto's comment on ``ID`` wants.
+    An id longer than 63 characters is cut and ends in a hash, as the proto's comment on ``ID`` requires.
     """
     return device if replicas == 1 else numbered(device, number)
 
 
 def numbered(unit: str, number: int) -> str:
-    """The id of the token of that number, see :func:`token`."""
+    """The id of the token with this number, see :func:`token`."""
     suffix = f"::{number}"
     if len(unit) + len(suffix) > MAX_DEVICE_ID:
         digest = hashlib.sha256(unit.encode()).hexdigest()[:8]
@@ -53,39 +52,39 @@ def numbered(unit: str, number: int) -> str:
 
 
 def unit_of(name: str) -> str:
-    """What a token is named after, without its number; cut where the token is."""
+    """A token without its number; cut if the token is."""
     found = _NUMBER.fullmatch(name)
     return name if found is None else found[1]
 
 
-def stands_for_all(name: str) -> bool:
-    """Whether a token stands for all devices of its resource."""
+def represents_all(name: str) -> bool:
+    """Whether a token represents all devices of its resource."""
     return name != ALL and unit_of(name) == ALL
 
 
 def stand_in(name: str) -> str:
     """The id of the stand-in for a token.
 
-    While a container has a token that the kubelet has forgotten, the token is Unhealthy and its stand-in
-    Healthy. The scheduler still subtracts the container's request from what the node offers, and the kubelet
-    no longer counts the container's device: without the stand-in the device would be missing twice.
+    While a container holds a token that the kubelet has forgotten, the token is Unhealthy and its stand-in
+    Healthy. The scheduler still subtracts the container's request from what the node offers, but the kubelet
+    no longer counts the container's device. Without the stand-in, the device would be missing twice.
     """
     return STAND_IN + name if len(name) < MAX_DEVICE_ID else STAND_IN + name[1:]
 
 
 def stood_for(name: str, tokens: Container[str]) -> str | None:
-    """The one of these tokens whose stand-in this is; ``None`` if it is none of theirs."""
+    """The token of these to which a stand-in belongs; ``None`` if it belongs to none of them."""
     if not name.startswith(STAND_IN):
         return None
     if name[1:] in tokens:
         return name[1:]
-    if len(name) == MAX_DEVICE_ID:  # its first character made room for the mark
+    if len(name) == MAX_DEVICE_ID:  # its first character was replaced by the prefix
         return next((c + name[1:] for c in _FIRST if c + name[1:] in tokens), None)
     return None
 
 
 def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
-    """Which of these devices (by id) a token is made from, however they are shared now."""
+    """The device (of these, by id) that a token was made from, even if it is shared differently now."""
     if name in devices:
         return devices[name]
     if name.startswith(STAND_IN):
@@ -105,25 +104,25 @@ def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
 
 
 def number_of(name: str) -> int:
-    """The number of a token; 0 where it has none."""
+    """The number of a token; 0 if it has none."""
     found = _NUMBER.fullmatch(name)
     return int(found[2]) if found else 0
 
 
 def is_former(name: str, device: Device) -> bool:
-    """Whether a token of this device is made from a former id of it."""
-    if not device.former_ids or stands_for_all(name):
+    """Whether a token of this device was made from one of its former ids."""
+    if not device.former_ids or represents_all(name):
         return False
     return device_of(name, {device.id: device}) is None
 
 
 class Known:
-    """The devices of one backend as tokens name them: by their present ids, and by former ones.
+    """The devices of one backend by their present and former ids.
 
     The index of former ids is built when a token first matches no present id.
 
     Args:
-        devices: every device there is now, by id.
+        devices: every device that exists now, by id.
     """
 
     def __init__(self, devices: Mapping[str, Device]) -> None:
@@ -131,7 +130,7 @@ class Known:
         self._former: _Former | None = None
 
     def named(self, name: str) -> tuple[Device, ...]:
-        """The device that has this id; without one, every device that may have had it before."""
+        """The device with this id; if there is none, every device that may have had it before."""
         device = device_of(name, self.devices)
         if device is not None:
             return (device,)
@@ -167,7 +166,7 @@ class _Former:
         return tuple(found.values())
 
     def _cut(self, name: str) -> dict[str, Device]:
-        """The same for tokens whose ids had to be cut: only trying shows what hash an id has."""
+        """The same for tokens that were cut: only computing the hash shows whether an id matches."""
         number = _NUMBER.fullmatch(name)
         beginning = MAX_DEVICE_ID - _HASHED - (len(name) - len(unit_of(name)))
         found: dict[str, Device] = {}
@@ -182,7 +181,7 @@ class _Former:
 
 
 def _fit(text: str) -> str:
-    """An id that may be too long as ``Device.former_ids`` prescribes."""
+    """An id, cut if it is too long, as ``Device.former_ids`` prescribes."""
     if len(text) <= MAX_DEVICE_ID:
         return text
     return f"{text[: MAX_DEVICE_ID - _HASHED]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

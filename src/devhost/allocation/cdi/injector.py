@@ -1,8 +1,8 @@
-"""One resource's CDI specification, kept in step with its devices: ``inject: cdi``.
+"""The CDI specification of one resource, which follows its devices: ``inject: cdi``.
 
-The order matters. A device gets into the list only once the specification that names it is on the disk; it
-leaves the specification only after it left the list and no container has it any longer, because the kubelet
-repeats an earlier answer for as long as the pod lives. Allocate writes what has changed by then.
+The order matters. A device is listed only after the specification that names it is on the disk. It leaves the
+specification only after it has left the list and no container holds it, because the kubelet repeats an
+earlier answer as long as the pod lives. Allocate writes the changes until then.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 log = get(__name__)
 
 CHECK = 60.0
-"""Seconds between looks whether the file is still there as written."""
+"""Seconds between checks that the file is still there as written."""
 
 WRITING = "its CDI specification is being written"
-"""Why a device is not healthy for a moment after it recovered from another reason."""
+"""Why a device is briefly unhealthy after it has recovered from another reason."""
 
 MAX_SETS = 1024
-"""Sets of devices a specification keeps beside the devices themselves; of those that no container uses, the
-oldest are removed first."""
+"""Sets of devices in a specification besides single devices. Beyond that, the oldest sets that no container
+uses are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Something the specification names: the devices it stands for, and what they add to a container.
+    """One name in the specification: its devices, and what they add to a container.
 
-    ``runner`` is the backend that was asked, ``terms`` are those on which a container gets the devices.
+    ``runner`` is the backend that answered, ``terms`` are those on which a container gets the devices.
     """
 
     devices: tuple[Device, ...]
@@ -80,13 +80,13 @@ class CdiInjection:
     """Writes the specification of one resource and answers with its names.
 
     Args:
-        backend: is asked what each device needs.
+        backend: provides what each device needs.
         inventory: the devices of the resource.
         files: where the specification goes.
-        settled: called in the loop when what :meth:`listable` says may have changed.
-        deadline: seconds the backend has to answer what one device needs.
-        check: seconds between checks whether the file is still there as written.
-        most_sets: sets of devices that the specification keeps, see :data:`MAX_SETS`.
+        settled: called in the loop when the result of :meth:`listable` may have changed.
+        deadline: seconds for the backend to answer what one device needs.
+        check: see :data:`CHECK`.
+        most_sets: see :data:`MAX_SETS`.
         backoff: delays after a failure.
         clock: monotonic time.
     """
@@ -106,7 +106,7 @@ class CdiInjection:
     ) -> None:
         self.kind = spec.kind(backend.resource, files.owner)
         self.ready = asyncio.Event()
-        """Set once there is something to list, be it good or bad."""
+        """Set once there is something to list, healthy or not."""
         self._resource = backend.resource
         self._backend = backend
         self._inventory = inventory
@@ -118,11 +118,11 @@ class CdiInjection:
         self._wanted: Mapping[str, Device] = {}
         self._unhealthy: Collection[str] = ()
         self._share_of: Mapping[str, Fraction] = {}
-        """How much of each device one token gives, where the backend uses it."""
+        """The share of each device that one token gives, if the backend uses it."""
         self._units: dict[str, _Unit] = {}
         self._sets: dict[str, _Unit] = {}
         self._set_of: dict[str, str] = {}
-        """The set that a container was given, by its tokens; empty where it was given single devices."""
+        """The set that a container got, by its tokens; empty if it got single devices."""
         self._adopted: frozenset[str] | None = None
         """Sets that an earlier run gave to unknown containers; ``None`` until its file has been read."""
         self._earlier: dict[str, ContainerEdits] = {}
@@ -144,7 +144,7 @@ class CdiInjection:
         self._loop = Reconciler(self._pass, backoff=backoff, clock=clock)
 
     def want(self, offers: Sequence[Offer], verdict: Callable[[Device], Health]) -> None:
-        """Takes the devices the resource has now; :meth:`run` does the rest.
+        """Takes the devices that the resource has now; :meth:`run` does the rest.
 
         Unhealthy ones are not rendered; what the specification has of them stays.
         """
@@ -161,7 +161,7 @@ class CdiInjection:
     def listable(
         self, offers: Sequence[Offer], verdict: Callable[[Device], Health]
     ) -> tuple[Sequence[Offer], Callable[[Device], Health]]:
-        """What of this the list may show now: nothing is healthy before its specification is written."""
+        """What the list may show now: no device is healthy before its specification is written."""
         shown = self._inventory.snapshot.devices()
         present = self._inventory.present()
 
@@ -186,7 +186,7 @@ class CdiInjection:
         if unit is not None and self._unwritten and not self._is_written(device.id):
             return unhealthy(self._unwritten)
         ready = unit is not None and unit.devices[0] is device and self._is_written(device.id)
-        # what is listed as healthy stays so meanwhile: Allocate writes what is another by then
+        # a device that is listed as healthy stays so: Allocate writes what has changed until then
         return HEALTHY if ready or (listed and unit is not None) else unhealthy(WRITING)
 
     def _is_written(self, device: str) -> bool:
@@ -209,7 +209,7 @@ class CdiInjection:
         except EnvironmentFailure as error:
             self._unwritten = str(error)
             self._write_failure.failed(self._unwritten)
-        # a new backend that has not listed its devices yet would make the first list an empty one
+        # before a new backend has listed its devices, the first list would be empty
         known = self.ready.is_set() or self._backend.runner.started or not self._wanted
         if known and not self._stopping:
             self.ready.set()
@@ -220,7 +220,7 @@ class CdiInjection:
 
     @property
     def failure(self) -> str:
-        """Why the specification could not be written; empty while it is as it should be."""
+        """Why the specification could not be written; empty if it is written."""
         return self._unwritten
 
     def stop(self) -> None:
@@ -234,8 +234,8 @@ class CdiInjection:
     def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> _Rendered:
         """What devices add together, and what each adds by itself. Runs on the backend's thread.
 
-        The backend is asked for single devices only where what is known of them does not add up to what
-        they add together.
+        The backend is asked for single devices only if what is known of them does not add up to what they add
+        together.
 
         Raises:
             AllocationError: a device cannot be rendered.
@@ -254,12 +254,11 @@ class CdiInjection:
     async def inject(self, tokens: Sequence[str], rendered: _Rendered) -> Granted:
         """Turns what a container gets into names, and makes sure that the file has them.
 
-        Several devices are named one by one where that gives the container the same as they get together.
-        Where it does not (a variable that lists them all, or that says how much of them it has), one name
-        stands for the set.
+        Several devices are named one by one if that gives the container the same as one name for all of them.
+        Otherwise (a variable lists them all, or contains the container's share), one name represents the set.
 
         Args:
-            tokens: what the container gets it by; they count as held already.
+            tokens: the tokens of the container; they count as held already.
             rendered: what it gets.
 
         Raises:
@@ -267,7 +266,7 @@ class CdiInjection:
         """
         whole, single, terms, granted = rendered.whole, rendered.single, rendered.terms, rendered.granted
         if self._unwritten or not self._failures.keys().isdisjoint(single):
-            self._loop.wake()  # what the list says of them may be outdated
+            self._loop.wake()  # their health in the list may be outdated
         self._take(single)
         name = spec.set_name(self._label(device, terms.shares.get(device)) for device in single)
         if _adds_up(single, whole, len(single)):
@@ -288,7 +287,7 @@ class CdiInjection:
         return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
 
     async def _is_on_disk(self, edits: Mapping[str, ContainerEdits], names: Sequence[str]) -> bool:
-        """Whether the disk has everything behind these names, though not what else should be in the file."""
+        """Whether the file has everything behind these names, even if other parts are outdated."""
         try:
             kind, found = await self._files.read(self._files.path(self._resource))
         except EnvironmentFailure:
@@ -296,7 +295,7 @@ class CdiInjection:
         return kind == self.kind and all(found.get(name) == edits[name] for name in names)
 
     def _known(self, devices: Sequence[Device], by_one: Mapping[str, Terms]) -> dict[str, _Unit]:
-        """What is known of those devices that have not changed since they were rendered."""
+        """The known edits of the devices that have not changed since they were rendered."""
         runner, known = self._backend.runner, {}
         for device in devices:
             unit = None if device.id in self._failures else self._units.get(device.id)
@@ -314,7 +313,7 @@ class CdiInjection:
         return replace(terms, shares={} if part is None else {device: part})
 
     def _label(self, device: str, share: Fraction | None) -> str:
-        """What stands for a device in the name of a set, where a container may have more or less of it."""
+        """A device in the name of a set, with the share that the container has of it."""
         return device if share in (None, self._share_of.get(device)) else f"{device}*{share}"
 
     def _rendered(self, granted: Granted) -> ContainerEdits:
@@ -324,11 +323,11 @@ class CdiInjection:
     async def _adopt(self) -> None:
         """Takes over what an earlier run wrote: its pods may still live.
 
-        A name stays until its device is rendered again. One whose devices are unknown (a set, a removed
-        device) stays until no container has anything of the resource.
+        A name stays until its device is rendered again. A name whose devices are unknown (a set, a removed
+        device) stays until no container holds anything of the resource.
 
         Raises:
-            EnvironmentFailure: it cannot be read; so nothing may be written in its place.
+            EnvironmentFailure: it cannot be read, so it must not be overwritten.
         """
         found = await self._files.take_over(self._files.path(self._resource), self.kind)
         self._on_disk = found

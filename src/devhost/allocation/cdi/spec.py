@@ -74,7 +74,7 @@ def device_name(device: str) -> str:
 
 
 def set_name(devices: Iterable[str]) -> str:
-    """The CDI name that stands for several devices handed out together, whatever their order."""
+    """The CDI name of several devices that are allocated together, in any order."""
     return f"set::{digest(' '.join(sorted(devices)), 16)}"
 
 

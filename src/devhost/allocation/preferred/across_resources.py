@@ -1,6 +1,6 @@
-"""Preferred allocation across resources: a container's GPU near its network card.
+"""Preferred allocation across resources: a container's GPU near its network adapter.
 
-It joins three things for a request: where the devices of each resource are and which are free, which
+It combines three things for a request: where the devices of each resource are and which are free, which
 requests belong to one container (:mod:`.grouping`), and the choice itself (:mod:`devhost.planning.affinity`).
 """
 
@@ -30,16 +30,16 @@ log = get(__name__)
 _standard_log = logging.getLogger(__name__)
 
 KINDS = 16
-"""Other resources that one request looks at."""
+"""Other resources that one request considers."""
 
 LOOKUPS = 40_000
-"""Devices times other resources that one request looks at: some 10 ms. There is always one of these."""
+"""Devices times other resources that one request considers, about 10 ms; at least one resource."""
 
 BUILT = 2_000
-"""Devices of other resources that one request puts in their places, some 25 ms; the next one goes on."""
+"""Devices of other resources that one request locates, about 25 ms; the next request goes on."""
 
 _OUTER = (Level.PORT, Level.NODE)
-"""Where it matters what is free of other resources, the closer first."""
+"""The levels at which free devices of other resources count, the closer one first."""
 
 Pod = tuple[str, str]
 """A pod's namespace and name."""
@@ -52,7 +52,7 @@ class PreferredAllocation:
 
     Args:
         inventories: those served now, by resource.
-        metrics: counts how guesses turned out.
+        metrics: counts right and wrong guesses.
         clock: monotonic seconds.
     """
 
@@ -105,29 +105,29 @@ class PreferredAllocation:
             explain=_standard_log.isEnabledFor(logging.DEBUG),
         )
         self._grouping.preferred(resource, began, choice.tokens, places.places(choice.tokens), admission.same)
-        if choice.worths:
+        if choice.scores:
             log.debug(
                 "preferred",
                 resource=resource,
                 devices=",".join(choice.tokens),
                 beside=",".join(call.resource for call in admission.same),
                 exact=choice.exact,
-                because="; ".join(f"{name}: {worth}" for name, worth in choice.worths.items()),
+                because="; ".join(f"{name}: {score}" for name, score in choice.scores.items()),
             )
         return choice
 
     def allocated(self, resource: str, inventory: Inventory, began: float, tokens: Sequence[str]) -> None:
-        """A container got devices for which it asked at ``began``; has to be quick, and never raises."""
+        """Remembers which devices a container got for its request at ``began``; never raises."""
         try:
             places = self._places.get(resource)
             if places is None:
                 places = self._places_of(resource, inventory)
             self._grouping.allocated(resource, began, tokens, places.places(tokens))
-        except Exception:  # the container has its devices: nothing here may fail it
+        except Exception:  # the container has its devices: an error here must not fail it
             log.exception("remembering an allocation failed", resource=resource)
 
     def settle(self) -> None:
-        """The kubelet has listed who holds what: finds out which guesses were right."""
+        """Finds out which guesses were right, after the kubelet has listed who holds what."""
         inventories = self._inventories()
 
         def holder(resource: str, token: str) -> object:
@@ -170,7 +170,7 @@ class PreferredAllocation:
         return Outside([count for count in got.values() if count], together, others, near)
 
     def _others(self, resource: str, places: _ResourcePlaces) -> list[tuple[str, Inventory, _ResourcePlaces]]:
-        """Other resources with devices in the same places: those that matter most first."""
+        """Other resources with devices in the same places, the most important first."""
         found, built = [], 0
         for name, inventory in self._inventories().items():
             other = self._places.setdefault(name, _ResourcePlaces())
@@ -204,11 +204,11 @@ class _ResourcePlaces:
         self._same_hardware: dict[int, tuple[Topology, frozenset[int]]] = {}
 
     def knows(self, inventory: Inventory) -> bool:
-        """Whether the newest snapshot is the one known."""
+        """Whether the newest snapshot has been taken."""
         return inventory.snapshot.entries is self._entries
 
     def follow(self, inventory: Inventory) -> int:
-        """Takes the newest snapshot; how many devices had to be put in their places for it."""
+        """Takes the newest snapshot; returns how many devices had to be located for it."""
         if self.knows(inventory):
             return 0
         entries = self._entries = inventory.snapshot.entries
@@ -247,14 +247,14 @@ class _ResourcePlaces:
         return len(candidates) if is_new else 0
 
     def shared(self, other: _ResourcePlaces) -> Level | None:
-        """The closest kind of place in which both have devices, and the other a healthy one."""
+        """The closest level at which both have devices in one place, and the other a healthy one."""
         for level in _OUTER:
             if not self._outers[level].isdisjoint(other._by_place):
                 return level
         return None
 
     def places(self, tokens: Iterable[str]) -> list[tuple[Place, ...]]:
-        """The places of the device behind each token; none for what is in several places."""
+        """The places of the device behind each token; none if it represents several devices."""
         found = []
         for token in tokens:
             entry = (self._entries or {}).get(token)
@@ -266,10 +266,10 @@ class _ResourcePlaces:
     def free(
         self, allocations: ResourceAllocations, other: _ResourcePlaces, ended: Collection[Pod]
     ) -> Mapping[Place, int]:
-        """How many tokens a container could get at each place, beside devices of another resource.
+        """How many tokens a container could get at each place, near devices of another resource.
 
-        What is the same hardware as a device of the other resource is not counted: it would not be free
-        afterwards. What ended pods had is free.
+        Devices that are the same hardware as a device of the other resource do not count: they would not be
+        free afterwards. Devices of pods that have ended are free.
         """
         taken: Counter[Place] = Counter()
         same_hardware = self._same_hardware_in(other)
@@ -303,10 +303,10 @@ class _ResourcePlaces:
 
 
 def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request:
-    """The same request without tokens that a container is known to hold, as far as there are enough others.
+    """The same request without tokens that a container is known to hold, if there are enough others.
 
-    A kubelet offers such a token when it has lost its checkpoint. It also offers what has just been released,
-    which is free where its newest list shows it.
+    A kubelet offers such a token if it has lost its checkpoint. It also offers tokens that have just been
+    released, which are free if its newest list shows that.
     """
     offered = frozenset(allocations.tokens()).intersection(request.available).difference(request.must_include)
     held = {token for token in offered if not allocations.has_ended(token)}
@@ -322,10 +322,10 @@ def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request
 def _ended(
     allocations: ResourceAllocations, available: Iterable[str], must_include: Iterable[str]
 ) -> frozenset[Pod]:
-    """Pods of which the kubelet shows that they have ended: it offers a device that one of them had.
+    """Pods that have ended, because the kubelet offers a device that one of them held.
 
-    All that such a pod had is free, and the list that shows it comes some seconds later. What must be
-    included is left out: it may be offered again to the pod that has it, an init container's devices.
+    All devices of such a pod are free; the list that shows it comes some seconds later. Tokens that must be
+    included do not count: the kubelet may offer an init container's devices again to the same pod.
     """
     held = allocations.tokens()
     if not held:
@@ -340,7 +340,7 @@ def _pod(allocations: ResourceAllocations, token: str) -> Pod | None:
 
 
 def _in_one_place(entry: Entry) -> bool:
-    """Whether a token stands for one device: several may be anywhere."""
+    """Whether a token represents a single device; several may be in different places."""
     return len(entry.members) == 1
 
 

@@ -1,10 +1,10 @@
-"""Which of the available devices to hand out together. Pure and deterministic.
+"""Which of the available devices a container should get together. Pure and deterministic.
 
-The answer to GetPreferredAllocation: always a subset of what is available, always with the tokens that
-must be in it, never an error. When the request cannot be met the answer is the best there is.
+The answer to GetPreferredAllocation is always a subset of the available tokens, contains those that it must
+include, and is never an error. If there are too few tokens, it contains all of them.
 
-What is best is defined in :mod:`.policies`, found by :mod:`.solver` and, where devices are linked, by
-:mod:`.links`; ``docs/affinity.md`` explains it.
+:mod:`.policies` defines which choice is best, :mod:`.solver` finds it, or :mod:`.links` if devices are
+linked; ``docs/affinity.md`` explains it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .topology import Links, Topology, card
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a container asks for.
+    """What a container requests.
 
-    ``candidate`` names the device of each token that can be handed out, ``available`` are tokens that the
-    kubelet could give, in any order, ``must_include`` those that must be in the answer (of them, those not
-    available are ignored), ``size`` how many tokens the container asks for in all.
+    ``candidate`` gives the device of a token, ``available`` are the tokens that the kubelet could allocate,
+    in any order, ``must_include`` those that the answer must contain (unless they are not available),
+    ``size`` is how many tokens the container requests in all.
     """
 
     candidate: Callable[[str], str | None]
@@ -39,14 +39,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Tokens to hand out: at most ``size``, or more if ``must_include`` has more; these come first.
+    """The preferred tokens: at most ``size``, or more if ``must_include`` has more; these come first.
 
-    ``exact`` tells whether it is the best there is for certain, ``worths`` why, where that was asked for.
+    ``exact`` is whether no choice can be better, ``scores`` the score by criterion if it was requested.
     """
 
     tokens: tuple[str, ...]
     exact: bool = True
-    worths: Mapping[str, int] = field(default_factory=dict)
+    scores: Mapping[str, int] = field(default_factory=dict)
 
 
 def prefer(
@@ -59,15 +59,15 @@ def prefer(
     explain: bool = False,
     limit: int = LIMIT,
 ) -> Choice:
-    """Names the tokens to hand out.
+    """Chooses the tokens that the container should get.
 
     Args:
         policy: the resource's ``prefer``.
         topology: where its devices are.
-        outside: what of other resources is near them.
-        links: how closely its devices are joined.
-        explain: whether :attr:`Choice.worths` is wanted.
-        limit: steps after which a quick way is taken instead of the exact one.
+        outside: what other resources have near them.
+        links: how closely its devices are linked.
+        explain: whether to fill in :attr:`Choice.scores`.
+        limit: steps beyond which a fast method replaces the exact one.
     """
     offered = dict.fromkeys(request.available)
     must = [token for token in dict.fromkeys(request.must_include) if token in offered]
@@ -86,20 +86,20 @@ def prefer(
         if (number := topology.number.get(request.candidate(token) or "")) is not None:
             base[number] += 1
     if len(free) == 1:
-        # Nothing to choose between, among perhaps 100 000: they differ in their numbers only.
+        # perhaps 100 000 tokens, which differ only in their numbers
         return Choice((*must, *_first(next(iter(free.values())), need)))
     counts = [len(free.get(candidate.name, ())) for candidate in topology.candidates]
-    chosen, exact, worths = _weighed(policy, topology, counts, base, need, outside, links, explain, limit)
+    chosen, exact, scores = _chosen(policy, topology, counts, base, need, outside, links, explain, limit)
     tokens = [
         token
         for candidate, n in zip(topology.candidates, chosen, strict=True)
         if n
         for token in _first(free[candidate.name], n)
     ]
-    return Choice((*must, *tokens), exact, worths)
+    return Choice((*must, *tokens), exact, scores)
 
 
-def _weighed(
+def _chosen(
     policy: Prefer,
     topology: Topology,
     counts: list[int],
@@ -113,25 +113,26 @@ def _weighed(
     if need == sum(counts):
         return counts, True, {}
     scale = SCALES[policy]
-    stand = Availability(topology, counts, base, outside)
-    if linked := choose(stand, need, scale, links or {}):
-        chosen, exact = linked
+    availability = Availability(topology, counts, base, outside)
+    linked, exact = choose(availability, need, scale, links or {})
+    if linked is not None:
+        chosen = linked
     else:
         try:
-            chosen, exact = best(stand, need, scale, limit), True
+            chosen = best(availability, need, scale, limit)
         except TooMuch:
-            chosen, exact = _quick(policy, stand, need, outside), False
-    return chosen, exact, totals(stand, chosen, scale) if explain else {}
+            chosen, exact = _fast(policy, availability, need, outside), False
+    return chosen, exact, totals(availability, chosen, scale) if explain else {}
 
 
-def _quick(policy: Prefer, stand: Availability, need: int, outside: Outside) -> list[int]:
-    """A choice in the spirit of the policy, where the exact one would take too long."""
-    candidates = stand.topology.candidates
+def _fast(policy: Prefer, availability: Availability, need: int, outside: Outside) -> list[int]:
+    """A choice by the main criterion of the policy, for when the exact one would take too long."""
+    candidates = availability.topology.candidates
     if policy is Prefer.SPREAD:
-        return even(stand, need, lambda number: candidates[number].total - stand.free[number])
+        return even(availability, need, lambda number: candidates[number].total - availability.free[number])
     if policy is Prefer.PACK:
-        return descend(stand, need, SCALES[policy])
-    single = [min(1, free) for free in stand.free]
+        return descend(availability, need, SCALES[policy])
+    single = [min(1, free) for free in availability.free]
     if policy is Prefer.DISTINCT:
         seen: set[str] = set()
         for number, free in enumerate(single):
@@ -139,14 +140,14 @@ def _quick(policy: Prefer, stand: Availability, need: int, outside: Outside) -> 
             single[number] = int(bool(free) and name not in seen)
             seen |= {name} if free else set()
     if sum(single) < need:
-        return even(stand, need, lambda number: stand.base[number])
-    if single != list(stand.free):
-        stand = Availability(stand.topology, single, stand.base, outside)
-    return descend(stand, need, SCALES[policy])
+        return even(availability, need, lambda number: availability.base[number])
+    if single != list(availability.free):
+        availability = Availability(availability.topology, single, availability.base, outside)
+    return descend(availability, need, SCALES[policy])
 
 
 def _first(tokens: Iterable[str], count: int) -> list[str]:
-    """The tokens of one device with the lowest numbers, in their order."""
+    """The ``count`` tokens of one device with the lowest numbers, in their order."""
     by_length: dict[int, list[str]] = defaultdict(list)
     for token in tokens:
         by_length[len(token)].append(token)

@@ -1,9 +1,9 @@
-"""Which devices to take where some are joined more closely than others: NVLink, XGMI. Pure.
+"""Which devices to take if some of them are linked: NVLink, XGMI. Pure.
 
-Links are between pairs, so no tree can add them up. Up to :data:`EXACT` devices every set is weighed,
-with all other criteria, in two halves: the sets within the first half and within the second are worked
-out once, and only what lies between the halves is added for each pair of them. Beyond that the set grows
-by the device that adds most, which is quick and not exact.
+Links are between pairs of devices, so the tree of places cannot add them up. Up to :data:`MAX_EXACT` devices
+every set is scored by all criteria, in two halves: the sets within each half are scored once, and only the
+links and the places that both halves share are added for each pair of sets. With more devices, the set grows
+by the device that adds most, which is fast but not exact.
 """
 
 from __future__ import annotations
@@ -16,60 +16,66 @@ from .policies import PlaceUsage, Scale
 from .solver import Availability
 from .topology import Links, Vertex
 
-EXACT = 16
-"""Devices up to which the best set is found for certain."""
+MAX_EXACT = 16
+"""Up to so many devices, every set is scored."""
 
-GROWING = 64
-"""Devices up to which links count at all."""
+MAX_LINKED = 64
+"""With more devices than this, links do not count."""
 
-STRONGEST = 1 << 20
-"""The highest closeness that is told from a higher one."""
+MAX_CLOSENESS = 1 << 20
+"""Closeness is limited to this, so that the sum over all pairs fits into the width of one criterion."""
 
 
-def choose(stand: Availability, need: int, scale: Scale, links: Links) -> tuple[list[int], bool] | None:
-    """How many tokens (0 or 1) to take from each candidate, ``need`` in all; and whether no choice is better.
+def choose(
+    availability: Availability, need: int, scale: Scale, links: Links
+) -> tuple[list[int] | None, bool]:
+    """How many tokens (0 or 1) to take from each candidate, and whether no choice can be better.
 
-    ``None`` where links say nothing: all are alike, more tokens are wanted than there are devices, or there
-    are too many devices.
+    The choice is ``None`` if links do not decide: all are equal, more tokens are wanted than there are
+    devices, or there are too many devices. A device with several free tokens is never taken twice, so then
+    another choice may be better.
     """
-    candidates = [number for number, free in enumerate(stand.free) if free]
-    if not links or not scale.links or not 0 < need < len(candidates) <= GROWING:
-        return None
-    names = [candidate.device.id for candidate in stand.topology.candidates]
+    candidates = [number for number, free in enumerate(availability.free) if free]
+    if not links or not scale.links:
+        return None, True
+    if not 0 < need < len(candidates) <= MAX_LINKED:
+        return None, False
+    names = [candidate.device.id for candidate in availability.topology.candidates]
 
-    def joined(a: int, b: int) -> int:
-        return max(-STRONGEST, min(STRONGEST, links.get(frozenset((names[a], names[b])), 0)))
+    def closeness(a: int, b: int) -> int:
+        return max(-MAX_CLOSENESS, min(MAX_CLOSENESS, links.get(frozenset((names[a], names[b])), 0)))
 
-    fixed = [number for number, base in enumerate(stand.base) if base]
-    between = [[joined(a, b) if a != b else 0 for b in candidates] for a in candidates]
-    towards = [sum(joined(number, other) for other in fixed if other != number) for number in candidates]
+    fixed = [number for number, base in enumerate(availability.base) if base]
+    between = [[closeness(a, b) if a != b else 0 for b in candidates] for a in candidates]
+    towards = [sum(closeness(number, other) for other in fixed if other != number) for number in candidates]
     pairs = {between[i][j] for i in range(len(candidates)) for j in range(i)}
+    single = max(availability.free) == 1
     if len(pairs) <= 1 and len(set(towards)) <= 1:
-        return None
+        return None, single or not any(pairs | set(towards))
     problem = _Problem(
         need,
-        [[closeness * scale.links for closeness in row] for row in between],
-        [closeness * scale.links for closeness in towards],
-        _crossings(stand, candidates),
-        scale.worth,
+        [[link * scale.links for link in row] for row in between],
+        [link * scale.links for link in towards],
+        _places_of(availability, candidates),
+        scale.score,
     )
-    exact = len(candidates) <= EXACT
-    taken = _halves(problem) if exact else _grown(problem)
-    chosen = [0] * len(stand.free)
+    small = len(candidates) <= MAX_EXACT
+    taken = _exhaustive(problem) if small else _greedy(problem)
+    chosen = [0] * len(availability.free)
     for index in taken:
         chosen[candidates[index]] = 1
-    return chosen, exact
+    return chosen, small and single
 
 
 @dataclass(frozen=True, slots=True)
-class _Crossing:
-    """A vertex of the tree: which candidates are below it, as bits, and what n of them are worth."""
+class _Places:
+    """A vertex of the tree: the candidates below it, as bits, and the usage of its places."""
 
     members: int
     usages: tuple[PlaceUsage, ...]
 
-    def worth(self, n: int, worth: Callable[[PlaceUsage, int], int]) -> int:
-        return sum(worth(here, here.base + n) for here in self.usages)
+    def score(self, n: int, score: Callable[[PlaceUsage, int], int]) -> int:
+        return sum(score(usage, usage.base + n) for usage in self.usages)
 
 
 @dataclass(slots=True)
@@ -77,46 +83,46 @@ class _Problem:
     need: int
     between: Sequence[Sequence[int]]
     towards: Sequence[int]
-    crossings: Sequence[_Crossing]
-    worth: Callable[[PlaceUsage, int], int]
+    vertices: Sequence[_Places]
+    score: Callable[[PlaceUsage, int], int]
     _known: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         return len(self.towards)
 
-    def crossing(self, at: int, n: int) -> int:
-        """What n devices below a vertex are worth."""
+    def score_below(self, at: int, n: int) -> int:
+        """The score of n devices below a vertex."""
         if (at, n) not in self._known:
-            self._known[at, n] = self.crossings[at].worth(n, self.worth)
+            self._known[at, n] = self.vertices[at].score(n, self.score)
         return self._known[at, n]
 
 
-def _crossings(stand: Availability, candidates: Sequence[int]) -> list[_Crossing]:
+def _places_of(availability: Availability, candidates: Sequence[int]) -> list[_Places]:
     bits = {number: 1 << index for index, number in enumerate(candidates)}
-    found: list[_Crossing] = []
+    found: list[_Places] = []
 
     def walk(vertex: Vertex) -> int:
         members = bits.get(vertex.candidate, 0)
         for child in vertex.children:
             members |= walk(child)
-        usages = stand.kind(vertex).usages
+        usages = availability.kind(vertex).usages
         if members and usages:
-            found.append(_Crossing(members, usages))
+            found.append(_Places(members, usages))
         return members
 
-    walk(stand.topology.root)
+    walk(availability.topology.root)
     return found
 
 
-def _halves(problem: _Problem) -> list[int]:
-    """The best of all sets; of equal ones that with the earlier devices."""
+def _exhaustive(problem: _Problem) -> list[int]:
+    """The best of all sets; of equal ones, the set with the earlier devices."""
     half = problem.size // 2
     low = (1 << half) - 1
     firsts = _within(problem, 0, half)
     seconds = _within(problem, half, problem.size)
-    astride = [at for at, c in enumerate(problem.crossings) if c.members & low and c.members & ~low]
-    codes = _codes(problem, astride, 0, half), _codes(problem, astride, half, problem.size)
+    shared = [at for at, v in enumerate(problem.vertices) if v.members & low and v.members & ~low]
+    codes = _codes(problem, shared, 0, half), _codes(problem, shared, half, problem.size)
     by_count: dict[int, list[int]] = defaultdict(list)
     for mask in range(1 << half):
         by_count[mask.bit_count()].append(mask)
@@ -131,20 +137,21 @@ def _halves(problem: _Problem) -> list[int]:
         code, own = codes[1][second], seconds[second]
         for first in by_count[count]:
             both = code + codes[0][first]
-            shared = common.get(both)
-            if shared is None:
-                shared = common[both] = sum(
-                    problem.crossing(at, both >> (8 * place) & 255) for place, at in enumerate(astride)
+            extra = common.get(both)
+            if extra is None:
+                extra = common[both] = sum(
+                    problem.score_below(at, both >> (8 * position) & 255)
+                    for position, at in enumerate(shared)
                 )
-            worth = own + firsts[first] + across[first] + shared
-            if top is None or worth > top or (worth == top and _earlier((first, second), best)):
-                top, best = worth, (first, second)
+            score = own + firsts[first] + across[first] + extra
+            if top is None or score > top or (score == top and _earlier((first, second), best)):
+                top, best = score, (first, second)
     mask = best[0] | best[1] << half
     return [index for index in range(problem.size) if mask >> index & 1]
 
 
 def _earlier(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether a set of devices, as bits, comes before another one of as many."""
+    """Whether a set of devices, as the bits of both halves, comes before another set of the same size."""
     for a, b in zip(one, other, strict=True):
         if a != b:
             differing = a ^ b
@@ -153,71 +160,72 @@ def _earlier(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _within(problem: _Problem, start: int, end: int) -> list[int]:
-    """What each set of the devices from ``start`` to ``end`` is worth, without what goes beyond them."""
+    """The score of each set of the devices from ``start`` to ``end``, by itself."""
     size = end - start
     span = (1 << size) - 1 << start
-    worths = [0] * (1 << size)
+    scores = [0] * (1 << size)
     for mask in range(1, 1 << size):
         lowest = (mask & -mask).bit_length() - 1
         rest = mask & (mask - 1)
         row = problem.between[start + lowest]
-        worth = worths[rest] + problem.towards[start + lowest]
+        score = scores[rest] + problem.towards[start + lowest]
         while rest:
-            worth += row[start + (rest & -rest).bit_length() - 1]
+            score += row[start + (rest & -rest).bit_length() - 1]
             rest &= rest - 1
-        worths[mask] = worth
-    for at, crossing in enumerate(problem.crossings):
-        if crossing.members & ~span:
+        scores[mask] = score
+    for at, places in enumerate(problem.vertices):
+        if places.members & ~span:
             continue
-        members = crossing.members >> start
-        values = [problem.crossing(at, n) for n in range(members.bit_count() + 1)]
+        members = places.members >> start
+        values = [problem.score_below(at, n) for n in range(members.bit_count() + 1)]
         for mask in range(1 << size):
-            worths[mask] += values[(mask & members).bit_count()]
-    return worths
+            scores[mask] += values[(mask & members).bit_count()]
+    return scores
 
 
-def _codes(problem: _Problem, astride: Sequence[int], start: int, end: int) -> list[int]:
-    """For each set, how many of it are below each vertex that both halves share: eight bits each."""
+def _codes(problem: _Problem, shared: Sequence[int], start: int, end: int) -> list[int]:
+    """For each set, how many of its devices are below each shared vertex, in eight bits each."""
     codes = [0] * (1 << (end - start))
-    for place, at in enumerate(astride):
-        members = problem.crossings[at].members >> start & ((1 << (end - start)) - 1)
+    for position, at in enumerate(shared):
+        members = problem.vertices[at].members >> start & ((1 << (end - start)) - 1)
         for mask in range(len(codes)):
-            codes[mask] |= (mask & members).bit_count() << (8 * place)
+            codes[mask] |= (mask & members).bit_count() << (8 * position)
     return codes
 
 
 def _across(problem: _Problem, half: int, second: int) -> list[int]:
-    """What the links between each set of the first half and one of the second are worth."""
+    """The score of the links between each set of the first half and one set of the second."""
     others = [index for index in range(half, problem.size) if second >> (index - half) & 1]
     single = [sum(problem.between[index][other] for other in others) for index in range(half)]
-    worths = [0] * (1 << half)
+    scores = [0] * (1 << half)
     for mask in range(1, 1 << half):
-        worths[mask] = worths[mask & (mask - 1)] + single[(mask & -mask).bit_length() - 1]
-    return worths
+        scores[mask] = scores[mask & (mask - 1)] + single[(mask & -mask).bit_length() - 1]
+    return scores
 
 
-def _grown(problem: _Problem) -> list[int]:
-    """A set that grows by the device that adds most; it begins where the strongest links are."""
+def _greedy(problem: _Problem) -> list[int]:
+    """A set that grows by the device that adds most; it starts where the links are strongest."""
     taken: list[int] = []
-    counts = [0] * len(problem.crossings)
+    counts = [0] * len(problem.vertices)
     below: list[list[int]] = [
-        [at for at, c in enumerate(problem.crossings) if c.members >> index & 1]
+        [at for at, v in enumerate(problem.vertices) if v.members >> index & 1]
         for index in range(problem.size)
     ]
     sums = list(problem.towards)
 
     def adds(index: int) -> int:
         return sums[index] + sum(
-            problem.crossing(at, counts[at] + 1) - problem.crossing(at, counts[at]) for at in below[index]
+            problem.score_below(at, counts[at] + 1) - problem.score_below(at, counts[at])
+            for at in below[index]
         )
 
-    def promises(index: int) -> int:
+    def potential(index: int) -> int:
         strongest = sorted(problem.between[index], reverse=True)[: problem.need - 1]
         return adds(index) + sum(strongest)
 
     for step in range(problem.need):
         left = [index for index in range(problem.size) if index not in taken]
-        pick = max(left, key=lambda index: ((adds if step else promises)(index), -index))
+        pick = max(left, key=lambda index: ((adds if step else potential)(index), -index))
         taken.append(pick)
         for at in below[pick]:
             counts[at] += 1

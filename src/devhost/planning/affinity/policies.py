@@ -1,8 +1,8 @@
-"""What each ``prefer`` of a resource means: criteria, the first of which counts before all others. Pure.
+"""What each ``prefer`` of a resource means: a list of criteria, the most important first. Pure.
 
-Each criterion is a sum over places of something that depends only on how many tokens are chosen there.
-That makes the best choice computable from the leaves of the tree upwards (:mod:`.solver`), and it is
-all that a policy may be. ``docs/affinity.md`` says why they stand in this order.
+Each criterion is a sum over places of a value that depends only on how many tokens are chosen there, so that
+:mod:`.solver` can compute the best choice from the leaves of the tree upwards. Every policy must keep to
+that. ``docs/affinity.md`` explains the order of the criteria.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from .topology import Level
 
 @dataclass(frozen=True, slots=True)
 class PlaceUsage:
-    """What is known of one place, all counted in tokens.
+    """The tokens at one place.
 
-    ``total`` is what the resource has here, ``free`` what can be chosen, ``base`` what is chosen in any
-    case. ``got`` is what the container has here of other resources, ``kin`` and ``others`` what is free of
-    those it has nothing of: ``kin`` of resources that were seen in one container with this one. ``near``
-    tells whether the container before has something here.
+    ``total`` is what the resource has here, ``free`` what can be chosen, ``base`` what the answer must
+    include. ``got`` is what the container already has here, by other resource. ``together`` and ``others``
+    are what is free here of resources of which the container has nothing: ``together`` of those that
+    containers were seen to use together with this one. ``near`` is whether the previous container has
+    something here.
     """
 
     level: Level
@@ -31,13 +32,13 @@ class PlaceUsage:
     free: int
     base: int
     got: tuple[int, ...] = ()
-    kin: tuple[int, ...] = ()
+    together: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
     near: bool = False
 
     @property
     def used(self) -> int:
-        """Tokens that somebody else has."""
+        """Tokens that other containers have."""
         return self.total - self.free - self.base
 
     def left(self, chosen: int) -> int:
@@ -47,11 +48,11 @@ class PlaceUsage:
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """``worth(here, n)`` of choosing n tokens at a place on one of the ``levels``; more is better."""
+    """``score(usage, n)`` of choosing n tokens at a place on one of the ``levels``; more is better."""
 
     name: str
     levels: frozenset[Level]
-    worth: Callable[[PlaceUsage, int], int]
+    score: Callable[[PlaceUsage, int], int]
 
 
 NODE, BRIDGE, PORT, SWITCH, CARD, DEVICE = (frozenset({level}) for level in Level)
@@ -59,77 +60,77 @@ PCIE = BRIDGE | PORT | SWITCH
 ABOVE = NODE | PCIE
 
 
-def _matched(here: PlaceUsage, n: int) -> int:
-    return sum(min(n, count) for count in here.got)
+def _matched(usage: PlaceUsage, n: int) -> int:
+    return sum(min(n, count) for count in usage.got)
 
 
-def _covered(here: PlaceUsage, n: int) -> int:
-    return sum(here.got) if n else 0
+def _covered(usage: PlaceUsage, n: int) -> int:
+    return sum(usage.got) if n else 0
 
 
-def _kin(here: PlaceUsage, n: int) -> int:
-    return sum(min(n, count) for count in here.kin)
+def _together(usage: PlaceUsage, n: int) -> int:
+    return sum(min(n, count) for count in usage.together)
 
 
-def _others(here: PlaceUsage, n: int) -> int:
-    return sum(min(n, count) for count in here.others)
+def _others(usage: PlaceUsage, n: int) -> int:
+    return sum(min(n, count) for count in usage.others)
 
 
-def _touched(here: PlaceUsage, n: int) -> int:
+def _touched(usage: PlaceUsage, n: int) -> int:
     return int(n > 0)
 
 
-def _untouched(here: PlaceUsage, n: int) -> int:
+def _untouched(usage: PlaceUsage, n: int) -> int:
     return -int(n > 0)
 
 
-def _pairs(here: PlaceUsage, n: int) -> int:
+def _pairs(usage: PlaceUsage, n: int) -> int:
     return comb(n, 2)
 
 
-def _repeats(here: PlaceUsage, n: int) -> int:
+def _repeats(usage: PlaceUsage, n: int) -> int:
     return -comb(n, 2)
 
 
-def _broken(here: PlaceUsage, n: int) -> int:
-    return -int(0 < n < here.total and not here.used)
+def _broken(usage: PlaceUsage, n: int) -> int:
+    return -int(0 < n < usage.total and not usage.used)
 
 
-def _fresh(here: PlaceUsage, n: int) -> int:
-    return -int(n > 0 and not here.used)
+def _fresh(usage: PlaceUsage, n: int) -> int:
+    return -int(n > 0 and not usage.used)
 
 
-def _blocks(here: PlaceUsage, n: int) -> int:
-    return here.left(n) ** 2
+def _blocks(usage: PlaceUsage, n: int) -> int:
+    return usage.left(n) ** 2
 
 
-def _near(here: PlaceUsage, n: int) -> int:
-    return n if here.near else 0
+def _near(usage: PlaceUsage, n: int) -> int:
+    return n if usage.near else 0
 
 
-def _load(here: PlaceUsage, n: int) -> int:
-    return -((here.used + n) ** 2)
+def _load(usage: PlaceUsage, n: int) -> int:
+    return -((usage.used + n) ** 2)
 
 
 CONTEXT = (
-    Criterion("pairs with what it got on one switch", PORT, _matched),
-    Criterion("pairs with what it got on one NUMA node", NODE, _matched),
-    Criterion("what it got has something beside it", PORT, _covered),
-    Criterion("pairs with what it got on one host bridge", BRIDGE, _matched),
-    Criterion("pairs with what it got below one switch port", SWITCH, _matched),
+    Criterion("pairs with what it has on one switch", PORT, _matched),
+    Criterion("pairs with what it has on one NUMA node", NODE, _matched),
+    Criterion("what it has gets something beside it", PORT, _covered),
+    Criterion("pairs with what it has on one host bridge", BRIDGE, _matched),
+    Criterion("pairs with what it has below one switch port", SWITCH, _matched),
 )
-"""Near what the same container has got of other resources."""
+"""Near what the same container already has of other resources."""
 
-LINKS = Criterion("links", frozenset(), lambda here, n: 0)
-"""How closely the devices are joined: of pairs, not of places; see :mod:`.links`."""
+LINKS = Criterion("links", frozenset(), lambda usage, n: 0)
+"""How closely the devices are linked. It is a sum over pairs instead of places, see :mod:`.links`."""
 
 TOPOLOGY = (
     *CONTEXT,
-    Criterion("free beside it on one switch, of kinds seen with it", PORT, _kin),
+    Criterion("free beside it on one switch, of kinds seen with it", PORT, _together),
     Criterion("free beside it on one switch, of other kinds", PORT, _others),
     LINKS,
     Criterion("few NUMA nodes", NODE, _untouched),
-    Criterion("free beside it on one NUMA node, of kinds seen with it", NODE, _kin),
+    Criterion("free beside it on one NUMA node, of kinds seen with it", NODE, _together),
     Criterion("free beside it on one NUMA node, of other kinds", NODE, _others),
     Criterion("different devices", DEVICE, _touched),
     Criterion("close to each other", ABOVE, _pairs),
@@ -174,31 +175,31 @@ POLICIES: Mapping[Prefer, tuple[Criterion, ...]] = {
 }
 
 BITS = 48
-"""Width of one criterion in a worth: no sum over places passes it with the 100 000 tokens a list can have."""
+"""Width of one criterion in a score. A list has at most 100 000 tokens, so no sum over places exceeds it."""
 
 
 class Scale:
-    """Turns the worths of all criteria into one number, so that comparing it compares them in their order."""
+    """Turns the scores of all criteria into one number, which compares as they do in their order."""
 
     def __init__(self, criteria: tuple[Criterion, ...]) -> None:
         self.criteria = criteria
         shift = {criterion.name: BITS * (len(criteria) - 1 - at) for at, criterion in enumerate(criteria)}
         self.links = 1 << shift[LINKS.name] if LINKS.name in shift else 0
-        """What one unit of a link counts."""
-        self.companions = any(criterion.worth in (_kin, _others) for criterion in criteria)
-        """Whether it matters what is free of other resources."""
+        """The weight of one unit of closeness."""
+        self.companions = any(criterion.score in (_together, _others) for criterion in criteria)
+        """Whether free devices of other resources count."""
         self._at = {
-            level: tuple((c.worth, 1 << shift[c.name]) for c in criteria if level in c.levels)
+            level: tuple((c.score, 1 << shift[c.name]) for c in criteria if level in c.levels)
             for level in Level
         }
 
-    def worth(self, here: PlaceUsage, n: int) -> int:
-        """What n tokens in all are worth at one place."""
-        return sum(worth(here, n) * weight for worth, weight in self._at[here.level])
+    def score(self, usage: PlaceUsage, n: int) -> int:
+        """The score of n tokens in all at one place."""
+        return sum(score(usage, n) * weight for score, weight in self._at[usage.level])
 
-    def parts(self, here: PlaceUsage, n: int) -> dict[str, int]:
-        """The same by criterion, for people."""
-        return {c.name: c.worth(here, n) for c in self.criteria if here.level in c.levels}
+    def parts(self, usage: PlaceUsage, n: int) -> dict[str, int]:
+        """The same by criterion, for the log."""
+        return {c.name: c.score(usage, n) for c in self.criteria if usage.level in c.levels}
 
 
 SCALES = {policy: Scale(criteria) for policy, criteria in POLICIES.items()}

@@ -1,11 +1,12 @@
-"""How many tokens to take from each device so that the worth is greatest. Pure and exact.
+"""How many tokens to take from each device so that the score is greatest. Pure and exact.
 
-A knapsack over the tree of places, from the leaves upwards: for each vertex the best worth of each
-number of tokens. Places that cannot be told apart are computed once, and of equal children only as many
-are looked at as tokens are wanted, so 10 000 equal devices cost little more than ten. Of equal worths,
-the devices that come first in natural order win.
+A knapsack over the tree of places, from the leaves upwards: for each vertex, the best score of each number of
+tokens. Equal places are computed once, and of equal children only as many are considered as tokens are
+wanted, so 10 000 equal devices cost little more than ten. Of equal scores, the devices that come first in
+natural order win.
 
-Work is bounded. Past :data:`LIMIT` steps :func:`descend` takes over, which is quick and not exact.
+Work is bounded: a choice that would take more than :data:`LIMIT` steps is refused, and :func:`descend` or
+:func:`even` makes a fast one that is not exact.
 """
 
 from __future__ import annotations
@@ -19,52 +20,56 @@ from .policies import PlaceUsage, Scale
 from .topology import Place, Topology, Vertex
 
 LIMIT = 150_000
-"""Steps, each some 0.2 µs: about 30 ms in all."""
+"""Steps, each about 0.2 µs: about 30 ms in all."""
 
-
-STEPS_OF_A_WORTH = 10
-"""What asking all criteria of one place counts."""
+STEPS_OF_A_SCORE = 10
+"""Steps that computing the score of one place counts as."""
 
 
 class TooMuch(Exception):
-    """It would take more than :data:`LIMIT` steps."""
+    """The choice would take too many steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What else is near the devices, by place."""
+    """What other resources have near the devices, by place.
+
+    The fields are those of :class:`.PlaceUsage`; each resource of ``got``, ``together`` and ``others`` is a
+    mapping.
+    """
 
     got: Sequence[Mapping[Place, int]] = ()
-    kin: Sequence[Mapping[Place, int]] = ()
+    together: Sequence[Mapping[Place, int]] = ()
     others: Sequence[Mapping[Place, int]] = ()
     near: Mapping[Place, int] = field(default_factory=dict)
 
-    def here(self, place: Place) -> _Outside:
-        """What there is at one place: got, kin, others, near."""
+    def here(self, place: Place) -> _Near:
+        """What is at one place: got, together, others, near."""
         return (
             tuple(counts.get(place, 0) for counts in self.got),
-            tuple(counts.get(place, 0) for counts in self.kin),
+            tuple(counts.get(place, 0) for counts in self.together),
             tuple(counts.get(place, 0) for counts in self.others),
             place in self.near,
         )
 
     def places(self) -> Iterator[Place]:
-        """Where there is anything."""
-        return chain(*self.got, *self.kin, *self.others, self.near)
+        """The places where something is."""
+        return chain(*self.got, *self.together, *self.others, self.near)
 
 
 NOTHING = Outside()
 
-_Outside = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]
-_ALONE: _Outside = ((), (), (), False)
+_Near = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]
+_ALONE: _Near = ((), (), (), False)
 
 
 @dataclass(slots=True, eq=False)
 class Kind:
-    """Vertices that nothing distinguishes, with the best that can be made of them.
+    """Vertices that nothing distinguishes, with the best choice of each number of tokens below one of them.
 
-    ``values[n]`` is the worth of n tokens more than those chosen in any case; ``kept`` are positions of
-    the children looked at, ``picks[i][n]`` how many of n tokens for them and those after it go to each.
+    ``values[n]`` is the best score of n tokens besides those that the answer must include. ``kept`` are the
+    positions of the children that are considered, ``picks[i][n]`` how many tokens the i-th of them gets if n
+    go to it and to those after it.
     """
 
     free: int
@@ -78,11 +83,11 @@ class Kind:
 
 
 class Availability:
-    """A topology with what of it is free, for one request.
+    """What is free in a topology, for one request.
 
     Args:
         free: tokens that can be chosen, by number of the candidate.
-        base: tokens chosen in any case, by number of the candidate.
+        base: tokens that the answer must include, by number of the candidate.
     """
 
     def __init__(
@@ -92,48 +97,48 @@ class Availability:
         self.free = free
         self.base = base
         self._outside = outside
-        self._told = frozenset(outside.places())
-        self._seen: dict[object, Kind] = {}
+        self._occupied = frozenset(outside.places())
+        self._known: dict[object, Kind] = {}
         self._leaves: dict[int, Kind] = {}
         self._kinds: dict[int, Kind] = {}
-        self.root = self._survey(topology.root)
+        self.root = self._kind_of(topology.root)
 
     def kind(self, vertex: Vertex) -> Kind:
-        """What a vertex of the topology is like."""
+        """The kind of a vertex of the topology."""
         return self._leaves[vertex.candidate] if vertex.candidate >= 0 else self._kinds[id(vertex)]
 
-    def _survey(self, vertex: Vertex) -> Kind:
+    def _kind_of(self, vertex: Vertex) -> Kind:
         if vertex.candidate >= 0:
             return self._leaf(vertex)
         children = tuple(
-            [self._leaf(child) if child.candidate >= 0 else self._survey(child) for child in vertex.children]
+            [self._leaf(child) if child.candidate >= 0 else self._kind_of(child) for child in vertex.children]
         )
         free = total = base = 0
         for child in children:
             free += child.free
             total += child.total
             base += child.base
-        outside = self._seen_from(vertex)
-        mark = (vertex.levels, free, total, base, outside, tuple(map(id, children)))
-        kind = self._seen.get(mark)
+        outside = self._outside_of(vertex)
+        key = (vertex.levels, free, total, base, outside, tuple(map(id, children)))
+        kind = self._known.get(key)
         if kind is None:
-            kind = self._seen[mark] = self._kind(vertex, free, total, base, outside, children)
+            kind = self._known[key] = self._kind(vertex, free, total, base, outside, children)
         self._kinds[id(vertex)] = kind
         return kind
 
     def _leaf(self, vertex: Vertex) -> Kind:
         number = vertex.candidate
         free, base, total = self.free[number], self.base[number], self.topology.candidates[number].total
-        outside = self._seen_from(vertex)
-        mark = (vertex.levels, free, total, base, outside)
-        kind = self._seen.get(mark)
+        outside = self._outside_of(vertex)
+        key = (vertex.levels, free, total, base, outside)
+        kind = self._known.get(key)
         if kind is None:
-            kind = self._seen[mark] = self._kind(vertex, free, total, base, outside)
+            kind = self._known[key] = self._kind(vertex, free, total, base, outside)
         self._leaves[number] = kind
         return kind
 
-    def _seen_from(self, vertex: Vertex) -> tuple[_Outside, ...]:
-        if not vertex.outside or self._told.isdisjoint(vertex.places):
+    def _outside_of(self, vertex: Vertex) -> tuple[_Near, ...]:
+        if not vertex.outside or self._occupied.isdisjoint(vertex.places):
             return ()
         return tuple([self._outside.here(place) for place in vertex.places])
 
@@ -143,40 +148,40 @@ class Availability:
         free: int,
         total: int,
         base: int,
-        outside: tuple[_Outside, ...],
+        outside: tuple[_Near, ...],
         children: tuple[Kind, ...] = (),
     ) -> Kind:
-        beside = outside or (_ALONE,) * len(vertex.levels)
+        near = outside or (_ALONE,) * len(vertex.levels)
         usages = tuple(
             PlaceUsage(level, total, free, base, *what)
-            for level, what in zip(vertex.levels, beside, strict=True)
+            for level, what in zip(vertex.levels, near, strict=True)
         )
         return Kind(free, total, base, usages, children)
 
 
-def best(stand: Availability, need: int, scale: Scale, limit: int = LIMIT) -> list[int]:
-    """How many tokens to take from each candidate, ``need`` in all, which must be free.
+def best(availability: Availability, need: int, scale: Scale, limit: int = LIMIT) -> list[int]:
+    """How many tokens to take from each candidate, ``need`` in all; at least as many must be free.
 
     Raises:
-        TooMuch: it would take too long.
+        TooMuch: it would take more than ``limit`` steps.
     """
     table = _Table(need, scale, limit)
-    table.plan(stand.root)
-    table.fill(stand.root)
-    chosen = [0] * len(stand.free)
-    _read(stand, stand.topology.root, need, chosen)
+    table.plan(availability.root)
+    table.fill(availability.root)
+    chosen = [0] * len(availability.free)
+    _read(availability, availability.topology.root, need, chosen)
     return chosen
 
 
-def _read(stand: Availability, vertex: Vertex, n: int, chosen: list[int]) -> None:
+def _read(availability: Availability, vertex: Vertex, n: int, chosen: list[int]) -> None:
     if vertex.candidate >= 0:
         chosen[vertex.candidate] = n
         return
-    kind = stand.kind(vertex)
+    kind = availability.kind(vertex)
     for position, pick in zip(kind.kept, kind.picks, strict=True):
         if n == 0:
             return
-        _read(stand, vertex.children[position], pick[n], chosen)
+        _read(availability, vertex.children[position], pick[n], chosen)
         n -= pick[n]
 
 
@@ -188,10 +193,10 @@ class _Table:
         self._planned: set[Kind] = set()
 
     def plan(self, kind: Kind) -> None:
-        """Counts the steps before they are made, and finds the children that have to be looked at.
+        """Counts the steps in advance, and finds the children that have to be considered.
 
         Raises:
-            TooMuch: there are too many.
+            TooMuch: there are too many steps.
         """
         if kind in self._planned:
             return
@@ -205,26 +210,26 @@ class _Table:
                 some = min(size, child.free)
                 reach = min(size, reach + some)
                 self._left -= (some + 1) * (reach + 1)
-        self._left -= size * len(kind.usages) * STEPS_OF_A_WORTH
+        self._left -= size * len(kind.usages) * STEPS_OF_A_SCORE
         if self._left < 0:
             raise TooMuch
         for child in seen:
             self.plan(child)
 
     def fill(self, kind: Kind) -> list[int]:
-        """The values of a kind, worked out once."""
+        """The values of a kind, computed once."""
         if kind.values is not None:
             return kind.values
         size = min(self._need, kind.free)
-        values = self._shared(kind, size) if kind.children else [0] * (size + 1)
-        for here in kind.usages:
-            zero = self._scale.worth(here, here.base)
+        values = self._joined(kind, size) if kind.children else [0] * (size + 1)
+        for usage in kind.usages:
+            zero = self._scale.score(usage, usage.base)
             for n in range(1, size + 1):
-                values[n] += self._scale.worth(here, here.base + n) - zero
+                values[n] += self._scale.score(usage, usage.base + n) - zero
         kind.values = values
         return values
 
-    def _shared(self, kind: Kind, size: int) -> list[int]:
+    def _joined(self, kind: Kind, size: int) -> list[int]:
         values = [0]
         for position in reversed(kind.kept):
             values, pick = _merged(self.fill(kind.children[position]), values, size)
@@ -234,7 +239,7 @@ class _Table:
 
 
 def _merged(one: list[int], rest: list[int], size: int) -> tuple[list[int], list[int]]:
-    """The best of both together by number of tokens, and how many of them come from ``one``."""
+    """The best of both together by number of tokens, and how many come from ``one``, the more the better."""
     values, picks = [], []
     for n in range(min(size, len(one) + len(rest) - 2) + 1):
         high = min(n, len(one) - 1)
@@ -248,52 +253,53 @@ def _merged(one: list[int], rest: list[int], size: int) -> tuple[list[int], list
     return values, picks
 
 
-def descend(stand: Availability, need: int, scale: Scale) -> list[int]:
-    """A good choice in little time: at each place all to the child that is worth most and can give it all.
+def descend(availability: Availability, need: int, scale: Scale) -> list[int]:
+    """A good choice in little time: at each place, all tokens come from the best child that has enough.
 
-    Where none can, the child that can give most gives all it has, and so on with the rest.
+    If no child has enough, the child with the most tokens gives all it has, and the rest is chosen in the
+    same way.
     """
-    chosen = [0] * len(stand.free)
-    _descend(stand, stand.topology.root, need, scale, chosen)
+    chosen = [0] * len(availability.free)
+    _descend(availability, availability.topology.root, need, scale, chosen)
     return chosen
 
 
-def _descend(stand: Availability, vertex: Vertex, need: int, scale: Scale, chosen: list[int]) -> None:
+def _descend(availability: Availability, vertex: Vertex, need: int, scale: Scale, chosen: list[int]) -> None:
     if vertex.candidate >= 0:
         chosen[vertex.candidate] = need
         return
     ranks: dict[tuple[Kind, int], tuple[int, int]] = {}
 
     def rank(child: Vertex) -> tuple[int, int]:
-        kind = stand.kind(child)
+        kind = availability.kind(child)
         n = min(kind.free, need)
         if (kind, n) not in ranks:
-            worth = sum(
-                scale.worth(here, here.base + n) - scale.worth(here, here.base) for here in kind.usages
+            score = sum(
+                scale.score(usage, usage.base + n) - scale.score(usage, usage.base) for usage in kind.usages
             )
-            ranks[kind, n] = (-n, -worth)
+            ranks[kind, n] = (-n, -score)
         return ranks[kind, n]
 
-    left = sorted((child for child in vertex.children if stand.kind(child).free), key=rank)
+    left = sorted((child for child in vertex.children if availability.kind(child).free), key=rank)
     for at, child in enumerate(left):
-        n = min(stand.kind(child).free, need)
+        n = min(availability.kind(child).free, need)
         if n == need:
-            last = min((other for other in left[at:] if stand.kind(other).free >= need), key=rank)
-            _descend(stand, last, need, scale, chosen)
+            last = min((other for other in left[at:] if availability.kind(other).free >= need), key=rank)
+            _descend(availability, last, need, scale, chosen)
             return
-        _descend(stand, child, n, scale, chosen)
+        _descend(availability, child, n, scale, chosen)
         need -= n
 
 
-def even(stand: Availability, need: int, loads: Callable[[int], int]) -> list[int]:
-    """Fills the least loaded candidates first, as water does; the quick way for ``spread``.
+def even(availability: Availability, need: int, loads: Callable[[int], int]) -> list[int]:
+    """Fills the least loaded candidates up to a common level; the fast method of ``spread``.
 
     Args:
-        loads: how loaded a candidate is already.
+        loads: the load of a candidate now.
     """
-    candidates = [number for number, free in enumerate(stand.free) if free]
+    candidates = [number for number, free in enumerate(availability.free) if free]
     load = {number: loads(number) for number in candidates}
-    alike = Counter((load[number], stand.free[number]) for number in candidates)
+    alike = Counter((load[number], availability.free[number]) for number in candidates)
 
     def filled(level: int) -> int:
         return sum(max(0, min(free, level - height)) * times for (height, free), times in alike.items())
@@ -302,27 +308,27 @@ def even(stand: Availability, need: int, loads: Callable[[int], int]) -> list[in
     while low < high:
         level = (low + high + 1) // 2
         low, high = (level, high) if filled(level) <= need else (low, level - 1)
-    chosen = [0] * len(stand.free)
+    chosen = [0] * len(availability.free)
     rest = need - filled(low)
     for number in candidates:
-        chosen[number] = max(0, min(stand.free[number], low - load[number]))
-        if rest and low - load[number] == chosen[number] < stand.free[number]:
+        chosen[number] = max(0, min(availability.free[number], low - load[number]))
+        if rest and low - load[number] == chosen[number] < availability.free[number]:
             chosen[number] += 1
             rest -= 1
     return chosen
 
 
-def totals(stand: Availability, chosen: Iterable[int], scale: Scale) -> dict[str, int]:
-    """What a choice is worth by each criterion, for people; links are not among them."""
+def totals(availability: Availability, chosen: Iterable[int], scale: Scale) -> dict[str, int]:
+    """The score of a choice by criterion, for the log; without links."""
     counts = list(chosen)
     found: Counter[str] = Counter()
 
     def walk(vertex: Vertex) -> int:
-        kind = stand.kind(vertex)
+        kind = availability.kind(vertex)
         n = counts[vertex.candidate] if vertex.candidate >= 0 else sum(map(walk, vertex.children))
-        for here in kind.usages:
-            found.update(scale.parts(here, here.base + n))
+        for usage in kind.usages:
+            found.update(scale.parts(usage, usage.base + n))
         return n
 
-    walk(stand.topology.root)
+    walk(availability.topology.root)
     return {name: value for name, value in found.items() if value}

@@ -1,7 +1,7 @@
 """Where devices are: the tree of places from NUMA nodes down to single devices. Pure.
 
-A place is known by its level and a name that is the same in every resource, so what is free beside a
-device, of whatever kind, can be looked up by the place.
+A place is identified by its level and a name that is the same in every resource, so that free devices of
+other resources can be looked up by place.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from itertools import chain
 from devhost.backend.model import Device
 
 MAX_PATH = 32
-"""PCIe bridges that are looked at above one device: more than any machine has."""
+"""PCIe bridges considered above one device: more than any machine has."""
 
 
 class Level(IntEnum):
-    """What kind of place it is, from the widest to the narrowest."""
+    """The kind of a place, from the widest to the narrowest."""
 
     NODE = 0
-    """The NUMA nodes that a device is near; one near several is in a place of its own."""
+    """The NUMA nodes that a device is near; a device near several nodes has a separate place."""
     BRIDGE = 1
     """A host bridge: one root bus within a NUMA node."""
     PORT = 2
-    """A root port. It has one link, so two devices below it share a switch, or are one card."""
+    """A root port. It has one link, so two devices below it share a switch or are on one card."""
     SWITCH = 3
     """A port of a switch, upstream or downstream."""
     CARD = 4
-    """A physical device: what virtual functions or slices are ``part_of``, else the device itself."""
+    """A physical device: what virtual functions or slices are ``part_of``, otherwise the device itself."""
     DEVICE = 5
     """A device."""
 
@@ -41,14 +41,14 @@ Place = tuple[Level, str]
 """A level, and a name that is unique on it."""
 
 Links = Mapping[frozenset[str], int]
-"""How closely two devices of one backend are joined, by their ids; what is not in it is 0."""
+"""How closely two devices of one backend are linked, by their ids; 0 if a pair is missing."""
 
 
 def places(device: Device, homes: Mapping[str, str]) -> tuple[Place, ...]:
-    """The places above the card that a device is in, the widest first.
+    """The places above the card that contain a device, the widest first.
 
     Args:
-        homes: the NUMA node of root ports, for a device that does not tell its own.
+        homes: the NUMA node of each root port, for devices without one.
     """
     near, path = node_name(device), device.pcie_path
     if not path:
@@ -63,29 +63,29 @@ def places(device: Device, homes: Mapping[str, str]) -> tuple[Place, ...]:
 
 
 _WHOLES = {"usb": 0, "block": 1, "pci": 2}
-"""Words of claims that name physical devices, those first that say more about what one can take in hand."""
+"""Kinds of claims that name physical devices: a USB device before the PCI function of its controller."""
 
 
 def node_name(device: Device) -> str:
-    """A device's NUMA nodes as one name; empty where it is near none."""
+    """A device's NUMA nodes as one name; empty if it has none."""
     nodes = device.numa_nodes
     return str(nodes[0]) if len(nodes) == 1 else ",".join(map(str, sorted(nodes)))
 
 
 def card(device: Device) -> str:
-    """The name of the physical device; what is a part of several is of the first by :data:`_WHOLES`."""
+    """The name of the physical device; of several, the first by :data:`_WHOLES`."""
     return f"={min(device.part_of, key=_wholeness)}" if device.part_of else device.id
 
 
 def _wholeness(claim: str) -> tuple[int, str]:
-    """A USB device or a disk is one of its own, whatever its controller; a scalable function is none."""
+    """A sort key: USB devices and disks before PCI functions, and these before anything else."""
     kind = claim.partition(":")[0]
     return _WHOLES.get(kind, len(_WHOLES)), claim
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A device, ``name`` being what its tokens are called after, and how many tokens it has in all."""
+    """A device, the ``name`` that its tokens derive from, and how many tokens it has in all."""
 
     name: str
     device: Device
@@ -96,8 +96,8 @@ class Candidate:
 class Vertex:
     """Places with the same devices below them, the widest first.
 
-    ``candidate`` is the number of the device of a vertex without children, ``outside`` whether any of the
-    places is one that other resources can have devices in.
+    ``candidate`` is the number of the device if the vertex has no children, ``outside`` whether other
+    resources can have devices in any of the places.
     """
 
     places: tuple[Place, ...]
@@ -107,7 +107,7 @@ class Vertex:
     outside: bool = False
 
     def labelled(self) -> Vertex:
-        """The same vertex, which has its places by now, with what follows from them."""
+        """This vertex, after setting what follows from its places."""
         self.levels = tuple([level for level, _ in self.places])
         self.outside = bool(self.levels) and self.levels[0] <= Level.SWITCH
         return self
@@ -118,7 +118,7 @@ class Topology:
 
     Args:
         candidates: the devices by name.
-        before: what was known of this resource earlier: makes it quicker where most is the same.
+        before: the previous topology of this resource, which saves work if most devices are the same.
     """
 
     def __init__(self, candidates: Mapping[str, Candidate], before: Topology | None = None) -> None:
@@ -129,7 +129,7 @@ class Topology:
         self.root = self._grown()
 
     def same(self, candidates: Mapping[str, Candidate]) -> bool:
-        """Whether these are the same devices with as many tokens each."""
+        """Whether these are the same devices with the same number of tokens each."""
         if len(candidates) != len(self.candidates):
             return False
         for mine in self.candidates:
@@ -139,7 +139,7 @@ class Topology:
         return True
 
     def _homes(self) -> dict[str, str]:
-        """The NUMA node of each root port, from those devices below it that tell."""
+        """The NUMA node of each root port, from the devices below it that have one."""
         homes: dict[str, str] = {}
         for candidate in self.candidates:
             if candidate.device.pcie_path and (near := node_name(candidate.device)):
@@ -156,7 +156,7 @@ class Topology:
         ]
         times = Counter(chain.from_iterable(paths))
         for number, path in enumerate(paths):
-            # what only this device is in makes one vertex with it
+            # places that contain only this device become one vertex with it
             own = len(path) - 1
             while own and times[path[own - 1]] == 1:
                 own -= 1
@@ -173,7 +173,7 @@ class Topology:
 
 
 def _compressed(vertex: Vertex) -> Vertex:
-    """The same tree without vertices that have a single child: they stand for the same devices."""
+    """The same tree without vertices that have a single child: both contain the same devices."""
     joined = vertex.places
     while len(vertex.children) == 1:
         vertex = vertex.children[0]
@@ -184,7 +184,7 @@ def _compressed(vertex: Vertex) -> Vertex:
 
 
 def _in_order(candidates: Mapping[str, Candidate], before: Topology | None) -> list[str]:
-    """The names in natural order; those known before need no comparing."""
+    """The names in natural order; those of ``before`` are in order already."""
     known = (
         [candidate.name for candidate in before.candidates if candidate.name in candidates] if before else []
     )
@@ -199,7 +199,7 @@ def _in_order(candidates: Mapping[str, Candidate], before: Topology | None) -> l
 def natural(text: str) -> tuple[list[str | int], str]:
     """A sort key that puts ``card2`` before ``card10``."""
     parts: list[str | int] = list(_DIGITS.split(text))
-    parts[1::2] = map(int, parts[1::2])  # text and numbers take turns, so like is compared with like
+    parts[1::2] = map(int, parts[1::2])  # text and numbers alternate, so text is only compared with text
     return parts, text
 
 
