@@ -11,7 +11,7 @@ class Listener:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.heard: list[dict[str, str]] = []
+        self.received: list[dict[str, str]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind("\0" + address[1:] if address[0] == "@" else address)
 
@@ -19,8 +19,8 @@ class Listener:
         """The next message, by variable."""
         async with asyncio.timeout(60):
             data = await asyncio.get_running_loop().sock_recv(self._socket, 4096)
-        self.heard.append(dict(assignment.split("=", 1) for assignment in data.decode().split("\n")))
-        return self.heard[-1]
+        self.received.append(dict(assignment.split("=", 1) for assignment in data.decode().split("\n")))
+        return self.received[-1]
 
     async def until(self, status: str = "", **wanted: str) -> dict[str, str]:
         """The next message with these variables, and with ``status`` in its status line."""

@@ -44,7 +44,7 @@ def logged(caplog) -> Callable[[str], list[str]]:
 
 
 @asynccontextmanager
-async def told(notify: SystemdNotifier, service: Service) -> AsyncIterator[Service]:
+async def notifying(notify: SystemdNotifier, service: Service) -> AsyncIterator[Service]:
     task = asyncio.create_task(notify.run(lambda: service.planned, lambda: service.line, service.stopped))
     try:
         yield service
@@ -58,50 +58,50 @@ def notify(listener: Listener, **environment: str) -> SystemdNotifier:
 
 
 async def test_ready_is_sent_after_the_first_plan(listener):
-    async with told(said := notify(listener), Service()) as service:
+    async with notifying(notifier := notify(listener), Service()) as service:
         first = await listener.next()
         assert "READY" not in first
         assert first["STATUS"] == "looking for devices"
         service.planned = True
-        said.changed()
+        notifier.changed()
         assert (await listener.next())["READY"] == "1"
 
 
 async def test_the_status_line_follows_the_problems(listener):
-    async with told(said := notify(listener), Service()) as service:
+    async with notifying(notifier := notify(listener), Service()) as service:
         service.planned = True
-        said.changed()
+        notifier.changed()
         await listener.until(STATUS="1 resource, no problems")
         service.line = "1 resource, 1 problem; first: toy:\nREADY=0"
-        said.changed()
+        notifier.changed()
         message = await listener.until(STATUS="1 resource, 1 problem; first: toy: READY=0")
         assert message["READY"] == "1"
 
 
 async def test_a_reload_sends_reloading_and_then_ready(listener):
-    async with told(said := notify(listener), Service()) as service:
-        with said.reloading():
+    async with notifying(notifier := notify(listener), Service()) as service:
+        with notifier.reloading():
             pass  # before it is ready nothing may sound like ready
         service.planned = True
-        said.changed()
+        notifier.changed()
         await listener.until(READY="1")
-        assert not any("RELOADING" in message for message in listener.heard)
-        with said.reloading():
+        assert not any("RELOADING" in message for message in listener.received)
+        with notifier.reloading():
             message = await listener.next()
             assert message["RELOADING"] == "1"
             assert int(message["MONOTONIC_USEC"]) > 0
-            said.changed()
+            notifier.changed()
         assert (await listener.until(READY="1")).keys() <= {"READY", "STATUS", "WATCHDOG"}
 
 
 async def test_stopping_is_sent_at_once_and_is_final(listener):
-    async with told(said := notify(listener, WATCHDOG_USEC="100000"), Service()) as service:
+    async with notifying(notifier := notify(listener, WATCHDOG_USEC="100000"), Service()) as service:
         service.planned = True
-        said.changed()
+        notifier.changed()
         await listener.until(READY="1")
         service.leaving.set()
         await listener.until(STOPPING="1")
-        with said.reloading():
+        with notifier.reloading():
             pass
         for _ in range(3):
             message = await listener.next()
@@ -110,7 +110,7 @@ async def test_stopping_is_sent_at_once_and_is_final(listener):
 
 
 async def test_the_watchdog_is_notified_while_the_event_loop_runs(listener):
-    async with told(notify(listener, WATCHDOG_USEC="200000", WATCHDOG_PID=str(os.getpid())), Service()):
+    async with notifying(notify(listener, WATCHDOG_USEC="200000", WATCHDOG_PID=str(os.getpid())), Service()):
         for _ in range(3):
             await listener.until(WATCHDOG="1")
 
@@ -154,8 +154,8 @@ async def test_an_unsupported_address_is_logged_and_not_used(address, logged):
 
 
 async def test_a_dead_socket_is_logged_once(tmp_path, logged):
-    said = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
-    async with told(said, Service()) as service:
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
+    async with notifying(notifier, Service()) as service:
         service.planned = True
         while not logged("cannot notify systemd"):
             await asyncio.sleep(0.01)
@@ -174,7 +174,7 @@ async def test_a_full_socket_blocks_nothing_and_loses_nothing(tmp_path):
         with pytest.raises(BlockingIOError):
             for _ in range(100_000):
                 filler.sendto(b"FULL=1", listener.address)
-        async with told(
+        async with notifying(
             SystemdNotifier({"NOTIFY_SOCKET": listener.address}, pace=0.02), Service()
         ) as service:
             service.planned = True
@@ -202,12 +202,12 @@ def test_the_line_reports_no_problem_only_after_every_backend_has_scanned():
 
 
 @pytest.mark.parametrize(
-    ("resources", "problems", "first", "said"),
+    ("resources", "problems", "first", "text"),
     [
         (0, 0, "", "no resources, no problems"),
         (1, 1, "gpu: no driver", "1 resource, 1 problem; first: gpu: no driver"),
         (14, 2, "gpu: no driver", "14 resources, 2 problems; first: gpu: no driver"),
     ],
 )
-def test_the_line_counts_resources_and_problems_and_names_the_first(resources, problems, first, said):
-    assert line(resources, problems, first) == said
+def test_the_line_counts_resources_and_problems_and_names_the_first(resources, problems, first, text):
+    assert line(resources, problems, first) == text

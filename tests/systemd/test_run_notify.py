@@ -91,7 +91,7 @@ async def test_it_is_ready_without_a_kubelet_and_reports_the_problem(running):
     await running.listener.until(READY="1")
     assert not (running.directory / "no kubelet").exists()
     await running.listener.until("; first: ")
-    assert str(running.directory / "no kubelet") in running.listener.heard[-1]["STATUS"]
+    assert str(running.directory / "no kubelet") in running.listener.received[-1]["STATUS"]
 
 
 async def test_the_watchdog_is_notified_only_while_the_event_loop_runs(running):
@@ -125,7 +125,7 @@ async def test_a_start_from_the_last_accepted_configuration_is_ready_and_names_t
     running.write("  - {name: example.com/toy, backend: toyy}\n")
     running.start()
     await running.listener.until(f"first: {running.config}: {running.config}:4:", READY="1")
-    assert running.listener.heard[-1]["STATUS"].startswith("1 resource, ")
+    assert running.listener.received[-1]["STATUS"].startswith("1 resource, ")
 
 
 async def test_stopping_is_announced_before_the_process_ends_with_0(running):

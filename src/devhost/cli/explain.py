@@ -35,8 +35,8 @@ from .running_host import View, view
 def command(device: str, config: Path | None, root: Path, output: str) -> None:
     """Shows why DEVICE is offered or not: its attributes, and the decision of each resource.
 
-    DEVICE is an id as printed by `devhost discover`, or the value of an attribute that identifies the device,
-    such as a device node (/dev/fuse), a PCI address (in upper or lower case) or a serial number.
+    DEVICE is an id as printed by `devhost discover`, or the value of an attribute that identifies the
+    device: for example a device node (/dev/fuse), a serial number, or a PCI address in upper or lower case.
 
     Its health is the result of this scan and probe. If a devhost runs on this node with the same root, the
     output also shows where that devhost reports a different health, and which containers hold the device.
