@@ -11,7 +11,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
-SHAPE := $(addprefix tests/test_,docs.py imports.py references.py repository.py tests.py ways.py)
+SHAPE := $(addprefix tests/test_,docs.py imports.py references.py repository.py tests.py ways.py wording.py)
 
 .PHONY: help setup run test test-all test-root test-pythons check bench peers chart e2e vm gpu page soak image dist mutations proto docs format clean
 

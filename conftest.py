@@ -22,6 +22,7 @@ CHECKS = (
     "tests/test_repository.py",
     "tests/test_tests.py",
     "tests/test_ways.py",
+    "tests/test_wording.py",
 )
 """The form of code and pages: ``make check`` runs these."""
 

@@ -97,7 +97,7 @@ def test_the_kernels_files_are_read_as_documented() -> None:
     assert cpu_model("processor\t: 0\nBogoMIPS\t: 50.00\n") == ""
 
 
-def test_the_machine_is_told_in_one_line() -> None:
+def test_the_machine_is_described_in_one_line() -> None:
     line = machine(0.25)
     assert "\n" not in line
     for word in ("cores", "Linux", "Python", "grpcio", "UTC, load before: 0.25"):
@@ -116,7 +116,7 @@ def test_the_synthetic_configuration_is_sound_and_deals_out_its_devices(tmp_path
     assert len(list(kind(loaded.settings.backends["synthetic"], None).discover())) == 6
 
 
-def test_measures_have_names_of_their_own() -> None:
+def test_measures_have_unique_names() -> None:
     assert len({measure.name for measure in MEASURES}) == len(MEASURES)
     assert len({measure.title for measure in MEASURES}) == len(MEASURES)
 

@@ -183,7 +183,7 @@ def test_the_index_lists_every_page() -> None:
     assert sorted(name(page) for page in pages - linked) == []
 
 
-def test_decisions_are_numbered_without_gaps_and_say_where_they_stand() -> None:
+def test_decisions_are_numbered_without_gaps_and_have_a_status() -> None:
     records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
     assert [record.name[:4] for record in records] == [f"{n:04}" for n in range(1, len(records) + 1)]
     for record in records:

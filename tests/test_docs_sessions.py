@@ -36,7 +36,7 @@ def _page(name: str) -> dict[str, str]:
         for play in plays
     ],
 )
-def test_a_page_shows_what_devhost_says(page: str, play: object) -> None:
+def test_a_page_shows_the_output_of_devhost(page: str, play: object) -> None:
     shown = _page(page)
     for point, text in sessions.printed(page, play):
         assert sessions.form(shown[point]) == sessions.form(text), f"{point}: run `make docs`"
@@ -55,7 +55,7 @@ def test_what_changes_each_time_makes_no_difference() -> None:
     assert sessions.form("1 healthy") != sessions.form("2 healthy")
 
 
-def test_a_page_is_written_anew_only_where_it_says_something_else(tmp_path: Path) -> None:
+def test_a_page_is_rewritten_only_if_the_output_changed(tmp_path: Path) -> None:
     page = (
         "<!-- play: a -->\n```text\n1.2ms old\n```\n\n<!-- play: b -->\n```console\n$ devhost status\n```\n"
     )

@@ -175,7 +175,7 @@ def test_tutorial(desk: Desk) -> None:
         desk.type(kubelet, "allocate 1 of example.com/fuse", "device      /dev/fuse (rw)")
 
 
-def test_the_tutorial_says_what_number_its_own_file_gives_a_node() -> None:
+def test_the_tutorial_has_the_number_that_its_file_gives_a_node() -> None:
     """On the cluster the reader has the file of step 6, and edits it once more."""
     files = dict(re.findall(r"(?ms)^<!-- file: (\S+) -->\n```yaml\n(.*?)^```$", TUTORIAL))
     (replicas,) = re.findall(r"share: \{replicas: (\d+)\}", files["shared.yaml"])
@@ -193,6 +193,6 @@ def test_every_file_that_the_tutorial_applies_was_written_before() -> None:
 
 
 @pytest.mark.parametrize("page", [README, TUTORIAL], ids=["README", "tutorial"])
-def test_whoever_opens_another_terminal_is_told_to_set_its_path(page: str) -> None:
+def test_every_terminal_of_a_page_sets_its_path(page: str) -> None:
     first = page.index("devhost kubelet --dir /tmp")
     assert "`export` line" in page[page.index("export PATH") : first]

@@ -165,14 +165,14 @@ def test_no_package_is_wider_than_a_reader_can_take_in() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ROOMS))
-def test_a_package_says_what_it_is_for_and_what_it_imports(name: str) -> None:
+def test_a_package_states_its_purpose_and_its_imports(name: str) -> None:
     document = ast.get_docstring(ast.parse((SOURCE / "devhost" / name / "__init__.py").read_text()))
     assert document is not None and len(document.splitlines()) > 2
     assert "May import:" in document and "Import from here:" in document
 
 
 @pytest.mark.parametrize("module", DEVHOST)
-def test_a_library_is_known_only_where_the_table_says(module: str) -> None:
+def test_a_library_is_imported_only_where_the_table_allows(module: str) -> None:
     path = module.partition(".")[2]
     wrong = []
     for found in imports(SOURCE, "devhost", module):

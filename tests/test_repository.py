@@ -43,7 +43,7 @@ def project(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("file", LIBRARY, ids=name)
-def test_every_module_and_class_says_what_it_is(file: Path) -> None:
+def test_every_module_and_class_has_a_docstring(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     silent = [] if ast.get_docstring(tree) else ["the module"]
     for node in tree.body:
@@ -65,7 +65,7 @@ def _overload(node: ast.FunctionDef) -> bool:
 @pytest.mark.parametrize(
     "module", sorted((ROOT / "src" / "devhost" / "backend").glob("*.py")), ids=lambda file: file.stem
 )
-def test_every_function_of_the_public_api_says_what_it_does(module: Path) -> None:
+def test_every_function_of_the_public_api_has_a_docstring(module: Path) -> None:
     tree = ast.parse(module.read_text(encoding="utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     public = [node for node in functions if not node.name.startswith("_") and not _overload(node)]
@@ -77,13 +77,13 @@ def test_nothing_is_left_for_later() -> None:
     assert [name(file) for file in EVERYTHING if later.search(file.read_text(encoding="utf-8"))] == []
 
 
-def test_test_files_have_names_of_their_own() -> None:
+def test_test_files_have_unique_names() -> None:
     """They share one namespace in reports, and in pytest's modes that import by name."""
     names = [file.name for file in EVERYTHING if file.name.startswith("test_")]
     assert sorted({one for one in names if names.count(one) > 1}) == []
 
 
-def test_the_host_says_one_version_everywhere() -> None:
+def test_the_host_has_one_version_everywhere() -> None:
     assert project(ROOT)["version"] == __version__
     image = re.findall(r"devhost:([0-9][\w.]*)", DAEMONSET.read_text())
     assert set(image) == {__version__}
@@ -216,7 +216,7 @@ def _tools(directory: Path, programs: str = TOOLS) -> Path:
     return directory
 
 
-def test_set_up_says_so_when_python_is_too_old(tmp_path: Path) -> None:
+def test_set_up_reports_an_old_python(tmp_path: Path) -> None:
     bin_ = _tools(tmp_path / "bin")
     _fake(bin_, "python3", '[ "$1" = --version ] && echo Python 3.10.12 && exit 0; exit 1')
     done = _setup(_checkout(tmp_path), PATH=str(bin_))

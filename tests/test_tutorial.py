@@ -124,7 +124,7 @@ def test_the_whole_backend_is_short() -> None:
     assert len([line for line in WHOLE.splitlines() if line]) < 80
 
 
-def test_the_package_passes_its_tests_as_the_page_says() -> None:
+def test_the_package_passes_its_tests_as_on_the_page() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)],
         cwd=PACKAGE,
@@ -157,9 +157,7 @@ def test_devhost_finds_the_package_by_its_entry_point(tmp_path: Path) -> None:
     assert "ok (2 resources, 1 backend)" in devhost(f"devhost check {config}", tmp_path, **environment)
 
 
-async def test_what_an_entry_says_reaches_its_containers_and_no_others(
-    workplace: Path, tmp_path: Path
-) -> None:
+async def test_the_options_of_an_entry_reach_only_its_containers(workplace: Path, tmp_path: Path) -> None:
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends" / "watchdog.py").write_text(f"{WHOLE}\n\n{ADDED}", encoding="utf-8")
     silent = WITH_TIMEOUT.replace("timeoutVariable: true", "timeoutVariable: false")

@@ -119,13 +119,13 @@ def connected(step: Step, steps: list[Step]) -> bool:
 
 
 @pytest.mark.parametrize("heading", WAYS)
-def test_every_step_of_a_way_is_called_by_the_one_before_or_connected_as_it_says(heading: str) -> None:
+def test_every_step_of_a_way_is_called_by_the_one_before_or_connected_as_stated(heading: str) -> None:
     steps = way(heading)
     assert [f"{step.file} {step.name}" for step in steps[1:] if not connected(step, steps)] == []
 
 
 @pytest.mark.parametrize(("heading", "most"), WAYS.items())
-def test_a_way_passes_through_no_more_modules_than_promised(heading: str, most: int) -> None:
+def test_a_way_passes_through_at_most_the_promised_modules(heading: str, most: int) -> None:
     modules = {step.file for step in way(heading)}
     assert len(modules) <= most, sorted(modules)
 

@@ -41,7 +41,7 @@ IMPORT = """\
 
 Converts the configuration of another device plugin to a devhost.yaml with the same resources, and prints it.
 Comments name the differences. FILE may contain several objects, as printed by kubectl; "-" reads standard
-input.
+input. `--key` selects the entry of a ConfigMap that has several.
 
 | PLUGIN | FILE | options |
 |---|---|---|
@@ -81,7 +81,8 @@ def _import(plugin: str, command: click.Command) -> str:
     about = " ".join(_help(command).split("\n\n")[-1].split())
     file = re.sub(r"^FILE (?:is|contains) ", "", _first_sentence(about)).rstrip(".")
     file = re.sub(r",? as printed by kubectl(?:, together or alone)?", "", file)
-    options = (f"{_names(one)}: {_meaning(one)}" for one in _options(command))
+    own = [one for one in _options(command) if not _meaning(one).startswith("The entry of a ConfigMap")]
+    options = (f"{_names(one)}: {_meaning(one)}" for one in own)
     return f"| `{plugin}` | {file} | {' '.join(options)} |".replace("|  |", "| |")
 
 

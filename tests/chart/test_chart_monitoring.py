@@ -26,7 +26,7 @@ def test_nothing_is_made_unasked(chart: Chart) -> None:
     assert chart.render(values).kinds == chart.render().kinds == ["ConfigMap", "DaemonSet"]
 
 
-def test_every_node_has_an_address_of_its_own(chart: Chart) -> None:
+def test_every_node_has_its_own_address(chart: Chart) -> None:
     values = {"service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}}}
     rendered = chart.render(values)
     service = rendered.only("Service")
@@ -58,7 +58,7 @@ def test_prometheus_operator_finds_the_metrics(chart: Chart, key: str, kind: str
 
 @MONITORS
 @pytest.mark.parametrize("values", [{}, {"nameOverride": "hw"}, {"fullnameOverride": "hw"}], ids=str)
-def test_the_job_is_called_devhost_whatever_the_chart_is_called(
+def test_the_job_is_called_devhost_under_any_name_of_the_chart(
     chart: Chart, values: dict[str, str], key: str, kind: str, endpoints: str
 ) -> None:
     """The alerts look for it. The operator's own relabelings come first, and the last one counts."""

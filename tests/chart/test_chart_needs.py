@@ -93,7 +93,7 @@ def test_device_info_that_is_not_written_needs_no_directory(chart: Chart) -> Non
 
 
 @pytest.mark.parametrize("resource", [SRIOV, RDMA])
-def test_what_needs_rtnetlink_is_in_the_nodes_network_and_hears_udevd(
+def test_backends_with_rtnetlink_use_the_node_network_and_receive_udevd_events(
     chart: Chart, resource: dict[str, Any]
 ) -> None:
     rendered = chart.render(configured(resource))
@@ -229,7 +229,7 @@ def test_adapters_are_opened_at_their_own_place_where_that_is_allowed(chart: Cha
         ("root", {"/host"}),
     ],
 )
-def test_what_the_chart_cannot_read_is_said_by_hand(chart: Chart, key: str, directories: set[str]) -> None:
+def test_values_replace_what_the_chart_cannot_read(chart: Chart, key: str, directories: set[str]) -> None:
     theirs = {"existingConfigMap": "theirs"}
     assert more(chart.render(theirs)) == set()
     assert more(chart.render({**theirs, "host": {key: True}})) == directories
@@ -254,7 +254,7 @@ def test_text_that_is_no_yaml_is_refused(chart: Chart) -> None:
         chart.render({"config": "version: 1\nresources: ["})
 
 
-def test_more_directories_are_below_the_root_unless_told_where(chart: Chart) -> None:
+def test_more_directories_are_below_the_root_by_default(chart: Chart) -> None:
     exporter, drop_ins = "/var/lib/amd-metrics-exporter", "/srv/backends"
     rendered = chart.render(
         {

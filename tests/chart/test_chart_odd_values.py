@@ -126,7 +126,7 @@ def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
         assert types.complaints(chart.render(values | more, release=name).text) == []
 
 
-def test_every_object_has_a_name_of_its_own_however_long(chart: Chart) -> None:
+def test_every_object_has_a_unique_name_of_any_length(chart: Chart) -> None:
     for rendered in (
         chart.render(EVERYTHING | {"fullnameOverride": "a" * 63}),
         chart.render(EVERYTHING, release="r" * 53),

@@ -52,7 +52,7 @@ def test_what_is_made_is_found_from_then_on(tmp_path: Path) -> None:
     assert [line.split()[0] for line in calls.read_text().splitlines()] == ["get", "build"]
 
 
-def test_a_program_of_this_repository_is_made_anew_when_it_changes(
+def test_a_changed_program_of_this_repository_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, BUILDS)

@@ -89,7 +89,7 @@ def test_every_default_of_the_schema_is_in_the_values() -> None:
     assert list(missing(SCHEMA, VALUES, "")) == ["/global"]
 
 
-def test_every_value_is_explained_where_it_stands() -> None:
+def test_every_value_has_a_comment() -> None:
     lines = (CHART / "values.yaml").read_text().splitlines()
     unexplained = [
         line
@@ -160,13 +160,13 @@ def test_there_is_one_place_for_the_configuration(chart: Chart) -> None:
     assert "configFiles: devhost.yaml comes from config" in said
 
 
-def test_an_address_that_nobody_reaches_is_refused(chart: Chart) -> None:
+def test_an_unreachable_address_is_refused(chart: Chart) -> None:
     said = refusal(chart, {"listen": {"address": "127.0.0.1"}, "hostNetwork": False})
     assert "the pod's loopback" in said
     assert "set hostNetwork to true" in said
 
 
-def test_all_faults_are_told_at_once(chart: Chart) -> None:
+def test_all_errors_are_reported_at_once(chart: Chart) -> None:
     said = refusal(chart, {"logLevel": "loud", "podMetrics": 1, "hostNetwrk": True})
     assert [key for key in ("logLevel", "podMetrics", "hostNetwrk") if key not in said] == []
 
@@ -176,7 +176,7 @@ def test_the_chart_may_be_part_of_another_one(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_helm_finds_nothing_to_say(chart: Chart, profile: str) -> None:
+def test_helm_lint_reports_nothing(chart: Chart, profile: str) -> None:
     done = chart.run("lint", "--strict", CHART, "--values", PROFILES[profile])
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout

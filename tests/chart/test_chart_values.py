@@ -82,13 +82,13 @@ def test_an_edit_of_the_configuration_restarts_nothing(chart: Chart) -> None:
     assert mount["configMap"] == {"name": "devhost"}
 
 
-def test_more_files_lie_beside_the_configuration(chart: Chart) -> None:
+def test_more_files_are_mounted_beside_the_configuration(chart: Chart) -> None:
     data = chart.render({"configFiles": {"meter.py": "import os\n"}}).only("ConfigMap")["data"]
     assert data["meter.py"] == "import os\n"
     assert set(data) == {"devhost.yaml", "meter.py"}
 
 
-def test_somebody_elses_configmap_is_mounted_and_none_made(chart: Chart) -> None:
+def test_an_existing_configmap_is_mounted_and_none_created(chart: Chart) -> None:
     rendered = chart.render({"existingConfigMap": "theirs"})
     assert rendered.kinds == ["DaemonSet"]
     assert rendered.mounts["/etc/devhost"]["configMap"] == {"name": "theirs"}
@@ -121,7 +121,7 @@ def test_probes_give_devhost_the_time_it_takes(chart: Chart) -> None:
         ("$(NODE_IP)", "--listen=[$(HOST_IP)]:9000", None),
     ],
 )
-def test_it_listens_where_it_is_told_and_is_probed_there(
+def test_it_listens_at_the_configured_address_and_is_probed_there(
     chart: Chart, address: str, argument: str, probed: str | None
 ) -> None:
     rendered = chart.render({"listen": {"address": address, "port": 9000}, "hostNetwork": True})
@@ -143,9 +143,7 @@ def test_it_listens_where_it_is_told_and_is_probed_there(
         ({"listen": {"podNames": True}}, "--show-pods"),
     ],
 )
-def test_what_devhost_is_told_on_its_command_line(
-    chart: Chart, values: dict[str, Any], argument: str
-) -> None:
+def test_values_become_command_line_options(chart: Chart, values: dict[str, Any], argument: str) -> None:
     assert argument not in chart.render().args
     assert argument in chart.render(values).args
 
@@ -284,7 +282,7 @@ def notes(chart: Chart, helm: Path, directory: Path, values: dict[str, Any], pro
         ("minimal", {"config": {"resources": [PROGRAMMED]}}, ["programs FPGAs"]),
     ],
 )  # fmt: skip
-def test_the_notes_say_what_the_profile_is_too_narrow_for(
+def test_the_notes_list_what_the_profile_does_not_allow(
     chart: Chart, helm: Path, tmp_path: Path, profile: str, values: dict[str, Any], told: list[str]
 ) -> None:
     text = notes(chart, helm, tmp_path, values, profile)

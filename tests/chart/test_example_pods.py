@@ -63,7 +63,7 @@ def test_its_page_names_a_configuration_that_offers_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_page_says_what_to_see_how_to_check_and_what_can_go_wrong(kind: str) -> None:
+def test_its_page_shows_the_result_a_check_and_the_possible_errors(kind: str) -> None:
     text = (EXAMPLES / kind / "README.md").read_text()
     assert [part for part in PARTS if f"## {part}\n" not in text] == []
     assert f"kubectl apply -f deploy/examples/{kind}/pod.yaml" in text
@@ -83,7 +83,7 @@ def test_kubernetes_knows_every_field_of_the_pod(types: Types, kind: str) -> Non
     assert types.complaints((EXAMPLES / kind / "pod.yaml").read_text()) == []
 
 
-def test_the_charts_own_configuration_offers_what_the_pages_say_of_it() -> None:
+def test_the_default_configuration_offers_what_the_pages_promise() -> None:
     config = yaml.safe_load((CHART / "values.yaml").read_text())["config"]
     names = {one["name"] for one in config["resources"]}
     as_it_is = [

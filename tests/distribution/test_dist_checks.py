@@ -137,7 +137,7 @@ def _set(**values: Any) -> Callable[[Part], None]:
         ),
     ],
 )
-def test_what_is_wrong_with_a_wheel_is_told(
+def test_a_broken_wheel_is_reported(
     release: Release, name: str, change: Callable[[Part], None], complaint: str
 ) -> None:
     part = release.host if name == "devhost" else release.plugin
@@ -179,7 +179,7 @@ def test_each_plugin_package_carries_the_projects_licence() -> None:
         assert (plugin / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes(), plugin.name
 
 
-def test_results_bear_the_time_they_are_told_and_else_that_of_the_commit(
+def test_results_have_the_given_time_or_that_of_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")

@@ -25,7 +25,7 @@ LARGEST = 90_000_000
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_its_name_and_labels_tell_what_it_is(archive: Archive) -> None:
+def test_its_name_and_labels_identify_it(archive: Archive) -> None:
     labels = archive.config["Labels"]
     assert archive.names == [f"devhost:{__version__}"]
     assert labels["org.opencontainers.image.version"] == __version__
@@ -47,7 +47,7 @@ def test_it_starts_devhost_as_root_and_no_shell(archive: Archive) -> None:
     assert archive.files[f"{first}/devhost"].info.mode & 0o777 == 0o755
 
 
-def test_nothing_in_it_tells_who_made_it_and_how_packages_were_reached(archive: Archive) -> None:
+def test_it_contains_no_trace_of_the_builder_or_the_package_mirror(archive: Archive) -> None:
     told = json.dumps(archive.image)
     for variable in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy", "DEBIAN_MIRROR"):
         assert os.environ.get(variable, "\0") not in told
@@ -69,7 +69,7 @@ def test_nothing_in_it_makes_a_program_more_than_its_caller(archive: Archive) ->
     assert [name for name, info in files.items() if info.mode & (stat.S_ISUID | stat.S_ISGID)] == []
 
 
-def test_nobody_but_root_owns_or_may_write_what_it_runs(archive: Archive) -> None:
+def test_only_root_owns_and_writes_what_it_runs(archive: Archive) -> None:
     for name, entry in archive.files.items():
         if entry.info.issym() or not name.startswith(("opt/", "usr/", "etc/")):
             continue
@@ -163,7 +163,7 @@ def test_it_is_small(archive: Archive) -> None:
     assert python(archive)["devhost"] > 1_000_000
 
 
-def test_its_size_is_what_the_page_says(archive: Archive) -> None:
+def test_its_size_is_the_one_on_the_page(archive: Archive) -> None:
     page = (ROOT / "docs" / "image.md").read_text(encoding="utf-8")
     told = re.search(r"(\d+) MB unpacked, (\d+) MB compressed", page)
     assert told is not None

@@ -56,7 +56,7 @@ def test_every_other_module_can_be_imported_without_them(installed: Path) -> Non
 
 
 @pytest.mark.parametrize("command", [("import", "akri", "x.yaml"), ("kubelet", "--dir", "/x"), ("demo",)])
-def test_a_command_that_is_not_there_says_so_in_one_line(installed: Path, command: tuple[str, ...]) -> None:
+def test_a_missing_command_is_one_line(installed: Path, command: tuple[str, ...]) -> None:
     done = devhost(installed, "-m", "devhost", *command)
     assert (done.returncode, done.stdout) == (3, "")
     (line,) = done.stderr.splitlines()

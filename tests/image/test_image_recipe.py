@@ -72,7 +72,7 @@ def test_the_host_reaches_the_build_and_nothing_beside_it() -> None:
         assert not let_in(other), other
 
 
-def test_what_a_builder_is_told_in_secret_is_in_no_setting_of_the_image() -> None:
+def test_build_secrets_are_in_no_setting_of_the_image() -> None:
     assert set(re.findall(r"(?m)^ARG (\w+)", INSTRUCTIONS)) == {
         *("BASE", "REVISION", "SOURCE_DATE_EPOCH", "VERSION")
     }

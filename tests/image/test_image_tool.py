@@ -85,7 +85,7 @@ def test_links_are_followed_inside_the_image(tmp_path: Path) -> None:
         image.resolve("/r")
 
 
-def test_sizes_are_told_by_layer_and_package(tmp_path: Path) -> None:
+def test_sizes_are_reported_by_layer_and_package(tmp_path: Path) -> None:
     lists = b"/.\n/lib\n/lib/x.so\n"
     image = archive(
         tmp_path / "image.tar",
@@ -130,7 +130,7 @@ def test_a_mirror_of_another_shape_is_taken_as_it_is() -> None:
     assert access.sources("http://mirror.example/trixie-main").count("URIs:") == 1
 
 
-def test_a_network_that_does_not_answer_is_told_apart_from_a_failure() -> None:
+def test_a_network_that_does_not_answer_is_no_failure() -> None:
     def saying(text: str) -> Iterable[str]:
         return "sh", "-c", f'echo "{text}" >&2; exit 3'
 
@@ -165,7 +165,7 @@ def test_a_named_base_takes_fewer_programs(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "mmdebstrap" not in str(told.value)
 
 
-def test_somebody_else_than_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_it_reports_that_root_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
     monkeypatch.setattr(machine, "PROGRAMS", {})
     with pytest.raises(Unavailable, match="only root"):
