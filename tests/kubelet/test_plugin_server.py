@@ -112,7 +112,7 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
         await simulator.wait_for(lambda: simulator.allocatable() == {resource.name: 1}, WAIT)
         server = registration.server
         assert server is not None
-        async with channel(server.path) as connection:
+        async with channel(server.path, ("grpc.http2.bdp_probe", 0)) as connection:  # a window of fixed size
             stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
             await until(lambda: server.streams == 2)
             for revision in range(3):
