@@ -176,5 +176,5 @@ def test_a_variable_can_bear_the_name_of_the_resource(name: str, resource: str, 
         ("{{RESOURCE}}", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
     ],
 )
-def test_nothing_else_may_stand_in_braces_in_the_name_of_a_variable(name: str, problem: str) -> None:
+def test_other_braces_in_the_name_of_a_variable_are_refused(name: str, problem: str) -> None:
     assert naming.variable_problem(name) == problem
