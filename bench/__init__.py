@@ -1,1 +1,1 @@
-"""Measures devhost against the figures it promises: ``python -m bench`` (or ``make bench``)."""
+"""Measures devhost and compares the results with its targets: ``python -m bench`` (or ``make bench``)."""

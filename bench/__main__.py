@@ -46,11 +46,11 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "absent": absent.measure,
     "isolation": isolation.measure,
 }
-"""What can be run alone. Each yields one or more lines of the table."""
+"""The benches. Each yields one or more lines of the table."""
 
 
 async def run(names: Sequence[str]) -> tuple[list[Result], list[str]]:
-    """The results of these benches in the table's order, and what broke."""
+    """The results of these benches in the table's order, and the errors."""
     results: list[Result] = []
     broken: list[str] = []
     for name in names:
@@ -58,15 +58,15 @@ async def run(names: Sequence[str]) -> tuple[list[Result], list[str]]:
         try:
             async for result in BENCHES[name]():
                 results.append(result)  # noqa: PERF401 - those before a failure count
-        except Exception as error:  # noqa: BLE001 - the other benches still have their say
+        except Exception as error:  # noqa: BLE001 - the other benches still run
             broken.append(f"{name}: {type(error).__name__}: {error}")
     return sorted(results, key=lambda result: MEASURES.index(result.measure)), broken
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 measured, 1 a bench broke or, with ``--strict``, a target was missed."""
+    """Exit code: 0 success, 1 a bench failed or, with ``--strict``, a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(
         "--only", action="append", choices=list(BENCHES), metavar="NAME", help=f"one of {', '.join(BENCHES)}"
     )
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(render(results))
     print(f"\n{machine(load)}")
     for text in broken:
-        print(f"broken: {text}", file=sys.stderr)
+        print(f"failed: {text}", file=sys.stderr)
     return int(bool(broken) or (options.strict and any(result.missed for result in results)))
 
 

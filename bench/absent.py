@@ -1,4 +1,4 @@
-"""What the backends cost whose hardware the node does not have."""
+"""The cost of backends whose hardware the node does not have."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .measure import Measure, Result
 from .process import Running, devhost, workplace
 
 PAIRS = 3
-"""So many times both processes, side by side: what the machine does meanwhile counts for both."""
+"""How often both processes are measured side by side, so that other load affects both."""
 
 NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "console", "kmsg", "mem")
-"""Device nodes that nearly every machine has."""
+"""Device nodes that almost every machine has."""
 
 UDEV = "version: 1\nresources:\n" + "".join(
     f"  - {{name: bench.example.com/{node}, backend: udev, where: {{devNode: /dev/{node}}}}}\n"
@@ -32,7 +32,7 @@ MEASURES = (measures.MEMORY_ABSENT, measures.THREADS_ABSENT, measures.CPU_ABSENT
 
 
 async def measure() -> AsyncIterator[Result]:
-    """Memory, threads and CPU with all five backends less those with udev alone, on this machine."""
+    """Memory, threads and CPU with all five backends, minus those with only udev, on this machine."""
     pairs = []
     for _ in range(PAIRS):
         async with AsyncExitStack() as stack:
@@ -65,7 +65,7 @@ def _figures(running: Running, before: float) -> tuple[float, float, float]:
 
 
 def _result(measure: Measure, figures: list[tuple[float, float]]) -> Result:
-    """A difference below zero is none."""
+    """A difference, at least zero."""
     digits = 0 if measure is measures.THREADS_ABSENT else 2 if measure is measures.CPU_ABSENT else 1
     note = ", ".join(f"{alone:.{digits}f} → {every:.{digits}f}" for alone, every in figures)
     return Result(measure, tuple(max(0.0, every - alone) for alone, every in figures), note=note)

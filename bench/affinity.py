@@ -1,4 +1,4 @@
-"""GetPreferredAllocation from the tokens to the answer, without the call around it: in this process."""
+"""GetPreferredAllocation from the tokens to the answer, in this process, without the gRPC call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS = 20
 
 
 async def measure() -> AsyncIterator[Result]:
-    """Each line is a machine of its own; the first request to it, which builds the tree, counts too."""
+    """Each line uses a separate machine; the first request, which builds the tree, is included."""
     for count, line in ((8, measures.PREFER_8), (16, measures.PREFER_16)):
         devices = [_card(n, count // 2, f"gpu{n}") for n in range(count)]
         rng = random.Random(count)
@@ -41,7 +41,7 @@ async def measure() -> AsyncIterator[Result]:
 
 
 def _card(number: int, switches: int, name: str) -> Device:
-    """One of the cards that are dealt out to so many switches on two sockets."""
+    """One of the cards, which are distributed to this number of switches on two sockets."""
     switch = number % switches
     root = f"{switch >> 8:04x}:{switch & 255:02x}:01.0"
     path = (root, f"up{switch}", f"down{switch}.{number // switches}", name)

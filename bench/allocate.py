@@ -1,4 +1,4 @@
-"""Allocate against an empty handler: two processes, equal clients, calls by turns."""
+"""Allocate compared with an empty handler: two processes, identical clients, alternating calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS = 2000
 
 
 async def measure() -> AsyncIterator[Result]:
-    """One device for one container, again and again."""
+    """One device for one container, repeatedly."""
     async with (
         serving(resources=10, devices=10) as running,
         _empty(running.events.with_name("empty.sock")) as empty,

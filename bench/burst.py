@@ -1,4 +1,4 @@
-"""A storm of uevents with a few real changes in it."""
+"""A storm of uevents with a few real changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .recorder import Recorder
 
 EVENTS = 1000
 APART = 0.002
-"""Seconds between two changes of the burst in which every event is one."""
+"""Seconds between two changes in the burst in which every event is a change."""
 
 AFTER = 3.0
 """Seconds without a list after which the burst is over: vanished devices leave the list after 2."""
@@ -31,7 +31,7 @@ CONFIG = f"""{ZRAM_CONFIG}
 
 
 async def measure() -> AsyncIterator[Result]:
-    """The kernel's own uevents as root, else those of the synthetic backend."""
+    """Uevents of the kernel as root, else events of the synthetic backend."""
     if reason := why_not():
         yield await _synthetic(f"simulated events: {reason}")
     else:
@@ -39,7 +39,7 @@ async def measure() -> AsyncIterator[Result]:
 
 
 async def _kernel() -> Result:
-    """Three zram devices come and one goes while the kernel repeats its event for others.
+    """Adds three zram devices and removes one while the kernel repeats its event for others.
 
     Writing an action to a device's ``uevent`` file makes the kernel emit the event
     (Documentation/ABI/testing/sysfs-uevent).
@@ -74,31 +74,31 @@ async def _synthetic(note: str) -> Result:
     async with serving(resources=2, devices=10) as running:
         before = _count(running.kubelet)
         for number in range(EVENTS):
-            running.tell(f"{'sick' if number in (200, 400, 600) else 'touch'} {2 * (number // 200)}")
+            running.tell(f"{'unhealthy' if number in (200, 400, 600) else 'touch'} {2 * (number // 200)}")
         await asyncio.sleep(AFTER)
         await running.kubelet.quiet(AFTER)
         shown = running.kubelet.resources[resource(0)].latest[-1]
-        well = shown.healthy()
-        sick = {device.ID for device in shown.message.devices} - well
-        right = sick == {f"synthetic-{number:05}" for number in (2, 4, 6)}
+        healthy = shown.healthy()
+        unhealthy = {device.ID for device in shown.message.devices} - healthy
+        right = unhealthy == {f"synthetic-{number:05}" for number in (2, 4, 6)}
         lists = _count(running.kubelet) - before
     return _result(lists, right, note)
 
 
 async def churn() -> AsyncIterator[Result]:
-    """A burst in which every event is a change: one device after the other becomes unhealthy."""
+    """A burst in which every event is a change: devices become unhealthy one after another."""
     async with serving(resources=1, devices=EVENTS) as running:
         before = _count(running.kubelet)
         began = time.monotonic()
         for number in range(EVENTS):
-            running.tell(f"sick {number}")
+            running.tell(f"unhealthy {number}")
             await asyncio.sleep(max(0.0, began + (number + 1) * APART - time.monotonic()))
         lasted = time.monotonic() - began
         await asyncio.sleep(AFTER)
         await running.kubelet.quiet(AFTER)
         right = not running.kubelet.resources[resource(0)].latest[-1].healthy()
         lists = _count(running.kubelet) - before
-    wrong = "" if right else "the last list is not the last state"
+    wrong = "" if right else "the last list does not match the last state"
     yield Result(measures.CHURN, (lists,), note=f"simulated events in {lasted:.1f} s", wrong=wrong)
 
 
@@ -107,7 +107,7 @@ def _existing() -> set[str]:
 
 
 def _result(lists: int, right: bool, note: str) -> Result:
-    wrong = "" if right else "the last list is not what exists"
+    wrong = "" if right else "the last list does not match the existing devices"
     return Result(measures.BURST, (lists,), note=note, wrong=wrong)
 
 

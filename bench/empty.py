@@ -1,4 +1,4 @@
-"""The yardstick for Allocate: a server of its own process that answers at once. ``python -m bench.empty``."""
+"""The reference for Allocate: a separate server process that answers at once. ``python -m bench.empty``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What devhost costs while nothing happens: memory and CPU."""
+"""The memory and CPU usage of devhost without changes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .measure import Result
 from .process import serving
 
 SETTLE = 3.0
-"""Seconds after the first lists before anything is read."""
+"""Seconds between the first lists and the measurement."""
 
 SCRAPES, EVERY = 3, 15.0
-"""Scrapes before the memory is read, and seconds between two of them."""
+"""The number of scrapes before memory is measured, and the seconds between two of them."""
 
 LISTEN = ("--listen", "127.0.0.1:0")
-"""As the DaemonSet runs it, which also serves metrics and probes."""
+"""The options of the DaemonSet, which also serves metrics and probes."""
 
 IDLE = 65.0
-"""Seconds of idleness: longer than a minute, so that one resync of the backends is within."""
+"""Seconds without changes: more than a minute, so that a resync of the backends is included."""
 
 
 async def measure() -> AsyncIterator[Result]:
-    """Resident memory with few and with many devices, and CPU at rest."""
+    """Resident memory with few and with many devices, and CPU usage without changes."""
     async with serving(*LISTEN, resources=10, devices=10, settle=SETTLE) as running:
         for _ in range(SCRAPES):
             await running.scrape()
@@ -34,7 +34,7 @@ async def measure() -> AsyncIterator[Result]:
 
 
 async def idle() -> AsyncIterator[Result]:
-    """CPU time of all threads over :data:`IDLE` seconds."""
+    """CPU time of all threads during :data:`IDLE` seconds."""
     async with serving(resources=10, devices=10, settle=SETTLE) as running:
         before = running.cpu_seconds()
         await asyncio.sleep(IDLE)

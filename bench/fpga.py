@@ -1,4 +1,4 @@
-"""What the fpga backend adds to a process that serves other devices of the same machine."""
+"""The additional memory of the fpga backend in a process that serves other devices of the same machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .measure import Result
 from .process import devhost, workplace
 
 MACHINES = Path(__file__).parents[1] / "plugins" / "fpga" / "tests" / "machines"
-sys.path.append(os.fspath(MACHINES))  # the models that the backend's tests use
+sys.path.append(os.fspath(MACHINES))  # the machine models of the backend's tests
 
 PAIRS = 3
-"""So many times both processes, one after the other: what the machine does meanwhile counts for both."""
+"""How often both processes are measured, one after the other, so that other load affects both."""
 
 CARDS = 8
 
@@ -34,14 +34,14 @@ WITH = f"""{WITHOUT}\
 
 
 async def measure() -> AsyncIterator[Result]:
-    """Resident memory with udev and fpga less that with udev alone."""
+    """Resident memory with udev and fpga, minus that with only udev."""
     pairs = [(await _resident(WITHOUT, 1), await _resident(WITH, 2)) for _ in range(PAIRS)]
     grown = tuple(both - alone for alone, both in pairs)
     yield Result(measures.MEMORY_FPGA, grown, note=", ".join(f"{a:.1f} → {b:.1f}" for a, b in pairs))
 
 
 def machine(root: Path) -> None:
-    """A machine with eight Intel cards of one port, and eight nodes that udev knows."""
+    """A machine with eight Intel cards with one port each, and eight nodes known to udev."""
     from fpga_tree import FpgaTree  # type: ignore[import-not-found]
 
     root.mkdir()

@@ -1,4 +1,4 @@
-"""The gpu backend with a library that stands for NVML: its looks, and what its two processes hold."""
+"""The gpu backend with a substitute for NVML: its scans, and the memory of its two processes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .measure import Measure, Result
 from .process import devhost, resident, workplace
 
 MACHINES = Path(__file__).parents[1] / "plugins" / "gpu" / "tests" / "machines"
-sys.path.append(os.fspath(MACHINES))  # the models that the backend's tests use, and their library
+sys.path.append(os.fspath(MACHINES))  # the machine models and the library of the backend's tests
 
 Machine = Any
 """``NvidiaMachine`` of the models."""
 
 RUNS = 20
 SPLIT, PARTS = 2, 7
-"""So many of the eight GPUs are split, into so many instances each."""
+"""The number of split GPUs, and of instances of each."""
 
 RESOURCE = "nvidia.com/gpu"
 CONFIG = f"""\
@@ -43,7 +43,7 @@ resources:
 
 
 def lacking() -> str:
-    """What this machine lacks for a library that stands for NVML; empty if nothing."""
+    """What this machine lacks for the substitute for NVML; empty if nothing."""
     from gpu_nvml import compiler  # type: ignore[import-not-found]
 
     if find_spec("pynvml") is None:
@@ -53,7 +53,7 @@ def lacking() -> str:
 
 @contextmanager
 def station(directory: Path) -> Iterator[Machine]:
-    """Eight GPUs, two of them split, as files below ``directory / "root"``, and a library that knows them."""
+    """Eight GPUs, two of them split, as files below ``directory / "root"``, and a library for them."""
     from gpu_nvidia import DGX, NvidiaMachine  # type: ignore[import-not-found]
     from gpu_nvml import build
 
@@ -75,7 +75,7 @@ def station(directory: Path) -> Iterator[Machine]:
 
 
 async def measure() -> AsyncIterator[Result]:
-    """The first look of a backend that has just started, the one after it, and resident memory."""
+    """The first scan of a new backend, the next scan, and resident memory."""
     lines = (measures.GPUS, measures.GPUS_AGAIN, measures.MEMORY_GPU)
     if reason := lacking():
         for line in lines:
@@ -89,7 +89,7 @@ async def measure() -> AsyncIterator[Result]:
 
 
 async def _looks(root: Path) -> tuple[float, float]:
-    """Milliseconds from the making of the backend to its list, and of the next look."""
+    """Milliseconds from the creation of the backend to its list, and of the next scan."""
     began = time.perf_counter()
     backend = Gpu(GpuOptions(), ServiceContext("gpu", root, ("*",)))
     found = await asyncio.to_thread(backend.discover)
@@ -97,13 +97,13 @@ async def _looks(root: Path) -> tuple[float, float]:
     await asyncio.to_thread(backend.discover)
     second = time.perf_counter()
     if len(found) != 8 + SPLIT * PARTS or not all(device.health for device in found):
-        raise RuntimeError(f"{len(found)} GPUs and instances, or one is ill")
+        raise RuntimeError(f"{len(found)} GPUs and instances, or one is unhealthy")
     await _end(backend)
     return (first - began) * 1e3, (second - first) * 1e3
 
 
 async def _end(backend: Gpu) -> None:
-    """Has the backend let go of the library, as the end of its events does."""
+    """Makes the backend release the library, as at the end of its events."""
 
     async def listen() -> None:
         async for _ in backend.watch():

@@ -1,4 +1,4 @@
-"""One backend in trouble, and what the others' pods and lists notice of it."""
+"""The effect of one misbehaving backend on the pods and lists of others."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ ROWDY = Path(__file__).parent / "rowdy"
 RESOURCE = "bench.example.com/rowdy"
 
 NVML = "nvml"
-"""The mode that is not one of the rowdy backend."""
+"""A trouble that is not a mode of the rowdy backend."""
 
 FALLEN = 79
-"""Xid of a GPU that has fallen off the bus."""
+"""The Xid of a GPU that fell off the bus."""
 
 HANG = 60.0
-"""Seconds that each call of NVML's then takes."""
+"""Seconds that each call of NVML then takes."""
 
 CALLS = 400
 PAIRS = 30
 WARM_UP = 20
 PAUSE = 0.003
-"""Seconds between two Allocates: pods do not come back to back, and a hog gets its turn."""
+"""Seconds between two Allocate calls, so that a backend that uses the CPU can run."""
 
 QUIET = 0.13
 """Seconds without a list before each change: a stream sends at most one in 0.1 s."""
 
 
 async def measure() -> AsyncIterator[Result]:
-    """The same work beside a backend that is calm, and beside each kind of trouble."""
+    """The same work next to a well-behaved backend, and next to each kind of trouble."""
     for mode, lines in measures.ISOLATION.items():
         if mode == NVML:
             async for result in _beside_nvml(*lines):
@@ -49,7 +49,7 @@ async def measure() -> AsyncIterator[Result]:
             config = _config(synthetic(directory, resources=1, devices=100), mode)
             async with devhost(directory, kubelet, config) as running:
                 await kubelet.all_listed(2)
-                await asyncio.sleep(1.5)  # long enough for a hang to be noticed for the first time
+                await asyncio.sleep(1.5)  # long enough for the first detection of a hang
                 async for result in _results(running, RESOURCE, "rowdy", *lines):
                     yield result
 
@@ -63,7 +63,7 @@ async def _results(
 
 
 async def _beside_nvml(allocate: Measure, change: Measure) -> AsyncIterator[Result]:
-    """A GPU has fallen ill, so NVML is asked about it every few seconds; and each call hangs for a minute."""
+    """A GPU is unhealthy, so NVML is called every few seconds, and each call hangs for a minute."""
     if reason := gpu.lacking():
         for line in (allocate, change):
             yield Result(line, skipped=reason)
@@ -75,16 +75,16 @@ async def _beside_nvml(allocate: Measure, change: Measure) -> AsyncIterator[Resu
             root = ("--root", os.fspath(directory / "root"))
             async with devhost(directory, kubelet, config, *root) as running:
                 await kubelet.all_listed(2)
-                ill, well, *_ = machine.uuids.values()
-                machine.nvml.event(ill, FALLEN)
-                await kubelet.first(gpu.RESOURCE, 0, lambda listing: not listing.is_healthy(ill))
+                failing, working, *_ = machine.uuids.values()
+                machine.nvml.event(failing, FALLEN)
+                await kubelet.first(gpu.RESOURCE, 0, lambda listing: not listing.is_healthy(failing))
                 machine.nvml.fault("*", hang=HANG)
-                async for result in _results(running, gpu.RESOURCE, well, allocate, change):
+                async for result in _results(running, gpu.RESOURCE, working, allocate, change):
                     yield result
 
 
 def _config(text: str, mode: str) -> str:
-    """The configuration with the rowdy backend beside the synthetic one."""
+    """The configuration with the rowdy backend in addition to the synthetic one."""
     text = text.replace(f"[{BACKENDS}]", f"[{BACKENDS}, {ROWDY}]")
     text = text.replace("resources:\n", f"  rowdy: {{mode: {mode}}}\nresources:\n", 1)
     return f"{text}  - {{name: {RESOURCE}, backend: rowdy}}\n"
@@ -101,7 +101,7 @@ async def _connected(running: Running, name: str) -> AsyncIterator[PluginConnect
 
 @asynccontextmanager
 async def _pestered(running: Running, name: str, token: str) -> AsyncIterator[None]:
-    """Pods keep asking for the device in trouble meanwhile."""
+    """Meanwhile pods repeatedly request the failing device."""
 
     async def ask() -> None:
         async with _connected(running, name) as connection:
@@ -130,18 +130,18 @@ async def _allocations(running: Running) -> tuple[float, ...]:
 
 
 async def _changes(running: Running) -> tuple[float, ...]:
-    """Milliseconds from a device's event to the list that shows it: each falls sick and gets well again."""
+    """Milliseconds from a device's event to the list: each becomes unhealthy and healthy again."""
     samples = []
     name = resource(0)
     for number in range(2 * PAIRS):
         await running.kubelet.quiet(QUIET, name)
-        sick, device = number % 2 == 0, f"synthetic-{number // 2:05}"
+        unhealthy, device = number % 2 == 0, f"synthetic-{number // 2:05}"
         began = time.monotonic()
-        running.tell(f"{'sick' if sick else 'well'} {number // 2}")
+        running.tell(f"{'unhealthy' if unhealthy else 'healthy'} {number // 2}")
         shown = await running.kubelet.first(
             name,
             began,
-            lambda listing: listing.is_healthy(device) is not sick,  # noqa: B023
+            lambda listing: listing.is_healthy(device) is not unhealthy,  # noqa: B023
         )
         samples.append((shown.at - began) * 1e3)
     return tuple(samples)

@@ -1,4 +1,4 @@
-"""From a change to the list that shows it, once devhost has been quiet."""
+"""The time from a change to the list that shows it, after a time without changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ QUIET = 0.2
 """Seconds without a list before each sample, so that samples do not influence each other."""
 
 RECOVERY = 0.7
-"""Seconds in which the permits for two lists come back."""
+"""Seconds until two lists can be sent at once again."""
 
 GAPS = tuple(step / 200 for step in range(1, 21))
 """Seconds between two changes that follow each other: 5 ms to 100 ms."""
 
 REST = 1.1
-"""The same where a look takes long: devhost then rests for four times as long, at most 1 s."""
+"""The same if a scan takes long: devhost then waits for four times as long, at most 1 s."""
 
 ZRAM = "bench.example.com/zram"
 ZRAM_CONFIG = f"""\
@@ -44,7 +44,7 @@ WARM_UP = 4
 
 
 async def uevents() -> AsyncIterator[Result]:
-    """Kernel uevents of zram devices; a backend's own event source where there are none to be had."""
+    """Kernel uevents of zram devices; events of a backend if zram is not available."""
     if reason := why_not():
         async with serving(resources=1, devices=10 + PAIRS) as running:
             samples = await _events(running, 1, WARM_UP + PAIRS)
@@ -59,7 +59,7 @@ async def uevents() -> AsyncIterator[Result]:
 
 
 async def _zram(running: Running, disks: Zram, pairs: int) -> tuple[float, ...]:
-    """Milliseconds of each plug and unplug, by turns. The blocking write runs on a thread of its own."""
+    """Milliseconds of alternating plugs and unplugs. The blocking write runs on a separate thread."""
     kubelet, samples = running.kubelet, []
     for _ in range(pairs):
         await kubelet.quiet(QUIET)
@@ -75,13 +75,13 @@ async def _zram(running: Running, disks: Zram, pairs: int) -> tuple[float, ...]:
 
 
 def _timed(act: Callable[[], T]) -> tuple[T, float]:
-    """What ``act`` gives, and the monotonic time just before it began."""
+    """The result of ``act``, and the monotonic time just before it."""
     began = time.monotonic()
     return act(), began
 
 
 async def following() -> AsyncIterator[Result]:
-    """Pairs of changes: only the second is measured, for the list of the first has just been sent."""
+    """Pairs of changes. Only the second one is measured, right after the list of the first one."""
     pairs = 5 * len(GAPS)
     if reason := why_not():
         async with serving(resources=1, devices=10) as running:
@@ -101,7 +101,7 @@ async def following() -> AsyncIterator[Result]:
 async def _following_zram(
     kubelet: Recorder, disks: Zram, events: Uevents, pairs: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Milliseconds of each second plug and unplug: from the kernel's event, and from the request for it.
+    """Milliseconds of each second plug and unplug, from the kernel's event and from the request.
 
     The kernel may wait for several milliseconds before it emits the event of a removal. Disks return before
     they leave the list.
@@ -131,7 +131,7 @@ async def _following_events(running: Running, pairs: int) -> tuple[float, ...]:
     """The same with devices that become unhealthy and healthy again."""
     kubelet, samples = running.kubelet, []
     for pair in range(pairs):
-        action = "well" if pair % 2 else "sick"
+        action = "healthy" if pair % 2 else "unhealthy"
         await kubelet.quiet(RECOVERY)
         running.tell(f"{action} 0")
         await asyncio.sleep(GAPS[pair // 2 % len(GAPS)])
@@ -140,7 +140,7 @@ async def _following_events(running: Running, pairs: int) -> tuple[float, ...]:
         shown = await kubelet.first(
             resource(0),
             began,
-            lambda listing: listing.is_healthy("synthetic-00001") is (action == "well"),  # noqa: B023
+            lambda listing: listing.is_healthy("synthetic-00001") is (action == "healthy"),  # noqa: B023
         )
         samples.append((shown.at - began) * 1e3)
     return tuple(samples)
@@ -160,15 +160,15 @@ async def _changes(line: Measure, *, resources: int, devices: int, pairs: int, f
 
 
 async def _events(running: Running, resources: int, pairs: int, quiet: float = QUIET) -> tuple[float, ...]:
-    """Milliseconds until a device that falls sick, and gets well again, is shown so; another each time."""
+    """Milliseconds until a list shows a change of health; a different device each time."""
     kubelet, samples = running.kubelet, []
     for number in range(pairs):
         name, device = resource(number % resources), f"synthetic-{number:05}"
-        for action in ("sick", "well"):
+        for action in ("unhealthy", "healthy"):
             await kubelet.quiet(quiet)
             began = time.monotonic()
             running.tell(f"{action} {number}")
-            wanted = action == "well"
+            wanted = action == "healthy"
             shown = await kubelet.first(
                 name,
                 began,
@@ -179,7 +179,7 @@ async def _events(running: Running, resources: int, pairs: int, quiet: float = Q
 
 
 async def reload() -> AsyncIterator[Result]:
-    """An edit of the file that makes every list twice as long, and back."""
+    """An edit of the file that doubles the length of every list, and its reversal."""
     samples = []
     async with workplace() as (directory, kubelet):
         configs = [synthetic(directory, resources=10, devices=10, replicas=n) for n in (1, 2)]

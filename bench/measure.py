@@ -1,4 +1,4 @@
-"""What is measured: names, units and limits, and how samples become a verdict. Pure."""
+"""Measures with names, units and limits, and the evaluation of samples. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Statistic(StrEnum):
-    """One number that stands for many samples."""
+    """A statistic of samples."""
 
     P50 = "p50"
     P99 = "p99"
@@ -32,9 +32,9 @@ def percentile(samples: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One line of the table: a promise if it has ``limits``, else a figure for orientation.
+    """A line of the table: a target if it has ``limits``, else for information.
 
-    ``limits`` are inclusive and in ``unit``. ``shown`` are the statistics that the table prints.
+    ``limits`` are inclusive and in ``unit``. ``shown`` are the statistics in the table.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Measure:
 
     @property
     def target(self) -> str:
-        """The promise in words; empty where there is none."""
+        """The target as text; empty if there is none."""
         if self.shown == (Statistic.MAX,):
             return "".join(f"≤ {limit:g} {self.unit}" for limit in self.limits.values())
         return ", ".join(f"{name} ≤ {limit:g} {self.unit}" for name, limit in self.limits.items())
@@ -53,10 +53,10 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The samples of one measure, in its unit.
+    """The samples of a measure, in its unit.
 
-    ``wrong`` says what was not as it must be, whatever the figures; ``skipped`` why there are none;
-    ``note`` how they came about, where that is not always the same.
+    ``wrong`` is an error in the results, independent of the samples; ``skipped`` is why there are none;
+    ``note`` describes the method, if there are several.
     """
 
     measure: Measure
@@ -71,7 +71,7 @@ class Result:
 
     @property
     def missed(self) -> bool:
-        """Whether a promise was broken."""
+        """Whether a target was missed."""
         if self.skipped:
             return False
         return bool(self.wrong) or any(
@@ -80,7 +80,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """``met``, ``MISSED`` or ``skipped`` with the reason; a dash for a figure without a limit."""
+        """``met``, ``MISSED`` or ``skipped`` with the reason; a dash for a measure without a limit."""
         if self.skipped:
             return f"skipped: {self.skipped}"
         if self.missed:
@@ -89,7 +89,7 @@ class Result:
 
     @property
     def text(self) -> str:
-        """The figures as the table shows them."""
+        """The results in the format of the table."""
         if not self.samples:
             return ""
         if self.measure.shown == (Statistic.MAX,) and len(self.samples) == 1:

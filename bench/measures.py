@@ -1,4 +1,4 @@
-"""Every line of the table, in its order. The limits are promises of the project."""
+"""Every line of the table, in its order. The limits are targets of the project."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CHURN = Measure("churn", "lists for 1 000 changes in one burst", "lists", {MAX: 
 MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices, scraped", "MB", {MAX: 48}, (MAX,))
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
 MEMORY_RDMA = Measure("memory-rdma", "resident memory, 8 shared RDMA adapters", "MB", {MAX: 56}, (MAX,))
-ADAPTERS = Measure("adapters", "first look at 256 RDMA adapters", "ms", {P50: 150}, (P50, MAX))
-FUNCTIONS = Measure("functions", "first look at 512 SR-IOV functions", "ms", {P50: 300}, (P50, MAX))
+ADAPTERS = Measure("adapters", "first scan of 256 RDMA adapters", "ms", {P50: 150}, (P50, MAX))
+FUNCTIONS = Measure("functions", "first scan of 512 SR-IOV functions", "ms", {P50: 300}, (P50, MAX))
 VF_BURST = Measure("vf-burst", "lists for 256 new virtual functions", "lists", {MAX: 3}, (MAX,))
-GPUS = Measure("gpus", "first look at 8 GPUs and 14 MIG instances", "ms", {P50: 250}, (P50, MAX))
-GPUS_AGAIN = Measure("gpus-again", "a later look at them", "ms", {P50: 25}, (P50, MAX))
+GPUS = Measure("gpus", "first scan of 8 GPUs and 14 MIG instances", "ms", {P50: 250}, (P50, MAX))
+GPUS_AGAIN = Measure("gpus-again", "a later scan of them", "ms", {P50: 25}, (P50, MAX))
 MEMORY_GPU = Measure(
     "memory-gpu", "resident memory, 8 GPUs, with the process for NVML", "MB", {MAX: 64}, (MAX,)
 )
@@ -63,15 +63,15 @@ ISOLATION = {
         ),
     )
     for mode, beside, allocate, change in (
-        ("calm", "beside a calm backend", 0, 0),
+        ("calm", "beside a well-behaved backend", 0, 0),
         ("hang", "beside a hung backend", 0, 0),
-        ("raise", "beside one that raises all the time", 0, 0),
-        ("python", "beside one that eats a core in Python", 0, 0),
-        ("c", "beside one that eats a core in C", 0, 0),
+        ("raise", "beside one that always raises", 0, 0),
+        ("python", "beside one that uses a core in Python", 0, 0),
+        ("c", "beside one that uses a core in C", 0, 0),
         ("nvml", "beside GPUs whose NVML hangs", 0, 0),
     )
 }
-"""Allocate and a change of an undisturbed resource, by what another backend does meanwhile."""
+"""Allocate and a change of an undisturbed resource, by the behaviour of another backend."""
 
 MEASURES = (
     START_10,

@@ -1,4 +1,4 @@
-"""A real ``devhost run`` as a child process, with a configuration, and what the kernel says of it."""
+"""A real ``devhost run`` as a child process with a configuration, measured by the kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A devhost that serves a recorder; ``began`` is the monotonic time just before it was started."""
+    """A devhost that serves a recorder; ``began`` is the monotonic time just before its start."""
 
     pid: int
     began: float
@@ -40,11 +40,11 @@ class Running:
         return cpu_seconds(Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii"), TICKS)
 
     def threads(self) -> int:
-        """Threads that it has."""
+        """The number of its threads."""
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
     async def scrape(self) -> bytes:
-        """What ``/metrics`` answers; the process must have been given ``--listen 127.0.0.1:0``."""
+        """The answer of ``/metrics``; the process must be started with ``--listen 127.0.0.1:0``."""
         text = (self.config.parent / "log").read_text(encoding="utf-8")
         listening = re.search(r"listening address=127\.0\.0\.1:(\d+)", text)
         assert listening, "devhost does not listen"
@@ -72,7 +72,7 @@ def resident(status: str) -> float:
 def cpu_seconds(stat: str, ticks: int) -> float:
     """User and system time in seconds from the text of ``/proc/PID/stat`` (fields 14 and 15).
 
-    The second field is the program's name in parentheses and may hold spaces; counting starts behind it.
+    The second field is the program's name in parentheses and may contain spaces; counting starts after it.
     """
     fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / ticks
@@ -102,7 +102,7 @@ def synthetic(
 
 
 def resource(number: int) -> str:
-    """Name of a resource of :func:`synthetic`."""
+    """The name of a resource of :func:`synthetic`."""
     return f"bench.example.com/slice-{number}"
 
 
@@ -118,10 +118,10 @@ async def workplace() -> AsyncIterator[tuple[Path, Recorder]]:
 
 @asynccontextmanager
 async def devhost(directory: Path, kubelet: Recorder, config: str, *options: str) -> AsyncIterator[Running]:
-    """Runs devhost with this configuration, and further options, until the end of the block.
+    """Runs devhost with this configuration and further options until the end of the block.
 
     Raises:
-        RuntimeError: it ended early or badly; the text is the end of its log.
+        RuntimeError: it ended early or with an error; the text is the end of its log.
     """
     file, log = directory / "devhost.yaml", directory / "log"
     file.write_text(config, encoding="utf-8")
@@ -150,7 +150,7 @@ async def devhost(directory: Path, kubelet: Recorder, config: str, *options: str
 async def serving(
     *options: str, resources: int, devices: int, fresh: bool = False, settle: float = 1.0
 ) -> AsyncIterator[Running]:
-    """A devhost with synthetic devices whose lists have all arrived, ``settle`` seconds ago."""
+    """A devhost with synthetic devices, ``settle`` seconds after all lists arrived."""
     async with workplace() as (directory, kubelet):
         config = synthetic(directory, resources=resources, devices=devices, fresh=fresh)
         async with devhost(directory, kubelet, config, *options) as running:

@@ -1,4 +1,4 @@
-"""The rdma backend: its first look at many adapters, and what the process holds with some in service."""
+"""The rdma backend: its first scan of many adapters, and the memory of the process with some of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PORT = {
 
 
 async def measure() -> AsyncIterator[Result]:
-    """The first look of a backend that has just started, and resident memory."""
+    """The first scan of a new backend, and resident memory."""
     with tempfile.TemporaryDirectory(prefix="devhost-bench-") as directory:
         root = Path(directory)
         adapters(root, MANY)
@@ -58,7 +58,7 @@ async def measure() -> AsyncIterator[Result]:
 
 
 def adapters(root: Path, count: int) -> None:
-    """A tree with so many InfiniBand adapters, each below a root port of its own, as mlx5 shows them."""
+    """A tree with this number of InfiniBand adapters of mlx5, each below a separate root port."""
     root.mkdir(exist_ok=True)
     tree = Tree(root)
     tree.device("virtual/misc/rdma_cm", "misc", "infiniband/rdma_cm", "10:260")
@@ -82,8 +82,8 @@ def adapters(root: Path, count: int) -> None:
 
 
 def _first_look(root: Path) -> float:
-    """Milliseconds from the making of the backend to its list."""
-    gc.collect()  # what the last one left behind is not this one's work
+    """Milliseconds from the creation of the backend to its list."""
+    gc.collect()  # garbage of the previous backend must not count
     began = time.perf_counter()
     backend = Rdma(RdmaOptions(), ServiceContext("rdma", root, ("*",)))
     found = backend.discover()

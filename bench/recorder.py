@@ -1,7 +1,7 @@
-"""The kubelet's side of a measurement: it accepts registrations and notes when each list arrives.
+"""The kubelet in a measurement: it accepts registrations and records when each list arrives.
 
-It takes the same steps towards a plugin as :class:`devhost.testing.kubelet.KubeletSimulator`, over the
-same connections, but keeps no books: the simulator's own work on a long list would count as devhost's.
+It behaves towards a plugin like :class:`devhost.testing.kubelet.KubeletSimulator`, with the same connections,
+but keeps no state, because the simulator's work on a long list would count as time of devhost.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from devhost.kubelet.api import HEALTHY, RECEIVE_LIMIT, api_pb2, api_pb2_grpc
 from devhost.testing.kubelet.wire import CallError, PluginConnection, listen, socket_path
 
 PATIENCE = 20.0
-"""Seconds after which something that should happen counts as not happening."""
+"""The timeout for expected events, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One list as it arrived; ``at`` is monotonic seconds, taken before the list is looked at."""
+    """A received list; ``at`` is monotonic seconds before it is processed."""
 
     at: float
     message: api_pb2.ListAndWatchResponse
 
     def healthy(self) -> set[str]:
-        """Ids of the devices a pod could get."""
+        """Ids of the devices that a pod could get."""
         return {device.ID for device in self.message.devices if device.health == HEALTHY}
 
     def is_healthy(self, device: str) -> bool:
@@ -42,7 +42,7 @@ class Listing:
 
 @dataclass(slots=True)
 class Lists:
-    """The lists of one resource: how many came, and the latest of them."""
+    """The lists of one resource: their number, and the latest one."""
 
     socket: str
     count: int = 0
@@ -60,7 +60,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
         self._news = asyncio.Condition()
 
     async def start(self) -> None:
-        """Listens as a kubelet does."""
+        """Listens like a kubelet."""
         api_pb2_grpc.add_RegistrationServicer_to_server(self, self._server)
         listen(self._server, socket_path(self.directory))
         await self._server.start()
@@ -73,7 +73,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
         await self._server.stop(None)
 
     async def Register(self, request: api_pb2.RegisterRequest, _context: Any) -> api_pb2.Empty:
-        """Dials back, asks for options, opens the stream: in this order, within the call."""
+        """Dials back, gets the options, opens the stream: in this order, within the call."""
         path = self.directory / request.endpoint
         connection = PluginConnection(request.resource_name, request.endpoint, str(path), RECEIVE_LIMIT)
         await connection.dial(10.0)
@@ -87,7 +87,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
     async def _follow(self, connection: PluginConnection) -> None:
         lists = self.resources[connection.resource]
         try:
-            with suppress(CallError):  # devhost has ended: every measurement ends so
+            with suppress(CallError):  # devhost has ended, as at the end of every measurement
                 async for message in connection.lists():
                     lists.latest.append(Listing(time.monotonic(), message))
                     lists.count += 1
@@ -97,10 +97,10 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
             await connection.close()
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits for a condition on :attr:`resources`, looked at after each list.
+        """Waits for a condition on :attr:`resources`, which is checked after each list.
 
         Raises:
-            TimeoutError: it did not come true within :data:`PATIENCE`; the text names ``what``.
+            TimeoutError: it was not true within :data:`PATIENCE`; the text names ``what``.
         """
         try:
             async with asyncio.timeout(PATIENCE), self._news:
@@ -109,7 +109,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
             raise TimeoutError(f"{what}: not within {PATIENCE:g} s") from None
 
     async def all_listed(self, count: int, devices: int = 0) -> float:
-        """When the last of ``count`` resources got a first list of at least ``devices`` devices."""
+        """The time when the last of ``count`` resources got a first list of at least ``devices`` devices."""
 
         def listed() -> bool:
             with_lists = [lists for lists in self.resources.values() if lists.latest]
@@ -121,7 +121,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
         return max(lists.latest[-1].at for lists in self.resources.values())
 
     async def first(self, resource: str, since: float, fits: Callable[[Listing], bool]) -> Listing:
-        """The first list of a resource after ``since`` (monotonic seconds) that fits."""
+        """The first matching list of a resource after ``since`` (monotonic seconds)."""
 
         def found() -> Listing | None:
             lists = self.resources[resource].latest
@@ -133,7 +133,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
         return listing
 
     async def quiet(self, seconds: float, resource: str = "") -> None:
-        """Waits until no list has come for so long (of one resource, if it is named)."""
+        """Waits until no list has arrived for some time (of one resource, if it is named)."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             chosen = [self.resources[resource]] if resource else self.resources.values()
@@ -142,7 +142,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
             if left <= 0:
                 return
             await asyncio.sleep(left)
-        raise TimeoutError(f"lists keep coming; no quiet of {seconds:g} s within {PATIENCE:g} s")
+        raise TimeoutError(f"lists keep arriving: no pause of {seconds:g} s within {PATIENCE:g} s")
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The sriov backend: its first look at many functions, a burst of new ones, and what the process holds."""
+"""The sriov backend: its first scan of many functions, a burst of new ones, and the memory of the process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .measure import Result
 from .process import devhost, workplace
 
 ADAPTERS, EACH = 8, 63
-"""So many physical functions with so many virtual ones each: 512 together."""
+"""The number of physical functions, and of virtual functions of each: 512 in total."""
 
 RUNS = 20
 BURST = 256
 PACE = 0.002
-"""Seconds between two new functions. Kernels are slower, and the slower, the more lists there could be."""
+"""Seconds between two new functions. Kernels are slower, which allows more lists."""
 
 AFTER = 3.0
 """Seconds without a list after which the burst is over."""
@@ -54,7 +54,7 @@ resources:
 
 
 async def measure() -> AsyncIterator[Result]:
-    """The first look of a backend that has just started, lists of a burst, and resident memory."""
+    """The first scan of a new backend, the lists of a burst, and resident memory."""
     with tempfile.TemporaryDirectory(prefix="devhost-bench-") as directory:
         tree = Tree(Path(directory))
         for adapter in range(ADAPTERS):
@@ -69,7 +69,7 @@ async def measure() -> AsyncIterator[Result]:
 
 
 def physical(tree: Tree, path: str, interface: str, total: int) -> None:
-    """An E810 that can have so many virtual functions, below a root port."""
+    """An E810 with this maximum of virtual functions, below a root port."""
     files = {"class": "0x020000", "sriov_totalvfs": str(total)}
     tree.pci(path.rpartition("/")[0], driver="pcieport", files={"class": "0x060400"})
     tree.pci(path, driver="ice", device="0x1592", numa_node=0, iommu_group=1, files=files)
@@ -77,7 +77,7 @@ def physical(tree: Tree, path: str, interface: str, total: int) -> None:
 
 
 def virtual(tree: Tree, card: str, number: int, interface: str) -> str:
-    """A virtual function, with its interface; its path below ``/sys/devices``."""
+    """Adds a virtual function with its interface; returns its path below ``/sys/devices``."""
     address = card.rpartition("/")[2]
     path = f"{card.rpartition('/')[0]}/{address[:8]}{1 + number // 8:02x}.{number % 8}"
     files = {"class": "0x020000", "sriov_vf_msix_count": "", "subsystem_vendor": "0x8086"}
@@ -95,8 +95,8 @@ def _netdev(tree: Tree, path: str, name: str) -> None:
 
 
 def _first_look(root: Path) -> float:
-    """Milliseconds from the making of the backend to its list."""
-    gc.collect()  # what the last one left behind is not this one's work
+    """Milliseconds from the creation of the backend to its list."""
+    gc.collect()  # garbage of the previous backend must not count
     began = time.perf_counter()
     found = Sriov(SriovOptions(), ServiceContext("sriov", root, ("*",))).discover()
     elapsed = time.perf_counter() - began
@@ -136,7 +136,10 @@ def _make(tree: Tree) -> None:
 
 
 async def _memory() -> Result:
-    """On the machine's own ``/sys``: on a tree the kernel is not asked. What asks it is not counted."""
+    """Memory with ``/sys`` of this machine, because on a tree the kernel is not queried.
+
+    Helper processes are excluded.
+    """
     async with workplace() as (directory, kubelet), devhost(directory, kubelet, BOTH) as running:
         await kubelet.all_listed(3)
         await asyncio.sleep(SETTLE)

@@ -1,4 +1,4 @@
-"""From the start of the process to the first lists. One run before the measured ones warms the caches."""
+"""The time from the start of the process to the first lists. An additional first run warms the caches."""
 
 from __future__ import annotations
 

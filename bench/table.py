@@ -1,4 +1,4 @@
-"""The report: one table, and the machine it was measured on. Pure but for :func:`machine`."""
+"""The report: a table, and the machine of the measurements. Pure except for :func:`machine`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def machine(load: float) -> str:
-    """What the figures were taken on, when (UTC), and how busy it was before (1-minute load average)."""
+    """The machine, the time (UTC), and the load before the measurements (1-minute load average)."""
     try:
         model = cpu_model(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:
@@ -42,7 +42,7 @@ def machine(load: float) -> str:
 
 
 def cpu_model(cpuinfo: str) -> str:
-    """The processor's name from the text of ``/proc/cpuinfo``; empty where it has none (arm64)."""
+    """The processor's name from the text of ``/proc/cpuinfo``; empty if it has none (arm64)."""
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":

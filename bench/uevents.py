@@ -1,4 +1,4 @@
-"""When the kernel emits its events: before, it may work on a request for long."""
+"""Records when the kernel emits its events, because it may process a request for some time before."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from types import TracebackType
 
 NETLINK_KOBJECT_UEVENT = 15
 GROUP = 1
-"""The kernel's own events (lib/kobject_uevent.c)."""
+"""The multicast group of kernel events (lib/kobject_uevent.c)."""
 
 PATIENCE = 5.0
-"""Seconds until an event is missed."""
+"""Seconds to wait for an event."""
 
 
 class Uevents:
-    """Notes the monotonic time of each event, on a thread of its own, from entry to exit."""
+    """Records the monotonic time of each event, on a separate thread, from entry to exit."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_KOBJECT_UEVENT)
@@ -39,11 +39,11 @@ class Uevents:
         self._socket.close()
 
     async def at(self, header: str, since: float) -> float:
-        """When this event was last emitted; it may still be on its way.
+        """The time when this event was last emitted; waits if it has not arrived yet.
 
         Args:
             header: action and path below ``/sys``: ``add@/devices/virtual/block/zram0``.
-            since: monotonic seconds before which it does not count.
+            since: monotonic seconds; earlier events are ignored.
 
         Raises:
             TimeoutError: there is no such event.
@@ -51,7 +51,7 @@ class Uevents:
         deadline = time.monotonic() + PATIENCE
         while self._seen.get(header, 0.0) < since:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the kernel has not emitted {header}")
+                raise TimeoutError(f"the kernel did not emit {header}")
             await asyncio.sleep(0.001)
         return self._seen[header]
 
@@ -59,7 +59,7 @@ class Uevents:
         while not self._over:
             try:
                 message = self._socket.recv(8192)
-            except OSError:  # nothing yet, or the buffer was full
+            except OSError:  # no event yet, or the buffer was full
                 continue
             emitted = time.monotonic()
             self._seen[message.partition(b"\0")[0].decode(errors="replace")] = emitted

@@ -30,7 +30,7 @@ CHECK = "import sys; sys.exit('the firmware is missing' if 'bad' in sys.argv[1:]
 
 
 class Links:
-    """What the backend listens to: the kernel's group of network links."""
+    """The netlink group that the backend watches: network links."""
 
     name = "link changes"
     protocol = ROUTE
@@ -70,7 +70,7 @@ class MyCard(Backend):
         ids = ",".join(device.id for device in request.devices)
         return Edits(tuple(nodes), (library,), {request.variable("MYCARD"): ids})
 
-    async def watch(self) -> AsyncIterator[Event]:  # what makes no uevent
+    async def watch(self) -> AsyncIterator[Event]:  # changes without a uevent
         if is_live(self.context.root):
             async for event in NetlinkWatcher([Links()], self.context.log).events():
                 yield event
@@ -91,9 +91,9 @@ class MyCard(Backend):
         for device in request.devices:
             self._node(device)
 
-    def provision(self) -> None:  # bring the hardware to what the options say
+    def provision(self) -> None:  # apply the options to the hardware
         if self.context.held() is None:
-            raise NotYet("it is not known yet which containers use cards")
+            raise NotYet("it is not yet known which containers use cards")
 
     def links(self, a: Device, b: Device) -> int:  # larger is closer
         return 2 if a.attributes.get("model") == b.attributes.get("model") else 0
@@ -114,7 +114,7 @@ class MyCard(Backend):
             if card is not None and card.vendor == "1bad" and not card.driver:
                 yield MissingDriver(name, "no driver is bound to it (run modprobe mycard)")
 
-    def close(self) -> None:  # another object takes over
+    def close(self) -> None:  # before another object takes over
         self.context.log.debug("closed")
 
     def _node(self, device: Device) -> str:

@@ -45,11 +45,11 @@ Anonymous:           300 kB
         (Outcome((40.0,), "MB", "2 processes"), "40.0 MB; 2 processes"),
     ],
 )
-def test_a_cell_has_the_median_and_the_worst_and_how_many_there_are(outcome: Outcome, text: str) -> None:
+def test_a_cell_has_the_median_the_worst_and_the_number_of_samples(outcome: Outcome, text: str) -> None:
     assert outcome.text == text
 
 
-def test_the_table_has_a_line_for_each_question_and_a_dash_for_what_was_not_asked() -> None:
+def test_the_table_has_a_row_per_question_and_a_dash_for_missing_results() -> None:
     cells = {("a", "one"): Outcome((1.0,)), ("b", "two"): Outcome(words="x | y")}
     questions = [Question("a", "first"), Question("b", "second")]
     assert table(questions, ["one", "two"], cells).splitlines() == [
@@ -60,19 +60,19 @@ def test_the_table_has_a_line_for_each_question_and_a_dash_for_what_was_not_aske
     ]
 
 
-def test_answers_to_one_question_are_merged_with_all_their_figures() -> None:
+def test_results_for_one_question_are_merged_with_all_samples() -> None:
     both = merged([Outcome((1.0,), "s", "slow"), Outcome((2.0, 3.0), "s", "slow"), Outcome(words="never")])
     assert both.samples == (1.0, 2.0, 3.0)
     assert both.words == "slow; never"
 
 
-def test_the_end_of_a_process_is_told_with_what_it_said_last() -> None:
+def test_the_end_of_a_process_is_shown_with_its_last_message() -> None:
     assert ended(1, "no kubelet") == "exit 1: `no kubelet`"
-    assert ended(None, "") == "goes on"
+    assert ended(None, "") == "keeps running"
     assert len(ended(1, "x" * 500)) < 200
 
 
-def test_a_log_is_told_by_what_went_wrong_and_not_by_its_stack_trace() -> None:
+def test_the_cause_in_a_log_is_the_error_not_the_stack_trace() -> None:
     assert complaint("") == ""
     log = "I1122 07:00:00.1 42 main.go:1] starting\nE1122 07:00:00.2 42 main.go:2] it failed\n"
     assert complaint(log) == "it failed"
@@ -82,13 +82,13 @@ def test_a_log_is_told_by_what_went_wrong_and_not_by_its_stack_trace() -> None:
     assert complaint("2026/11/22 07:00:00 Error: no adapter\n") == "Error: no adapter"
 
 
-def test_what_two_processes_map_counts_once_and_what_each_has_alone_counts_twice() -> None:
+def test_shared_mappings_count_once_and_private_memory_of_each_process() -> None:
     assert together([SMAPS]) == pytest.approx(400 * 1024 / 1e6)
     assert together([SMAPS, SMAPS]) == pytest.approx(700 * 1024 / 1e6)
     assert together([]) == 0
 
 
-def test_a_uevent_is_a_netlink_request_with_the_kernels_words() -> None:
+def test_a_uevent_is_a_netlink_request_in_the_format_of_the_kernel() -> None:
     sent = message("add", "pci", "/sys/devices/pci0000:00/0000:00:1f.0")
     assert struct.unpack("=IHH", sent[:8]) == (len(sent), 16, 1)
     head, *facts, rest = sent[16:].decode().split("\0")
@@ -97,7 +97,7 @@ def test_a_uevent_is_a_netlink_request_with_the_kernels_words() -> None:
     assert rest == ""
 
 
-def test_the_nodes_of_a_machine_are_those_of_sysfs_and_those_that_sysfs_does_not_know(tmp_path: Path) -> None:
+def test_the_nodes_of_a_machine_include_those_that_are_not_in_sysfs(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.device("virtual/misc/kvm", "misc", "kvm", "10:232")
     tree.file("/dev/nvidia0", "c195:0")
@@ -105,15 +105,15 @@ def test_the_nodes_of_a_machine_are_those_of_sysfs_and_those_that_sysfs_does_not
     assert facts_of("MAJOR=10\n\nDEVNAME=kvm\n") == {"MAJOR": "10", "DEVNAME": "kvm"}
 
 
-def test_why_go_could_not_build_is_told_in_one_line() -> None:
+def test_the_reason_of_a_failed_go_build_is_one_line() -> None:
     assert said_by_go('{\n\t"Path": "x",\n\t"Error": "x@v1: 403 Forbidden\\n\\tserver response"\n}\n') == (
         "x@v1: 403 Forbidden"
     )
     assert said_by_go("go: downloading x v1\nmain.go:1: syntax error\n") == "main.go:1: syntax error"
-    assert said_by_go("") == "it does not say why"
+    assert said_by_go("") == "no reason given"
 
 
-def test_the_configurations_are_as_the_mishaps_expect_them(tmp_path: Path) -> None:
+def test_the_configurations_contain_the_text_of_the_edits(tmp_path: Path) -> None:
     assert EDITS.keys() == EDITED.keys() == TYPOS.keys()
     for plugin in EVERYONE:
         file = plugin.configuration(tmp_path)
@@ -124,7 +124,7 @@ def test_the_configurations_are_as_the_mishaps_expect_them(tmp_path: Path) -> No
             assert TYPOS[plugin.title][0] in text
 
 
-def test_devhost_is_asked_for_what_all_the_peers_offer_together() -> None:
+def test_devhost_offers_the_devices_of_all_peers() -> None:
     assert DEVHOST.offers.keys() == {name for peer in PEERS for name in peer.offers}
 
 
@@ -146,13 +146,14 @@ def test_without_any_peer_the_comparison_is_skipped_with_each_reason(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert program.main([]) == program.UNAVAILABLE
     said = capsys.readouterr().out
-    assert "nvidia-device-plugin is not built yet, and there is no Go to build it with" in said
+    assert "nvidia-device-plugin is not built yet, and Go is not installed" in said
     assert said.count("without ") == len(PEERS)
-    assert "skipped: there is nobody to compare with" in said
+    assert "skipped: no plugin to compare with" in said
 
 
 @pytest.mark.root
-def test_devhost_offers_everything_of_the_machine_that_plugins_are_shown() -> None:
+@pytest.mark.slow
+def test_devhost_offers_every_device_of_the_machine() -> None:
     if reason := program.why_not():
         pytest.skip(reason)
 

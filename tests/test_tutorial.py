@@ -34,7 +34,7 @@ BLOCKS = [
     Block(*found) for found in re.findall(r"(?ms)^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
 ]
 SMALLEST, ADDED = (block.text for block in BLOCKS if block.language == "python")
-CONFIG, TOLD = (block.text for block in BLOCKS if block.language == "yaml")
+CONFIG, WITH_TIMEOUT = (block.text for block in BLOCKS if block.language == "yaml")
 SESSION = next(block.text for block in BLOCKS if block.language == "console")
 WHOLE = (PACKAGE / "src" / "devhost_watchdog" / "__init__.py").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((PACKAGE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -162,10 +162,10 @@ async def test_what_an_entry_says_reaches_its_containers_and_no_others(
 ) -> None:
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends" / "watchdog.py").write_text(f"{WHOLE}\n\n{ADDED}", encoding="utf-8")
-    silent = TOLD.replace("tellTimeout: true", "tellTimeout: false")
+    silent = WITH_TIMEOUT.replace("timeoutVariable: true", "timeoutVariable: false")
     async with Node(tmp_path, root=workplace / "root") as node:
-        for text, told in ((TOLD, {"WATCHDOG_TIMEOUT_EXAMPLE_COM_WATCHDOG": "30"}), (silent, {})):
+        for text, expected in ((WITH_TIMEOUT, {"WATCHDOG_TIMEOUT_EXAMPLE_COM_WATCHDOG": "30"}), (silent, {})):
             node.config.write_text(text, encoding="utf-8")
             async with node.served():
                 await node.offers({"example.com/watchdog": 1})
-                assert (await node.container({"example.com/watchdog": 1})).envs == told
+                assert (await node.container({"example.com/watchdog": 1})).envs == expected

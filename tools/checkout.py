@@ -1,4 +1,4 @@
-"""What this checkout is: its packages, version, revision, and the time that everything made of it bears."""
+"""Facts about this checkout: packages, version, revision, and the timestamp of everything built from it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 WITHOUT_GIT = 315619200
-"""1980-01-02 in seconds since 1970: a zip file, and so a wheel, can hold nothing before 1980."""
+"""1980-01-02 in seconds since 1970: zip files, and therefore wheels, have no earlier timestamps."""
 
 GIT_LIMIT = 60.0
 
 
 def version() -> str:
-    """The version in ``pyproject.toml``; a test compares it with every other place that names one."""
+    """The version in ``pyproject.toml``; a test compares it with every other place that has one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return str(project["version"])
 
@@ -27,17 +27,17 @@ def plugins() -> list[Path]:
 
 
 def epoch() -> int:
-    """Seconds since 1970 that results bear, so that two runs give the same bytes.
+    """The timestamp of results in seconds since 1970, so that two builds are identical.
 
-    ``SOURCE_DATE_EPOCH`` says it (https://reproducible-builds.org/specs/source-date-epoch/), else the commit,
-    else, outside git, it is :data:`WITHOUT_GIT`.
+    It is ``SOURCE_DATE_EPOCH`` (https://reproducible-builds.org/specs/source-date-epoch/), else the time of
+    the commit, else, outside git, :data:`WITHOUT_GIT`.
     """
     told = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
     return int(told) if told and told.isdecimal() else WITHOUT_GIT
 
 
 def revision() -> str:
-    """The commit, with ``-dirty`` where tracked files differ from it; ``unknown`` outside git."""
+    """The commit, with ``-dirty`` if tracked files differ from it; ``unknown`` outside git."""
     commit = _git("rev-parse", "HEAD")
     if not commit:
         return "unknown"
@@ -45,8 +45,8 @@ def revision() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git prints, stripped; nothing where there is no git, no repository, or no answer in time."""
-    # a checkout that belongs to somebody else, as in CI, is none to git unless it is said to be safe
+    """The output of git, stripped; empty without git, without a repository, or without an answer in time."""
+    # git ignores a checkout of another user, as in CI, unless it is declared safe
     command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_LIMIT, check=False)

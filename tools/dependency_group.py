@@ -1,4 +1,4 @@
-"""Prints the requirements of one dependency group of ``pyproject.toml``, one a line.
+"""Prints the requirements of a dependency group of ``pyproject.toml``, one per line.
 
     python tools/dependency_group.py dev
 
@@ -20,7 +20,7 @@ Groups = Mapping[str, Sequence[str | Mapping[str, str]]]
 
 
 def requirements(groups: Groups, name: str, within: tuple[str, ...] = ()) -> Iterator[str]:
-    """The requirements of a group and of the groups it includes, in the order of the file.
+    """The requirements of a group and of the groups that it includes, in the order of the file.
 
     Raises:
         KeyError: there is no such group.
@@ -41,11 +41,11 @@ def _normal(name: str) -> str:
 
 
 def main(name: str) -> None:
-    """Prints the group called ``name`` of this project."""
+    """Prints the group ``name`` of this project."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
     groups = {_normal(key): entries for key, entries in project["dependency-groups"].items()}
     if _normal(name) not in groups:
-        sys.exit(f"{PROJECT}: no dependency group {name!r}; there are {', '.join(groups)}")
+        sys.exit(f"{PROJECT}: no dependency group {name!r} (known groups: {', '.join(groups)})")
     print("\n".join(dict.fromkeys(requirements(groups, name))))
 
 

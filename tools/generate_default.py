@@ -2,8 +2,7 @@
 
     python tools/generate_default.py
 
-Helm and Kustomize read no file outside their own directory. A test fails when a
-copy differs (``tests/default``).
+Helm and Kustomize cannot read files outside their directory. ``tests/default`` fails if a copy differs.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ MARKED = re.compile(r"(?ms)(^config: # the text of config/devhost\.yaml\n).*?(^#
 
 
 def renewed(values: str, source: str) -> str:
-    """The chart's values with the configuration as their default, comments included.
+    """The chart's values with the configuration as default, including comments.
 
     Raises:
-        ValueError: the values have no marks.
+        ValueError: the values have no markers.
     """
     if not MARKED.search(values):
-        raise ValueError(f"{VALUES} has no place for the configuration")
+        raise ValueError(f"{VALUES} has no markers for the configuration")
     return MARKED.sub(lambda found: found[1] + indent(source, "  ") + found[2], values)
 
 

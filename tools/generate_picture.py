@@ -1,10 +1,9 @@
-"""Draws ``docs/images/demo.svg``: the terminal after ``make run`` on the machine where this is run.
+"""Draws ``docs/images/demo.svg``: the terminal after ``make run`` on this machine.
 
     python tools/generate_picture.py
 
-The text is that of ``devhost demo`` and stays text. What a line is too long for goes on in the next one,
-between two words where there is a blank. ``make docs`` leaves the picture alone, for every machine would draw
-another.
+It contains the output of ``devhost demo`` as text. Long lines are wrapped, between two words if possible.
+``make docs`` does not update the picture, because it differs between machines.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PICTURE = ROOT / "docs" / "images" / "demo.svg"
 COLUMNS = 98
 PROMPT = "$ make run"
 WIDE, HIGH, MARGIN, BAR = 8.0, 19, 20, 34
-"""Of a character, a line, the space around, and the bar on top, in pixels."""
+"""Width of a character, height of a line, margin, and height of the title bar, in pixels."""
 
 STYLE = """\
 text { font: 13.2px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #e6edf3; }
@@ -30,7 +29,7 @@ text { white-space: pre; }
 
 
 def demo() -> list[str]:
-    """What the demo prints here, with the configuration's path as seen from the repository."""
+    """The output of the demo on this machine, with the configuration's path relative to the repository."""
     done = subprocess.run(
         [sys.executable, "-m", "devhost", "demo"],
         capture_output=True,
@@ -42,7 +41,7 @@ def demo() -> list[str]:
 
 
 def draw(lines: list[str]) -> str:
-    """A terminal with these lines below the prompt, as SVG."""
+    """An SVG of a terminal with these lines below the prompt."""
     shown = [(PROMPT, "prompt"), *((line, _class(line)) for line in ["", *lines])]
     rows = [
         (part, f"{kind} more".strip() if number else kind)

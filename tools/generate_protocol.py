@@ -1,12 +1,12 @@
 """Generates the Python code of the kubelet's protocols: ``api.proto`` and ``podresources.proto``.
 
-    python tools/generate_protocol.py             # writes beside the proto files
+    python tools/generate_protocol.py             # writes next to the proto files
     python tools/generate_protocol.py DIRECTORY   # writes DIRECTORY/devhost/kubelet/api/
 
-Needs grpcio-tools. Beyond what protoc emits, the result
+Requires grpcio-tools. In addition to the output of protoc, the result
  - names the generator in its first line, so that a test knows when a comparison must be exact;
- - carries the oldest runtime this project supports, not the generator's own version;
- - brings types for the asyncio flavour of the gRPC stubs, for which protoc has no generator.
+ - requires the oldest runtime that this project supports, not the generator's version;
+ - has types for the asyncio variant of the gRPC stubs, for which protoc has no generator.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from grpc_tools import protoc  # type: ignore[import-untyped]  # it ships no ann
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 PROTOS = ("devhost/kubelet/api/api.proto", "devhost/kubelet/api/podresources.proto")
 
-# The emitted code calls nothing that these releases lack (pyproject.toml names them as the oldest
-# allowed), but a generator always demands a runtime at least as new as itself.
+# The generated code works with these releases (the oldest allowed in pyproject.toml), but a generator always
+# requires a runtime at least as new as itself.
 OLDEST_GRPC = "1.75.0"
 OLDEST_PROTOBUF = (6, 31, 0)
 
-# Generated code keeps the generator's style; ruff wants each exemption named.
+# Generated code keeps the generator's style; ruff requires each exemption to be named.
 _EXEMPT = {".py": "F401, I001", ".pyi": "E501"}
 
 
 def outputs(proto: str) -> tuple[str, ...]:
-    """The files made of ``proto``, relative to the same root."""
+    """The files generated from ``proto``, relative to the same root."""
     stem = proto.removesuffix(".proto")
     return tuple(f"{stem}{suffix}" for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi"))
 
 
 class GenerationError(Exception):
-    """protoc refused its input; its own complaint has gone to stderr."""
+    """protoc refused its input; its message is on stderr."""
 
 
 def generator() -> str:
-    """The version of grpcio-tools that would be used now."""
+    """The installed version of grpcio-tools."""
     return importlib.metadata.version("grpcio-tools")
 
 
 def describe(proto: str, root: Path = SOURCE) -> FileDescriptorProto:
-    """What ``proto`` (relative to ``root``) declares.
+    """The declarations in ``proto`` (relative to ``root``).
 
     Raises:
         GenerationError: it does not compile.

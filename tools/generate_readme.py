@@ -1,8 +1,8 @@
-"""Copies the first table of docs/comparison.md into the README, between two marks.
+"""Copies the first table of docs/comparison.md into the README, between two markers.
 
     python tools/generate_readme.py
 
-Figures stand in one place and are shown in two: ``tests/test_readme.py`` fails when they differ.
+``tests/test_readme.py`` fails if the two differ.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MARKED = re.compile(
 
 
 def renewed(readme: str, comparison: str) -> str:
-    """The README with the table as it stands in the other page.
+    """The README with the table of the other page.
 
     Raises:
-        ValueError: that page has no table, or the README no marks.
+        ValueError: that page has no table, or the README no markers.
     """
     table = re.search(r"(?m)(?:^\|.*\n)+", comparison)
     if table is None or not MARKED.search(readme):
-        raise ValueError("docs/comparison.md has no table, or README.md no place for it")
+        raise ValueError("docs/comparison.md has no table, or README.md has no markers for it")
     return MARKED.sub(lambda found: f"{found[1]}{table[0]}{found[2]}", readme)
 
 

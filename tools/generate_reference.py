@@ -2,9 +2,9 @@
 
     python tools/generate_reference.py
 
-Everything comes from the code: the dataclasses that the reader follows, what the backends of this
-repository declare, and the docstrings of ``devhost.backend`` and ``devhost.backend.observe``.
-``tests/test_docs_reference.py`` fails when a page is not what this writes.
+Everything comes from the code: the dataclasses of the configuration, the declarations of the backends in this
+repository, and the docstrings of ``devhost.backend`` and ``devhost.backend.observe``.
+``tests/test_docs_reference.py`` fails if a page is not up to date.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPES = {str: "text", int: "number", bool: "true/false", list: "list"}
 
 
 def backends() -> str:
-    """The page of what this repository's backends understand, however many others are installed here."""
+    """The page about the backends of this repository, without other installed ones."""
     installed = catalog.load().installed
     lines = [BACKENDS]
     for name in sorted(plugin.parent.name for plugin in ROOT.glob("plugins/*/pyproject.toml")):
@@ -56,20 +56,22 @@ def backends() -> str:
 
 def _keys(schema: Mapping[str, Any]) -> Iterator[str]:
     for path, one, required in _walk(schema, ""):
-        default = f"; default {_code(one['default'])}" if one.get("default") not in (None, "", [], {}) else ""
+        default = one.get("default") not in (None, "", [], {})
+        about = [_type(one)] if not default or "enum" in one or "anyOf" in one else []
+        about += ["required"] if required else [f"default {_code(one['default'])}"] if default else []
         meaning = _cell(one.get("description", "").rstrip("."))
-        yield f"- `{path}` ({_type(one)}{'; required' if required else default}): {meaning}.{_examples(one)}"
+        yield f"- `{path}` ({'; '.join(about)}): {meaning}.{_examples(one)}"
 
 
 def _examples(schema: Mapping[str, Any]) -> str:
-    """Examples of a key whose default shows nothing."""
+    """Examples for a key whose default is not informative."""
     if schema.get("default") or "enum" in schema:
         return ""
     return "".join(f" Example: {_code(example)}." for example in schema.get("examples", ()))
 
 
 def _walk(schema: Mapping[str, Any], place: str) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Every key of an object, and of the objects in it, with its path and whether it must be there."""
+    """Every key of an object, and of nested objects, with its path and whether it is required."""
     for key, one in schema.get("properties", {}).items():
         path = f"{place}{key}"
         yield path, one, key in schema.get("required", ())
@@ -107,13 +109,14 @@ def _type(schema: Mapping[str, Any]) -> str:
 def _attributes(attributes: Mapping[str, Attribute]) -> Iterator[str]:
     for name, one in attributes.items():
         kind = " (hex)" if one.hex else "" if one.type is str else f" ({TYPES[one.type]})"
-        words = ", ".join(_code(word) for word in one.words)
-        example = f" ({_code(plain(one.example))})" if one.type in (str, list) else ""
+        words = ", ".join(map(_code, one.words))
+        words = "" if all(_code(word) in one.meaning for word in one.words) else words
+        example = f" ({_code(plain(one.example))})" if one.type in (str, list) and not one.words else ""
         yield f"- `{name}`{kind}: {_cell(one.meaning)}{f': {words}' if words else example}"
 
 
 def _code(value: object) -> str:
-    """A value as YAML has it on one line; text in quotes where YAML would take it for something else."""
+    """A value as YAML on one line, in quotes if YAML would read the text as something else."""
     if isinstance(value, str):
         bare = re.fullmatch(r"[A-Za-z/][\w./*:+@-]*", value) and value not in ("true", "false", "yes", "no")
         shown = value if bare else json.dumps(value, ensure_ascii=False)
@@ -130,7 +133,7 @@ PAGES = {
     "backends.md": backends,
     "plugin-api.md": reference_api.page,
 }
-"""What is written, by its name in ``docs/reference``."""
+"""The pages, by name in ``docs/reference``."""
 
 
 if __name__ == "__main__":

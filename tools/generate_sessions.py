@@ -1,11 +1,11 @@
-"""Prints anew what devhost says in the pages that quote it: docs/tutorial.md and docs/troubleshooting.md.
+"""Updates the output of devhost in the pages that quote it: docs/tutorial.md and docs/troubleshooting.md.
 
     python tools/generate_sessions.py
 
-``<!-- play: NAME -->`` before a block of a page says at which point of ``tools/plays.py`` it is printed: the
-commands in a ``console`` block are run and what they say follows them, and a ``text`` block shows the
-kubelet's terminal. ``<!-- file: NAME -->`` before a block makes it the text of a file. A block whose text
-differs from the new one only in times and names drawn at random stays as it is.
+``<!-- play: NAME -->`` before a block of a page refers to a point in ``tools/plays.py``: the commands in a
+``console`` block are run and followed by their output, and a ``text`` block shows the terminal of the
+kubelet. ``<!-- file: NAME -->`` before a block makes it the content of a file. A block that differs from the
+new one only in times and random names is not changed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _CHANGING = (
     (re.compile(r"\b\d\d:\d\d:\d\d\.\d{3}\b"), "TIME"),
     (re.compile(r"\bdh-[0-9a-f]{8}-[0-9a-f]{6}\b"), "SOCKET"),
     (re.compile(r"\b\d+(\.\d+)?(us|ms|s|m)\b"), "AGE"),
-    (re.compile(r"(?m), removed SOCKET\.sock$"), ""),  # where devhost was quicker, there is none to remove
+    (re.compile(r"(?m), removed SOCKET\.sock$"), ""),  # if devhost was faster, there is none to remove
     (re.compile(r" +"), " "),
 )
 
 
 def form(text: str) -> str:
-    """A text without what is different each time: times, names of sockets, the width of columns."""
+    """A text without what differs between runs: times, names of sockets, the width of columns."""
     for pattern, word in _CHANGING:
         text = pattern.sub(word, text)
     return text
 
 
 def blocks(page: str) -> dict[str, str]:
-    """The played blocks of a page's text, by name."""
+    """The blocks of a page that plays update, by name."""
     return {found[2]: found[4] for found in PLAYED.finditer(page)}
 
 
 def printed(name: str, play: Play) -> Iterator[tuple[str, str]]:
-    """Plays one play for the page ``name``: the name and the new text of each of its blocks."""
+    """Runs a play for the page ``name``; yields the name and the new text of each of its blocks."""
     page = (ROOT / name).read_text(encoding="utf-8")
     kinds = {found[2]: found[3] for found in PLAYED.finditer(page)}
     with tempfile.TemporaryDirectory(prefix="devhost-") as directory:
@@ -67,7 +67,7 @@ def printed(name: str, play: Play) -> Iterator[tuple[str, str]]:
 
 
 def renewed(page: str, new: Mapping[str, str]) -> str:
-    """A page's text with the new text of its blocks, where that has another form."""
+    """A page's text with the new text of blocks that changed."""
 
     def block(found: re.Match[str]) -> str:
         stale = form(new[found[2]]) != form(found[4])
@@ -77,13 +77,13 @@ def renewed(page: str, new: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Writes each page whose sessions have another form now."""
+    """Writes each page with changed blocks."""
     for name, plays in PLAYS.items():
         file = ROOT / name
         page = file.read_text(encoding="utf-8")
         new = {point: text for play in plays for point, text in printed(name, play)}
         if missing := sorted(blocks(page).keys() ^ new.keys()):
-            sys.exit(f"{name}: played or marked, and not both: {', '.join(missing)}")
+            sys.exit(f"{name}: only in the plays or only in the page: {', '.join(missing)}")
         file.write_text(renewed(page, new), encoding="utf-8")
 
 

@@ -1,10 +1,10 @@
-"""Writes the exact versions and hashes that the image and the releases are made with.
+"""Writes the exact versions and hashes for the image and the releases.
 
     python tools/lock.py
 
-``deploy/requirements.txt`` is what the host and the packages in plugins/ want at run time, with NVIDIA's
-binding; ``deploy/requirements-build.txt`` is the build backend. Both are the newest that the index has, for
-the Python of the image and for each of its platforms.
+``deploy/requirements.txt`` has the run-time requirements of the host and of the packages in plugins/,
+including the NVML binding; ``deploy/requirements-build.txt`` has the build backend. Both have the newest
+versions in the index for the Python of the image and each of its platforms.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = "3.13"
-"""Of Debian 13, which the image is made of."""
+"""The Python of Debian 13, on which the image is based."""
 
 MACHINES = ("x86_64", "aarch64")
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 EXTRAS = ("nvidia",)
-"""Extras of plugin packages that the image has; pyverbs comes from Debian."""
+"""Extras of plugin packages in the image; pyverbs comes from Debian."""
 
 LIMIT = 300.0
 
 
 def wanted() -> list[str]:
-    """Requirements of the host and of the plugin packages, other than one another."""
+    """Requirements of the host and of the plugin packages, except each other."""
     found: set[str] = set()
     for file in (ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")):
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
@@ -46,7 +46,7 @@ def backend() -> list[str]:
 
 
 def resolved(requirements: Iterable[str]) -> dict[tuple[str, str], set[str]]:
-    """Names and versions of everything that takes, with the hashes of the files for each platform."""
+    """Names and versions of all required packages, with the hashes of the files for each platform."""
     found: dict[tuple[str, str], set[str]] = {}
     for machine in MACHINES:
         for item in _report(requirements, machine):
@@ -64,7 +64,7 @@ def _report(requirements: Iterable[str], machine: str) -> list[dict[str, Any]]:
     ]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=LIMIT, check=False)
     if done.returncode:
-        sys.exit(f"lock: pip found nothing that fits {machine}; its message is above")
+        sys.exit(f"lock: pip found no suitable packages for {machine}; see its message above")
     return list(json.loads(done.stdout)["install"])
 
 

@@ -1,6 +1,6 @@
-"""What is played for the pages that quote devhost: each play brings a node into a state and names it.
+"""The plays for pages that quote devhost: each one brings a node into certain states.
 
-A play is a generator. At each ``yield NAME`` the blocks of the page that are marked so are printed anew.
+A play is a generator. At each ``yield NAME`` the blocks of the page with this name are updated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FUSE = "example.com/fuse"
 
 
 def _sick_backend(stage: Stage, body: str) -> None:
-    """A drop-in backend, and an entry that uses it."""
+    """Configures a drop-in backend, and an entry that uses it."""
     directory = stage.config.parent / "backends"
     directory.mkdir()
     (directory / "card.py").write_text(body, encoding="utf-8")
@@ -28,7 +28,7 @@ def _sick_backend(stage: Stage, body: str) -> None:
 
 
 def down(stage: Stage) -> Iterator[str]:
-    """Nothing runs; then a file that is wrong in two ways."""
+    """No devhost runs; then a file with two errors."""
     yield "down"
     text = stage.files["devhost.yaml"]
     stage.configure(text.replace("idVendor", "idVendr").replace("example.com/serial", "serial"))
@@ -36,7 +36,7 @@ def down(stage: Stage) -> Iterator[str]:
 
 
 def no_kubelet(stage: Stage) -> Iterator[str]:
-    """The kubelet is not there; then it is, and the adapter another one than the file wants."""
+    """The kubelet is missing; then it runs, but the adapter does not match the file."""
     stage.configure(stage.files["devhost.yaml"])
     stage.usb_serial("ttyUSB0", product="5523")
     stage.kubelet_dir.mkdir()
@@ -64,7 +64,7 @@ def refused_plugin(stage: Stage) -> Iterator[str]:
 
 
 def registering(stage: Stage) -> Iterator[str]:
-    """``kubelet.sock`` is there, and nobody listens on it."""
+    """``kubelet.sock`` exists, but no process listens on it."""
     stage.configure(stage.files["devhost.yaml"])
     stage.usb_serial("ttyUSB0")
     stage.kubelet_dir.mkdir()
@@ -78,7 +78,7 @@ def registering(stage: Stage) -> Iterator[str]:
 
 
 def unhealthy(stage: Stage) -> Iterator[str]:
-    """A device loses its node, and then the file is broken."""
+    """A device loses its node, and then the file becomes invalid."""
     stage.configure(stage.files["devhost.yaml"])
     stage.usb_serial("ttyUSB0")
     stage.start_kubelet()
@@ -116,7 +116,7 @@ def devhost_backends():
 
 
 def degraded(stage: Stage) -> Iterator[str]:
-    """A backend works, and then does not."""
+    """A backend works, and then fails."""
     _sick_backend(stage, CARD.replace('name = "card"', 'name = "card"\n    subsystems = ("*",)'))
     stage.start_kubelet()
     stage.serve()
@@ -128,7 +128,7 @@ def degraded(stage: Stage) -> Iterator[str]:
 
 
 def first_resource(stage: Stage) -> Iterator[str]:
-    """The tutorial, from nothing to a kubelet that restarts."""
+    """The tutorial, from the start to a kubelet restart."""
     stage.tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
     yield "look"
     stage.configure(stage.files["devhost.yaml"])
@@ -166,7 +166,7 @@ def first_resource(stage: Stage) -> Iterator[str]:
 
 
 def _asked_for_pods(document: Mapping[str, Any]) -> bool:
-    """Whether devhost has looked for the kubelet's list of pods, which is not there."""
+    """Whether devhost has tried to get the kubelet's list of pods, which is not available."""
     return "does not exist" in document["kubelet"]["podResources"]["reason"]
 
 
@@ -187,9 +187,9 @@ PLAYS: Mapping[str, Sequence[Play]] = {
     ),
     "docs/tutorial.md": (first_resource,),
 }
-"""What is played for each page."""
+"""The plays of each page."""
 
 AT_HOME: Mapping[str, Sequence[tuple[str, str]]] = {
     "docs/tutorial.md": (("{config}", "devhost.yaml"), ("{kubelet}", "/tmp/first/device-plugins")),
 }
-"""Places that a page calls otherwise: a laptop is no node."""
+"""Paths that a page shows differently, because a laptop is not a node."""

@@ -61,7 +61,7 @@ def _functions(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _class_attributes() -> Iterator[str]:
-    """Those that an author sets: an annotated assignment, followed by the sentence about it."""
+    """The attributes that an author sets: annotated assignments with a docstring."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(Backend)))
     assert isinstance(tree.body[0], ast.ClassDef)
     body = tree.body[0].body
@@ -82,7 +82,7 @@ def _methods(names: Iterable[str]) -> Iterator[str]:
 
 
 def _news() -> Iterator[str]:
-    """What observers hear; the two that others build on come first."""
+    """The events for observers; the two base classes come first."""
     kinds = [kind for kind in map(vars(observe).get, observe.__all__) if inspect.isclass(kind)]
     news = [kind for kind in kinds if issubclass(kind, News)]
     for kind in sorted(news, key=lambda kind: len(kind.__mro__) if kind in (News, DeviceNews) else 9):
@@ -124,11 +124,11 @@ CONSTANTS = {
     "Offered": "How often devices are handed out: a mapping from the device's id to one from the name of "
     "each resource that has it to a number.",
 }
-"""What has no docstring that a program can read."""
+"""Descriptions of objects without a docstring."""
 
 
 def _field(field: dataclasses.Field[Any]) -> str:
-    """A field as its class declares it."""
+    """The declaration of a field."""
     if field.default is not dataclasses.MISSING:
         default = " = {}" if field.default == {} else f" = {field.default!r}"
     else:
@@ -164,7 +164,7 @@ def _first(one: Any) -> str:
 
 
 def _markdown(text: str) -> str:
-    """A docstring's marks in those of Markdown; ``Raises`` becomes a list."""
+    """Converts the markup of a docstring to Markdown; ``Raises`` becomes a list."""
     text = re.sub(r"(?m)^Raises:$", "Raises:\n", text)
     text = re.sub(r"(?m)^    (\w+): ", r"- `\1`: ", text)
     text = re.sub(r":(?:class|meth|attr|data|func):`~?\.?([^`]+)`", r"`\1`", text)

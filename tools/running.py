@@ -1,4 +1,4 @@
-"""Running programs that may hang, and what may be out of their reach; for the tools that make something."""
+"""Runs programs that may hang or lack network access, for the build tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 UNAVAILABLE = 77
-"""The exit code that test drivers since Automake's take for "skipped"."""
+"""The exit code that means "skipped" to test drivers such as Automake."""
 
 UNREACHABLE = re.compile(
     r"Failed to fetch|Could not (resolve|connect)|[Tt]emporary failure (in|resolving)"
@@ -20,23 +20,23 @@ UNREACHABLE = re.compile(
     r"|Network is unreachable|Connection (refused|timed out|reset)|Max retries exceeded|NewConnectionError"
     r"|no such host|i/o timeout|dial tcp|TLS handshake timeout",
 )
-"""What apt, pip and buildah say when nobody answers."""
+"""The messages of apt, pip and buildah if a server does not answer."""
 
 
 class Unavailable(Exception):
-    """What this machine or its network does not give, and so no fault of the project; one line."""
+    """A requirement that this machine or its network lacks, so not an error of the project; one line."""
 
 
 class Failed(Exception):
-    """What is wrong; one line, or what a program said."""
+    """An error; one line, or the output of a program."""
 
 
 LAST = 40
-"""How many lines of what a program said tell why it failed."""
+"""The number of last lines of a program's output that are shown after a failure."""
 
 
 def leave_on_sigterm() -> None:
-    """Lets SIGTERM end this process as an exception does: what it runs is killed, what it made is removed."""
+    """Makes SIGTERM raise an exception: child processes are killed and temporary files removed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
@@ -47,18 +47,18 @@ def run(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> str:
-    """Runs a program to its end and returns what it printed.
+    """Runs a program to its end and returns its output.
 
     Args:
-        limit: seconds, after which it is killed.
-        environment: instead of the one this process has.
+        limit: seconds after which it is killed.
+        environment: the environment, if not that of this process.
 
     Raises:
-        Unavailable: it failed because nobody answered.
-        Failed: it failed, or was not done in time; with the last lines it printed.
+        Unavailable: it failed because a server did not answer.
+        Failed: it failed, or exceeded the limit; with its last lines of output.
     """
     name = Path(command[0]).name
-    # files and no pipes: what a killed program leaves behind would keep a pipe open
+    # files instead of pipes: children of a killed program would keep a pipe open
     with (
         tempfile.TemporaryFile("w+", errors="replace") as output,
         tempfile.TemporaryFile("w+", errors="replace") as errors,
@@ -75,10 +75,10 @@ def run(
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            raise Failed(f"{name} was not done after {limit:.0f} s") from None
+            raise Failed(f"{name} did not finish within {limit:.0f} s") from None
         finally:
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with everything it has started
+                os.killpg(process.pid, signal.SIGKILL)  # with all its children
                 process.wait()
         output.seek(0)
         errors.seek(0)
@@ -88,4 +88,4 @@ def run(
     lines = [line for line in f"{printed}\n{complaints}".splitlines() if line.strip()][-LAST:]
     if unreachable := next((line for line in lines if UNREACHABLE.search(line)), ""):
         raise Unavailable(f"{name}: {unreachable.strip()}")
-    raise Failed("\n".join([f"{name} failed with exit code {code}; the last of what it said:", *lines]))
+    raise Failed("\n".join([f"{name} failed with exit code {code}; its last output:", *lines]))

@@ -1,7 +1,7 @@
-"""A node to play the documentation on: a machine of plain files, a simulated kubelet and a devhost.
+"""A node for the plays of the documentation: a machine of plain files, a simulated kubelet and a devhost.
 
-Each is a process of its own, so what a page quotes is what a user's terminal shows. Only places differ:
-what lies in a temporary directory here is shown where a node has it.
+Kubelet and devhost are separate processes, so a page quotes what a user's terminal shows. Only paths differ:
+those in a temporary directory are replaced by those on a node.
 """
 
 from __future__ import annotations
@@ -27,20 +27,16 @@ PATIENCE = 60.0
 """Seconds to wait for anything; a busy machine takes long."""
 
 
-WITH_ROOT = "with --root nobody is asked."
-WITHOUT_ROOT = "no devhost is running on this node."
-"""What ``explain`` says of containers on a tree, and on a machine where nothing is served yet."""
-
 NOT_AS_ROOT = "; a devhost that runs as root answers only root"
-"""What a hint says besides to users other than root; pages quote what root sees."""
+"""The part of a hint that only users other than root see; pages quote the hint for root."""
 
 
 class Stage:
-    """One node in an empty directory.
+    """A node in an empty directory.
 
-    ``config`` is the file a page calls ``/etc/devhost/devhost.yaml``, ``tree`` the machine that it calls
-    ``/host``, and ``kubelet_dir`` is shown as ``/var/lib/kubelet/device-plugins``, unless ``shown`` says
-    otherwise. ``at_home`` the page's commands look at ``/``: the machine itself is the tree.
+    Pages show ``config`` as ``/etc/devhost/devhost.yaml``, the machine ``tree`` as ``/host``, and
+    ``kubelet_dir`` as ``/var/lib/kubelet/device-plugins``, unless ``shown`` has other paths. With ``at_home``
+    the commands of the page use ``/`` as the tree.
     """
 
     def __init__(self, place: Path, shown: Sequence[tuple[str, str]] = (), *, at_home: bool = False) -> None:
@@ -68,7 +64,7 @@ class Stage:
         self.tree.root.mkdir(exist_ok=True)
 
     def usb_serial(self, name: str, product: str = "7523", serial: str = "A10B") -> None:
-        """A USB serial adapter of the make 1a86 in a port of its own."""
+        """Plugs a USB serial adapter of vendor 1a86 into a free port."""
         number = int(name.removeprefix("ttyUSB"))
         port = f"pci0000:00/0000:00:14.0/usb1/1-{number + 1}"
         self.tree.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
@@ -81,11 +77,11 @@ class Stage:
         self.tree.device(f"{place}/{name}/tty/{name}", "tty", name, f"188:{number}")
 
     def configure(self, text: str) -> None:
-        """The configuration, as an editor writes it."""
+        """Writes the configuration, like an editor."""
         self.config.write_text(text, encoding="utf-8")
 
     def start_kubelet(self) -> None:
-        """A simulated kubelet, which answers when this returns."""
+        """Starts a simulated kubelet, which answers when this returns."""
         with self._said.open("a", encoding="utf-8") as said:
             self._kubelet = subprocess.Popen(
                 [sys.executable, "-m", "devhost", "kubelet", "--dir", str(self.kubelet_dir)],
@@ -97,7 +93,7 @@ class Stage:
         self.hear("started")
 
     def type(self, line: str, until: str) -> None:
-        """Types a command at the kubelet, and waits for a line of its answer that has ``until`` in it."""
+        """Sends a command to the kubelet, and waits for a line of its answer that contains ``until``."""
         assert self._kubelet is not None
         assert self._kubelet.stdin is not None
         begin = len(self._said.read_text(encoding="utf-8"))
@@ -106,20 +102,20 @@ class Stage:
         self.hear(until, begin)
 
     def hear(self, words: str, begin: int | None = None) -> None:
-        """Waits until the kubelet has said something since the last :meth:`printed`."""
+        """Waits until the kubelet has printed something since the last :meth:`printed`."""
         start = self._read if begin is None else begin
         self._until(
             lambda: words in self._said.read_text(encoding="utf-8")[start:], f"the kubelet's {words!r}"
         )
 
     def printed(self) -> str:
-        """What the kubelet's terminal shows since the last call, without what it hears of pods."""
+        """The output of the kubelet's terminal since the last call, without calls of podresources."""
         text = self._said.read_text(encoding="utf-8")
         new, self._read = text[self._read :], len(text)
         return "".join(line for line in new.splitlines(keepends=True) if " pods-listed " not in line)
 
     def serve(self, *arguments: str) -> None:
-        """A devhost on this node, which answers questions when this returns."""
+        """Starts a devhost on this node, which serves its status when this returns."""
         command = ["run", f"--config={self.config}", f"--kubelet-dir={self.kubelet_dir}"]
         command += [f"--root={self.tree.root}", "--listen=127.0.0.1:0"]
         log = self.place / "devhost.log"
@@ -133,21 +129,21 @@ class Stage:
         self._until(lambda: self.document() is not None, "devhost")
 
     def reload(self) -> None:
-        """Has devhost read its file again, and look at everything."""
+        """Makes devhost reload its file and scan everything."""
         assert self._host is not None
         self._host.send_signal(signal.SIGHUP)
 
     def document(self) -> dict[str, Any] | None:
-        """The status document; ``None`` while nobody answers."""
+        """The status document; ``None`` while devhost does not answer."""
         done = self._run(["status", "--output", "json"])
         return dict(json.loads(done.stdout)) if done.returncode == 0 else None
 
     def until(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Waits until the status says so."""
+        """Waits until the status fulfils a condition."""
         self._until(lambda: (now := self.document()) is not None and holds(now), what)
 
     def registered(self, resource: str, healthy: int) -> None:
-        """Waits until the kubelet has so many healthy devices of a resource."""
+        """Waits until the kubelet has this number of healthy devices of a resource."""
 
         def holds(document: dict[str, Any]) -> bool:
             return any(
@@ -158,12 +154,11 @@ class Stage:
         self.until(holds, f"{healthy} of {resource}")
 
     def output(self, command: str) -> str:
-        """What a command of a page prints, on both streams, with places as a node has them.
+        """The output of a command of a page, on both streams, with the paths of a node.
 
-        A command may end in ``| head -N`` or ``| tail -N``.
+        A command may end in ``| head -N`` and ``| tail -N``.
         """
-        command, _, first = command.partition(" | head -")
-        command, _, last = command.partition(" | tail -")
+        command, *filters = command.split(" | ")
         words = shlex.split(command)
         if words[0] == "curl":
             return self.shown(self._fetch(words[-1]))
@@ -173,15 +168,22 @@ class Stage:
             words += ["--root", str(self.tree.root)]
         done = self._run(words)
         text = self.shown(done.stdout + done.stderr)
+<<<<<<< HEAD
         lines = text.splitlines(keepends=True)
         if first:
             text = "".join(lines[: int(first)])
         if last:
             text = "".join(lines[-int(last) :])
+        return text
+=======
+        for kind, number in (one.split(" -") for one in filters):
+            lines = text.splitlines(keepends=True)
+            text = "".join(lines[: int(number)] if kind == "head" else lines[-int(number) :])
         return text.replace(WITH_ROOT, WITHOUT_ROOT) if self._at_home else text
+>>>>>>> ready-docs2
 
     def shown(self, text: str) -> str:
-        """A text with places as a node has them; a table in which they stand is set anew."""
+        """A text with the paths of a node; a table that contains them is aligned again."""
         parts = re.split(r"(\n\n)", text.replace(NOT_AS_ROOT, ""))
         return re.sub(r"pid \d+", "pid 4711", "".join(map(self._paragraph, parts)))
 

@@ -1,7 +1,7 @@
 """A drop-in backend for measurements: any number of devices, and events from a datagram socket.
 
-A datagram is ``ACTION NUMBER``: ``sick 7`` and ``well 7`` change the health of a device, ``touch 7``
-only makes devhost look again.
+A datagram is ``ACTION NUMBER``: ``unhealthy 7`` and ``healthy 7`` change the health of a device, ``touch 7``
+only causes a scan.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class SyntheticOptions:
     """The keys under ``backends.synthetic``."""
 
     socket: str = option(meaning="Path of the datagram socket to listen on.")
-    devices: int = option(100, "How many devices there are.")
-    slices: int = option(10, "How many values the attribute `slice` has.")
-    fresh: bool = option(False, "Whether each look makes every device anew.")
+    devices: int = option(100, "The number of devices.")
+    slices: int = option(10, "The number of values of the attribute `slice`.")
+    fresh: bool = option(False, "Whether each scan makes new device objects.")
 
 
 class Synthetic(Backend):
-    """Devices made of numbers."""
+    """Numbered devices."""
 
     name = "synthetic"
     Options = SyntheticOptions
@@ -51,16 +51,16 @@ class Synthetic(Backend):
     def __init__(self, options: SyntheticOptions, context: Context) -> None:
         super().__init__(options, context)
         self._devices = [self._device(number) for number in range(options.devices)]
-        self._sick: frozenset[int] = frozenset()
+        self._unhealthy: frozenset[int] = frozenset()
 
     def discover(self) -> list[Device]:
         """All devices."""
         if self.options.fresh:
-            return [self._device(number, number in self._sick) for number in range(self.options.devices)]
+            return [self._device(number, number in self._unhealthy) for number in range(self.options.devices)]
         return self._devices.copy()
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """One node, which every machine has."""
+        """A node that every machine has."""
         return Edits(
             nodes=(DeviceNode("/dev/null"),), env={"DEVICES": ",".join(d.id for d in request.devices)}
         )
@@ -68,28 +68,28 @@ class Synthetic(Backend):
     async def watch(self) -> AsyncIterator[Event]:
         """An event for each datagram."""
         loop = asyncio.get_running_loop()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
-            ear.setblocking(False)
-            ear.bind(self.options.socket)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+            listener.setblocking(False)
+            listener.bind(self.options.socket)
             while True:
-                action, _, number = (await loop.sock_recv(ear, 64)).decode().partition(" ")
+                action, _, number = (await loop.sock_recv(listener, 64)).decode().partition(" ")
                 self._change(action, int(number))
                 yield Event("synthetic", action, f"/sys/devices/virtual/synthetic/{number}")
 
     def _change(self, action: str, number: int) -> None:
         if action == "touch":
             return
-        sick = action == "sick"
-        self._sick = self._sick | {number} if sick else self._sick - {number}
-        self._devices[number] = self._device(number, sick)
+        unhealthy_now = action == "unhealthy"
+        self._unhealthy = self._unhealthy | {number} if unhealthy_now else self._unhealthy - {number}
+        self._devices[number] = self._device(number, unhealthy_now)
 
-    def _device(self, number: int, sick: bool = False) -> Device:
+    def _device(self, number: int, unhealthy_now: bool = False) -> Device:
         return Device(
             id=f"synthetic-{number:05}",
             attributes={"index": number, "slice": number % self.options.slices, "model": "x100"},
             claims=frozenset((f"synthetic:{number}",)),
             numa_nodes=(number % 2,),
-            health=unhealthy("told so") if sick else HEALTHY,
+            health=unhealthy("by request") if unhealthy_now else HEALTHY,
         )
 
 

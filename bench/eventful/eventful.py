@@ -1,6 +1,6 @@
-"""A drop-in backend for measurements: the backend ``sriov`` on a tree of files, hearing events of a socket.
+"""A drop-in backend for measurements: the backend ``sriov`` on a tree of files, with events from a socket.
 
-A datagram is ``SUBSYSTEM ACTION PATH``, the words of a kernel's uevent: a tree of files makes none.
+A datagram is ``SUBSYSTEM ACTION PATH``, as in a uevent of the kernel, because a tree of files causes none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVENTS = "run/events"
 
 
 class Eventful(Sriov):
-    """SR-IOV, told of."""
+    """The SR-IOV backend with events from a socket."""
 
     name = "eventful"
 

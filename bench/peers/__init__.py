@@ -1,1 +1,1 @@
-"""devhost beside the plugins that it stands in for: one machine, one kubelet, the same questions."""
+"""Compares devhost with the plugins that it replaces: same machine, same kubelet, same questions."""

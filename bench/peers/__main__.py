@@ -1,6 +1,6 @@
-"""``python -m bench.peers``: builds the peers, asks every plugin the same questions, and prints one table.
+"""``python -m bench.peers``: builds the peers, measures every plugin in the same way, and prints one table.
 
-As root, with a Go, where namespaces are allowed; where one of these is missing it says so and exits with 77.
+It requires root, Go and namespaces. If one of these is missing, it reports that and exits with 77.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .programs import Unavailable, built
 from .running import TooLate, usable
 
 UNAVAILABLE = 77
-"""The exit code that test drivers since Automake's take for "skipped"."""
+"""The exit code that means "skipped" to test drivers such as Automake."""
 
 LIMIT = 3600.0
-"""Seconds for everything that is asked; five samples of each figure take half an hour."""
+"""The time limit in seconds; five samples of each figure take half an hour."""
 
 Asked = AsyncIterator[tuple[str, Plugin, Outcome]]
 Ask = Callable[[Sequence[Plugin], int], Asked]
@@ -50,15 +50,15 @@ ASKS: dict[str, Ask] = {
     "kubelet": _as("kubelet", scenarios.kubelet_restarts),
     "no-kubelet": _as("no-kubelet", scenarios.no_kubelet),
     "plug": changes.plugged,
-    "ill": changes.ill,
+    "faults": changes.faults,
     "edit": _as("edit", mishaps.edited),
     "typo": _as("typo", mishaps.mistyped),
     "bad": _as("bad", mishaps.one_bad),
 }
-"""What can be asked alone."""
+"""The questions."""
 
 TOGETHER = ("memory", "idle")
-"""What is asked of all plugins at once: nothing else happens meanwhile."""
+"""Questions that are measured for all plugins at the same time, while nothing else happens."""
 
 QUESTIONS = (
     Question("size", "size of the program"),
@@ -70,12 +70,12 @@ QUESTIONS = (
     Question("again", "… and the next change → list"),
     Question("kubelet", "the kubelet restarts → complete list"),
     Question("no-kubelet", "the plugin starts 10 s before the kubelet → complete list"),
-    Question("ill-gpu", "an NVIDIA GPU reports Xid 79 → Unhealthy"),
-    Question("well-gpu", "… and the fault is over → Healthy"),
-    Question("ill-rdma", "the port of an RDMA adapter goes down → Unhealthy"),
-    Question("well-rdma", "… and is up again → Healthy"),
-    Question("ill-fpga", "an FPGA reads as ones → Unhealthy"),
-    Question("well-fpga", "… and works again → Healthy"),
+    Question("fault-gpu", "an NVIDIA GPU reports Xid 79 → Unhealthy"),
+    Question("repair-gpu", "… and the fault is over → Healthy"),
+    Question("fault-rdma", "the port of an RDMA adapter goes down → Unhealthy"),
+    Question("repair-rdma", "… and is up again → Healthy"),
+    Question("fault-fpga", "an FPGA reads as ones → Unhealthy"),
+    Question("repair-fpga", "… and works again → Healthy"),
     Question("edit", "the configuration is edited → list"),
     Question("typo", "a key or flag is mistyped"),
     Question("bad", "one device is not as it should be"),
@@ -85,7 +85,7 @@ QUESTIONS = (
 async def run(
     names: Sequence[str], plugins: Sequence[Plugin], repeats: int
 ) -> tuple[dict[tuple[str, str], Outcome], list[str]]:
-    """Everything that was found out, by question and plugin; and what broke."""
+    """All results by question and plugin, and the errors."""
     cells: dict[tuple[str, str], Outcome] = {}
     broken: list[str] = []
     here = asyncio.current_task()
@@ -95,7 +95,7 @@ async def run(
         async with asyncio.timeout(LIMIT):
             await _ask(names, plugins, repeats, cells, broken)
             return cells, broken
-    return cells, [*broken, f"not everything was asked within {LIMIT:g} s"]
+    return cells, [*broken, f"not every question was answered within {LIMIT:g} s"]
 
 
 async def _ask(
@@ -116,15 +116,15 @@ async def _ask(
 
 
 def why_not() -> str:
-    """Why no plugin can be run here; empty if they can."""
+    """Why no plugin can run on this machine; empty if they can."""
     if os.geteuid() != 0:
-        return "mounting one machine over another needs root"
+        return "mounting one machine over another requires root"
     missing = [name for name in ("unshare", "mount", "cc") if not shutil.which(name)]
-    return f"there is no {missing[0]}" if missing else usable()
+    return f"{missing[0]} is not installed" if missing else usable()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 everything was asked, 1 something broke, 77 it cannot be asked here."""
+    """Exit code: 0 success, 1 failure, 77 not possible on this machine."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="samples of each figure (5)")
     parser.add_argument("--only", action="append", choices=list(ASKS), metavar="NAME", help=", ".join(ASKS))
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Unavailable as error:
             print(f"without {peer.title}: {error}")
     if plugins == [DEVHOST]:
-        print("skipped: there is nobody to compare with")
+        print("skipped: no plugin to compare with")
         return UNAVAILABLE
     load = os.getloadavg()[0]
     cells, broken = asyncio.run(run(options.only or list(ASKS), plugins, options.repeats))
@@ -150,12 +150,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(asked, [plugin.title for plugin in plugins], cells))
     print(f"\n{versions(plugins)}\n{machine(load)}")
     for text in broken:
-        print(f"broken: {text}", file=sys.stderr)
+        print(f"failed: {text}", file=sys.stderr)
     return int(bool(broken))
 
 
 def versions(plugins: Sequence[Plugin]) -> str:
-    """What was compared: releases, and devhost's commit."""
+    """The compared releases, and the commit of devhost."""
     told = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Devices that are plugged in and pulled out, fall ill and get well, while a plugin serves them."""
+"""Devices that are plugged and unplugged, and become unhealthy and healthy, while a plugin serves them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from .plugins import (
 from .running import Node, Running, TooLate, serving
 
 PATIENCE = 15.0
-"""Seconds after which a change counts as not seen by a plugin that looks every 5 s, or not at all."""
+"""Seconds after which a change counts as not seen by a plugin that polls every 5 s or never."""
 
 RDMA_PATIENCE = 75.0
-"""The same for k8s-rdma-shared-dev-plugin, which looks every 60 s."""
+"""The same for k8s-rdma-shared-dev-plugin, which polls every 60 s."""
 
-WELL_PATIENCE = 30.0
-"""Seconds for a device to be well again; devhost asks a GPU again after 10 s."""
+REPAIR_PATIENCE = 30.0
+"""Seconds for a device to become healthy again; devhost checks a GPU again after 10 s."""
 
 PERIOD = 5.0
-"""Seconds between two looks of most plugins: a change is made at a random moment of it."""
+"""Seconds between two polls of most plugins: a change is made at a random moment in between."""
 
 XID = 79
-"""The GPU has fallen off the bus."""
+"""The GPU fell off the bus."""
 
 NAMES = {NVIDIA.title: "nvidia", INTEL_GPU.title: "intel", INTEL_FPGA.title: "fpga", RDMA.title: "rdma"}
-"""What the machine calls the devices of a plugin."""
+"""The devices of each plugin on the machine."""
 
 KINDS = ((NVIDIA, "gpu"), (INTEL_FPGA, "fpga"), (RDMA, "rdma"))
-"""Whose devices can fall ill; an Intel GPU does so for its plugin only by what another program tells it."""
+"""Plugins whose devices can become unhealthy; for the Intel GPU plugin only another program reports
+health."""
 
 Answers = AsyncIterator[tuple[str, Plugin, Outcome]]
 Event = tuple[str, str]
@@ -50,9 +51,9 @@ Event = tuple[str, str]
 
 
 async def plugged(plugins: Sequence[Plugin], repeats: int) -> Answers:
-    """From a device that is plugged in, and pulled out, to the list that shows it; and the change after that.
+    """The time from plugging and unplugging a device to the list that shows it; and that of the next change.
 
-    Each is asked of a plugin that has just been started; only the last one comes after another change.
+    Each is measured with a newly started plugin; only the last one follows another change.
     """
     for plugin in plugins:
         if plugin is RDMA:
@@ -67,11 +68,12 @@ async def plugged(plugins: Sequence[Plugin], repeats: int) -> Answers:
 
 
 Change = Callable[[Node, Plugin], tuple[str, int, list[Event]]]
-"""Makes it: what the kernel calls it, by how many devices the list changes, and which devices it tells of."""
+"""Makes a change: the kernel's action, the difference in the number of devices, and the devices of its
+events."""
 
 
 async def _changed(plugin: Plugin, kind: Plugin, changes: Sequence[Change], repeats: int) -> Outcome:
-    """How long the last of some changes takes to be seen, each time by a plugin that has just begun."""
+    """The time until the last of some changes is seen, each time by a newly started plugin."""
     resource = next(iter(kind.offers))
     samples: list[float] = []
     for _ in range(repeats):
@@ -96,7 +98,7 @@ async def _changed(plugin: Plugin, kind: Plugin, changes: Sequence[Change], repe
 
 
 async def _all_adapters(plugin: Plugin) -> tuple[Outcome, Outcome]:
-    """The last adapter goes, and one comes: its number of tokens says nothing of how many there are."""
+    """Removes the last adapter, or adds one: the number of tokens does not reveal the number of adapters."""
     out, in_ = [], []
     async with serving(plugin) as running:
         at = running.node
@@ -113,7 +115,7 @@ async def _all_adapters(plugin: Plugin) -> tuple[Outcome, Outcome]:
 
 
 def _plug(at: Node, kind: Plugin) -> tuple[str, int, list[Event]]:
-    """One more device of the kind that a plugin offers."""
+    """Adds a device of the kind that a plugin offers."""
     machine = at.machine
     if kind is NVIDIA:
         path = machine.add_nvidia_gpu("0000:e7:00.0")
@@ -128,7 +130,7 @@ def _plug(at: Node, kind: Plugin) -> tuple[str, int, list[Event]]:
 
 
 def _unplug(at: Node, kind: Plugin) -> tuple[str, int, list[Event]]:
-    """The last device of the kind that a plugin offers goes."""
+    """Removes the last device of the kind that a plugin offers."""
     machine = at.machine
     path = machine.present[NAMES[kind.title]][-1]
     events = _events(at, path)
@@ -140,7 +142,7 @@ def _unplug(at: Node, kind: Plugin) -> tuple[str, int, list[Event]]:
 
 
 def _events(at: Node, path: str) -> list[Event]:
-    """What the kernel tells of: the function, and what its driver made of it."""
+    """The devices of the kernel's events: the function, and those of its driver."""
     place = at.machine.root / path.lstrip("/")
     found = [("pci", path)]
     for kind in ("drm", "fpga_region", "infiniband"):
@@ -148,37 +150,37 @@ def _events(at: Node, path: str) -> list[Event]:
     return found
 
 
-async def ill(plugins: Sequence[Plugin], _repeats: int) -> Answers:
-    """From a fault of a device to the list that shows it Unhealthy, or no more, and back after the repair."""
+async def faults(plugins: Sequence[Plugin], _repeats: int) -> Answers:
+    """The time from a fault to the list without the device or with it Unhealthy, and from its repair."""
     for plugin in plugins:
         for kind, name in KINDS:
             if plugin in (DEVHOST, kind):
                 async with serving(plugin) as running:
-                    fell, well = await _ill(running, kind)
-                yield f"ill-{name}", plugin, fell
-                yield f"well-{name}", plugin, well
+                    fell, repaired = await _fault(running, kind)
+                yield f"fault-{name}", plugin, fell
+                yield f"repair-{name}", plugin, repaired
 
 
-async def _ill(running: Running, kind: Plugin) -> tuple[Outcome, Outcome]:
+async def _fault(running: Running, kind: Plugin) -> tuple[Outcome, Outcome]:
     at, resource = running.node, next(iter(kind.offers))
     limit = RDMA_PATIENCE if running.plugin is RDMA else PATIENCE
     await asyncio.sleep(1 + random.uniform(0, PERIOD))
     before, began = at.kubelet.allocatable()[resource], time.monotonic()
     events = await asyncio.to_thread(_break, at, kind)
     await running.uevent("change", *events)
-    fell, well = [], []
+    fell, repaired = [], []
     with suppress(TooLate):
         fell.append(await _count(at, resource, lambda now: now < before, limit) - began)
         await asyncio.sleep(1 + random.uniform(0, PERIOD))
         began = time.monotonic()
-        await asyncio.to_thread(_mend, at, kind)
+        await asyncio.to_thread(_repair, at, kind)
         await running.uevent("change", *events)
-        well.append(await _count(at, resource, lambda now: now == before, WELL_PATIENCE) - began)
-    return _outcome(fell, limit), _outcome(well, WELL_PATIENCE) if fell else Outcome()
+        repaired.append(await _count(at, resource, lambda now: now == before, REPAIR_PATIENCE) - began)
+    return _outcome(fell, limit), _outcome(repaired, REPAIR_PATIENCE) if fell else Outcome()
 
 
 def _file(at: Node, kind: Plugin) -> Path:
-    """The file of a device whose text tells how it is."""
+    """The file of a device that shows its health."""
     name = "dfl-port.0/afu_id" if kind is INTEL_FPGA else "mlx5_0/ports/1/state"
     return next((at.machine.root / "sys/devices").rglob(name))
 
@@ -192,7 +194,7 @@ def _break(at: Node, kind: Plugin) -> list[Event]:
     return _write(at, kind, "f" * 32 if kind is INTEL_FPGA else "1: DOWN")
 
 
-def _mend(at: Node, kind: Plugin) -> None:
+def _repair(at: Node, kind: Plugin) -> None:
     if kind is not NVIDIA:
         _write(at, kind, "d8424dc4a4a3c413f89e433683f9040b" if kind is INTEL_FPGA else "4: ACTIVE")
 

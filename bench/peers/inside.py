@@ -1,13 +1,13 @@
-"""Lays a machine of files over this one, in namespaces of its own, and becomes the plugin.
+"""Mounts a machine of files over this one, in separate namespaces, and runs the plugin.
 
     unshare --mount --net --propagation private -- python inside.py PLACE [--no-rdma] -- COMMAND…
 
 ``PLACE`` has ``root``, the machine, ``dev``, its nodes, and ``k``, the kubelet's directory. ``/sys``,
-``/dev``, ``/run/udev`` and ``/proc/driver`` are then those of the machine, and the kubelet's directory is
-where every plugin looks for it. All of it is gone with the process. ``PLACE/began`` has the monotonic time
-just before the plugin begins.
+``/dev``, ``/run/udev`` and ``/proc/driver`` are then those of the machine, and the kubelet's directory is at
+its usual path. All mounts end with the process. ``PLACE/began`` has the monotonic time just before the plugin
+starts.
 
-It is a script that imports nothing of the project: that would be in the plugin's start.
+This script imports nothing from the project, because that would delay the start of the plugin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 BORROWED = ("kernel", "fs", "devices/system")
-"""Below ``/sys``, what stays this machine's: what runtimes read of memory, processors and control groups."""
+"""Directories below ``/sys`` that stay those of this machine: memory, processors and control groups."""
 
 NETLINK_RDMA = 20
 """``linux/netlink.h``."""
@@ -42,7 +42,7 @@ def mount(*arguments: str | Path) -> None:
 
 
 def lay_out(place: Path) -> None:
-    """Makes the directories of the machine those of this process."""
+    """Mounts the directories of the machine for this process."""
     root = place / "root"
     mount("-t", "tmpfs", "none", "/var/lib")
     Path("/var/lib/kubelet").mkdir()
@@ -59,9 +59,9 @@ def lay_out(place: Path) -> None:
 
 
 def refuse_rdma() -> None:
-    """Has the kernel answer EINVAL to a socket of RDMA's netlink, as to a question that it does not know.
+    """Makes the kernel answer EINVAL when a socket for RDMA netlink is created.
 
-    A filter of seccomp(2), which the plugin inherits and which looks at nothing else.
+    This is a filter of seccomp(2), which the plugin inherits and which affects nothing else.
     """
     arch, number = SOCKET[platform.machine()]
     load, equal, give = 0x20, 0x15, 0x06
@@ -70,7 +70,7 @@ def refuse_rdma() -> None:
         (equal, 0, 5, arch),
         (load, 0, 0, 0),  # seccomp_data.nr
         (equal, 0, 3, number),
-        (load, 0, 0, 32),  # seccomp_data.args[2], the half that counts
+        (load, 0, 0, 32),  # the lower half of seccomp_data.args[2]
         (equal, 0, 1, NETLINK_RDMA),
         (give, 0, 0, 0x00050000 | EINVAL),  # SECCOMP_RET_ERRNO
         (give, 0, 0, 0x7FFF0000),  # SECCOMP_RET_ALLOW
@@ -89,12 +89,12 @@ def refuse_rdma() -> None:
 
 
 def main(place: str, *rest: str) -> None:
-    """Never returns."""
+    """Runs the plugin; never returns."""
     split = rest.index("--")
     lay_out(Path(place))
     if "--no-rdma" in rest[:split]:
         refuse_rdma()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive who measures
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the measuring process
     command = rest[split + 1 :]
     Path(place, "began").write_text(str(time.monotonic()), encoding="ascii")
     os.execv(command[0], command)

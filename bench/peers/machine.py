@@ -1,4 +1,4 @@
-"""The machine that plugins are shown: files as kernel and drivers lay them out, and a stand-in for NVML."""
+"""The machine for the plugins: files in the layout of kernel and drivers, and a substitute for NVML."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from devhost.testing.trees import Tree
 
-for _kind in ("gpu", "fpga"):  # the models that the backends' own tests use
+for _kind in ("gpu", "fpga"):  # the machine models of the backends' tests
     sys.path.append(os.fspath(Path(__file__).parents[2] / "plugins" / _kind / "tests" / "machines"))
 
 NVIDIA_GPUS, INTEL_GPUS, FPGAS, ADAPTERS = 8, 4, 8, 8
-"""How many of each a machine has."""
+"""The number of devices of each kind."""
 
 KEPT = ("null", "zero", "full", "random", "urandom", "tty")
-"""Nodes of this machine that a program may need."""
+"""Nodes of this machine that programs may need."""
 
 CHARACTER, BLOCK = 0o020000, 0o060000
 
@@ -61,17 +61,17 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the stand-in for NVML needs."""
+        """The environment for the substitute for NVML."""
         return dict(self.nvidia.nvml.environment)
 
     def add_nvidia_gpu(self, address: str) -> str:
-        """A GPU of NVIDIA's; its ``sys_path``."""
+        """Adds an NVIDIA GPU; returns its ``sys_path``."""
         self.nvidia.gpu(address)
         self.present["nvidia"].append(str(self.nvidia.paths[address]))
         return self.present["nvidia"][-1]
 
     def add_intel_gpu(self, number: int) -> str:
-        """A Flex 170; its ``sys_path``."""
+        """Adds a Flex 170; returns its ``sys_path``."""
         path: str = self.gpus.function(
             f"0000:{0x1D + number:02x}:00.0",
             "8086:56c0",
@@ -84,7 +84,10 @@ class Machine:
         return path
 
     def add_fpga(self, number: int, *, programmable: bool = True) -> str:
-        """A card with an engine and a port; its ``sys_path``. If not programmable, it has no interface id."""
+        """Adds an FPGA card with an engine and a port; returns its ``sys_path``.
+
+        If not programmable, it has no interface id.
+        """
         path: str = self.fpgas.function(
             f"0000:{0xC0 + number:02x}:00.0", below=f"0000:{0xD0 + number:02x}:00.0"
         )
@@ -98,7 +101,7 @@ class Machine:
         return path
 
     def add_adapter(self, number: int) -> str:
-        """An InfiniBand adapter with all its nodes; its ``sys_path``."""
+        """Adds an InfiniBand adapter with all its nodes; returns its ``sys_path``."""
         port = f"pci0001:00/0001:00:{number:02x}.0"
         card = f"{port}/0001:{number * 8 + 1:02x}:00.0"
         self.tree.pci(port, driver="pcieport", files={"class": "0x060400"})
@@ -124,7 +127,7 @@ class Machine:
         return path
 
     def make_nodes(self) -> None:
-        """Real device nodes for those of the machine that have none yet, and udev's links to them."""
+        """Creates missing device nodes of the machine, and udev's links to them."""
         dev = self.place / "dev"
         (dev / "char").mkdir(parents=True, exist_ok=True)
         for name in KEPT:
@@ -146,7 +149,7 @@ class Machine:
                 copy.symlink_to(f"../{link.readlink().name}")
 
     def remove(self, sys_path: str) -> None:
-        """Takes a device away with all that hangs on it, and its nodes."""
+        """Removes a device with its children and nodes."""
         for uevent in (self.root / sys_path.lstrip("/")).rglob("uevent"):
             if name := facts_of(uevent.read_text(encoding="utf-8")).get("DEVNAME"):
                 (self.place / "dev" / name).unlink(missing_ok=True)
@@ -173,5 +176,5 @@ def nodes(root: Path) -> Iterator[tuple[str, int, int, int]]:
             yield facts["DEVNAME"], kind, int(facts["MAJOR"]), int(facts["MINOR"])
     for file in (root / "dev").rglob("*"):
         if file.is_file() and not file.is_symlink() and (text := file.read_text(encoding="utf-8").strip()):
-            major, minor = text[1:].split(":")  # one that sysfs does not know: c195:255
+            major, minor = text[1:].split(":")  # a node that is not in sysfs: c195:255
             yield str(file.relative_to(root / "dev")), CHARACTER, int(major), int(minor)

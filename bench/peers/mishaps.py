@@ -1,4 +1,4 @@
-"""An edited configuration, a mistake in it, and one device that is not as it should be."""
+"""An edited configuration, a mistake in it, and a faulty device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 15.0
 """Seconds after which an edit counts as not seen."""
 
 MOMENT = 8.0
-"""Seconds that a plugin gets to say what it thinks of a mistake."""
+"""Seconds that a plugin has to report a mistake."""
 
 Answers = AsyncIterator[tuple[Plugin, Outcome]]
 
@@ -37,14 +37,14 @@ EDITS = {
     ),
     RDMA.title: ('"rdmaHcaMax": 100', '"rdmaHcaMax": 50'),
 }
-"""What is replaced in a plugin's file, by what."""
+"""The edit of each plugin's file: old and new text."""
 
 EDITED = {
     DEVHOST.title: (RDMA_RESOURCE, 8 * 50),
     NVIDIA.title: (NVIDIA_RESOURCE, 16),
     RDMA.title: (RDMA_RESOURCE, 50),
 }
-"""Which resource has how many devices then."""
+"""The number of devices of each resource after the edit."""
 
 TYPOS = {
     DEVHOST.title: ("replicas: 100", "replica: 100"),
@@ -55,7 +55,7 @@ TYPOS = {
 
 
 async def edited(plugins: Sequence[Plugin], repeats: int) -> Answers:
-    """From an edit of the file to the list that shows it; where it is not seen, from SIGHUP."""
+    """The time from an edit of the file to the list that shows it; if it is not noticed, from SIGHUP."""
     for plugin in plugins:
         if plugin.title not in EDITS:
             yield plugin, Outcome(words="has no file: a new pod with other flags")
@@ -94,7 +94,7 @@ async def _after_hangup(running: Running) -> str:
 
 
 async def mistyped(plugins: Sequence[Plugin], _repeats: int) -> Answers:
-    """A key of the file, or where there is none a flag, is mistyped."""
+    """The effect of a mistyped key in the file or, without a file, of a mistyped flag."""
     for plugin in plugins:
         async with node() as at:
             file = plugin.configuration(at.place)
@@ -109,17 +109,17 @@ async def mistyped(plugins: Sequence[Plugin], _repeats: int) -> Answers:
 
 
 async def _fate(running: Running) -> Outcome:
-    """Whether it ended, with which words; or else what it offers."""
+    """How it ended, with its message; or what it offers."""
     try:
         code = await asyncio.wait_for(running.process.wait(), MOMENT)
     except TimeoutError:
         shown = running.node.kubelet.allocatable()
-        return Outcome(words="takes it, and offers " + (_counts(shown) or "nothing"))
+        return Outcome(words="ignores it and offers " + (_counts(shown) or "nothing"))
     return Outcome(words=ended(code, running.said()))
 
 
 async def one_bad(plugins: Sequence[Plugin], _repeats: int) -> Answers:
-    """The plugin starts on a machine with one device that is not as it should be."""
+    """The plugin starts on a machine with one faulty device."""
     for plugin in plugins:
         async with node() as at:
             await asyncio.to_thread(spoil, at, plugin)
@@ -128,13 +128,13 @@ async def one_bad(plugins: Sequence[Plugin], _repeats: int) -> Answers:
 
 
 def spoil(at: Node, plugin: Plugin) -> None:
-    """One device of each kind that the plugin offers has a fault."""
+    """Adds a fault to one device of each kind that the plugin offers."""
     machine = at.machine
-    if NVIDIA_RESOURCE in plugin.offers:  # NVML does not get an answer from this GPU
+    if NVIDIA_RESOURCE in plugin.offers:  # this GPU does not answer NVML
         machine.nvidia.lose(next(iter(machine.nvidia.uuids)))
-    if FPGA_RESOURCE in plugin.offers:  # a card that is programmed over other ways only
+    if FPGA_RESOURCE in plugin.offers:  # a card that cannot be programmed through this interface
         machine.add_fpga(9, programmable=False)
-    if RDMA_RESOURCE in plugin.offers:  # a function whose driver did not make all its nodes
+    if RDMA_RESOURCE in plugin.offers:  # a function whose driver did not create all nodes
         card = next((machine.root / "sys/devices").rglob("mlx5_0")).parents[1]
         for kind in ("infiniband_mad", "infiniband_verbs"):
             for place in (card / kind).iterdir():

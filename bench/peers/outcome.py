@@ -1,4 +1,4 @@
-"""What was found out, and the tables that show it. Pure."""
+"""Results and their tables. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.measure import number, percentile
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A row: what happens when… ``name`` chooses it on the command line."""
+    """A row: what happens when… ``name`` selects it on the command line."""
 
     name: str
     title: str
@@ -18,9 +18,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one plugin did: figures with their unit, or words, or both.
+    """The result of a plugin: samples with their unit, words, or both.
 
-    ``words`` come first where there are no figures, and behind them where there are.
+    ``words`` follow the samples, if there are any.
     """
 
     samples: tuple[float, ...] = ()
@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The cell: the median and, of several, the worst and how many there are."""
+        """The cell: the median and, for several samples, the worst and their number."""
         if not self.samples:
             return self.words or "-"
         text = f"{number(percentile(self.samples, 50))} {self.unit}"
@@ -43,7 +43,7 @@ Cells = Mapping[tuple[str, str], Outcome]
 
 
 def table(questions: Sequence[Question], plugins: Sequence[str], cells: Cells) -> str:
-    """Questions down, plugins across, in Markdown; a cell that was not asked is a dash."""
+    """A Markdown table with a row per question and a column per plugin; a missing result is a dash."""
     rows = [["", *plugins]]
     for question in questions:
         row = [
@@ -56,14 +56,14 @@ def table(questions: Sequence[Question], plugins: Sequence[str], cells: Cells) -
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """One cell of several that were asked the same: all figures, and all words once."""
+    """Merges results for the same question: all samples, and all different words."""
     samples = tuple(sample for outcome in outcomes for sample in outcome.samples)
     words = "; ".join(dict.fromkeys(outcome.words for outcome in outcomes if outcome.words))
     return Outcome(samples, outcomes[0].unit if outcomes else "s", words)
 
 
 def ended(code: int | None, said: str) -> str:
-    """What became of a process and what it said last; of a long line the end, where Go has the cause."""
+    """How a process ended, and its last message; of a long line the end, where Go prints the cause."""
     cut = said if len(said) <= 160 else f"…{said[-157:]}"
-    fate = "goes on" if code is None else f"exit {code}"
+    fate = "keeps running" if code is None else f"exit {code}"
     return f"{fate}: `{cut}`" if cut else fate

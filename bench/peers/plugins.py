@@ -1,4 +1,4 @@
-"""The plugins: how each is started with its authors' settings, and which devices of the machine it offers."""
+"""The plugins: how each one is started with its authors' settings, and which devices it offers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .machine import ADAPTERS, FPGAS, INTEL_GPUS, NVIDIA_GPUS
 from .programs import Program
 
 TOKENS = 100
-"""How often an RDMA adapter is shared."""
+"""The number of tokens of an RDMA adapter."""
 
 NVIDIA_RESOURCE = "nvidia.com/gpu"
 INTEL_RESOURCE = "gpu.intel.com/i915"
@@ -30,7 +30,7 @@ RDMA_CONFIG = {
         }
     ]
 }
-"""Without ``periodicUpdateInterval``: its own default is 60 s."""
+"""Without ``periodicUpdateInterval``, whose default is 60 s."""
 
 NVIDIA_CONFIG = """\
 version: v1
@@ -52,16 +52,16 @@ resources:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A plugin to be started.
+    """A plugin to start.
 
     Args:
         title: its column in the table.
-        program: what is built; ``None`` for devhost itself.
-        arguments: behind the program's name, given the place with the machine.
-        offers: devices by resource, once it has them all.
-        config: name and text of its file, if it has one, given the place.
-        environment: variables, given the place.
-        options: those of ``inside.py``.
+        program: the program to build; ``None`` for devhost.
+        arguments: returns the arguments for a place with a machine.
+        offers: the expected number of devices by resource.
+        config: returns name and text of its file for a place, if it has one.
+        environment: returns the variables for a place.
+        options: options of ``inside.py``.
     """
 
     title: str
@@ -74,17 +74,17 @@ class Plugin:
     needs: Callable[[], object] = field(default=lambda: None)
 
     def command(self, place: Path) -> list[str]:
-        """What to run.
+        """The command to run.
 
         Raises:
-            Unavailable: its program cannot be had here.
+            Unavailable: its program is not available on this machine.
         """
         self.needs()
         own = Path(sys.executable).with_name("devhost")
         return [os.fspath(programs.built(self.program) if self.program else own), *self.arguments(place)]
 
     def configuration(self, place: Path) -> Path | None:
-        """Writes its file, and gives its path."""
+        """Writes its file, and returns its path."""
         if self.config is None:
             return None
         name, text = self.config(place)
@@ -100,7 +100,7 @@ DEVHOST = Plugin(
         *("run", "--config", str(place / "devhost.yaml")),
         *("--status-socket", str(place / "status.sock")),
         *("--state-dir", str(place / "state")),
-        *("--listen", "127.0.0.1:0"),  # as its DaemonSet does
+        *("--listen", "127.0.0.1:0"),  # as in its DaemonSet
     ],
     {
         NVIDIA_RESOURCE: NVIDIA_GPUS,

@@ -1,4 +1,4 @@
-"""The programs of the peers, built from their Go modules, and what else they need from outside."""
+"""Builds the programs of the peers from their Go modules, and gets other files that they need."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 
 FETCH_LIMIT = 600.0
 BUILD_LIMIT = 1800.0
-"""Seconds for one program."""
+"""The time limit for building a program, in seconds."""
 
 
 class Unavailable(Exception):
-    """What this machine or its network does not give; one line."""
+    """A requirement that this machine or its network lacks; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of a Go module, built as its authors build it.
+    """A program of a Go module, built like its authors build it.
 
-    ``flags`` go to the linker, as the module's own makefile has them.
+    ``flags`` are for the linker, as in the module's makefile.
     """
 
     name: str
@@ -56,24 +56,24 @@ RDMA = Program(
 
 
 def cache() -> Path:
-    """Where the programs lie; kept between runs, outside the repository."""
+    """The directory of the programs; kept between runs, outside the repository."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "devhost-tools" / "peers"
 
 
 def built(program: Program) -> Path:
-    """The program, built if the cache does not have that version yet.
+    """The program, built if the cache does not have this version yet.
 
     Raises:
-        Unavailable: there is no Go, the module cannot be fetched, or it does not compile here.
+        Unavailable: Go is missing, the module cannot be downloaded, or it does not compile.
     """
     target = cache() / f"{program.name}-{program.version}"
     if target.exists():
         return target
     if not shutil.which("go"):
-        raise Unavailable(f"{program.name} is not built yet, and there is no Go to build it with")
+        raise Unavailable(f"{program.name} is not built yet, and Go is not installed")
     if program.cgo and not (shutil.which("cc") or shutil.which("gcc")):
-        raise Unavailable(f"{program.name} needs a C compiler")
+        raise Unavailable(f"{program.name} requires a C compiler")
     target.parent.mkdir(parents=True, exist_ok=True)
     wanted = f"{program.module}@{program.version}"
     told = _go("mod", "download", "-json", wanted, limit=FETCH_LIMIT)
@@ -89,10 +89,10 @@ def built(program: Program) -> Path:
 
 
 def pci_ids() -> Path:
-    """The names of PCI devices, which k8s-rdma-shared-dev-plugin does not start without.
+    """The file with names of PCI devices, which k8s-rdma-shared-dev-plugin requires.
 
     Raises:
-        Unavailable: this machine has none, and Debian's package cannot be fetched.
+        Unavailable: this machine lacks it, and the Debian package cannot be downloaded.
     """
     places = [Path("/usr/share") / name / "pci.ids" for name in ("misc", "hwdata")]
     places.append(cache() / "pci.ids.d/usr/share/misc/pci.ids")
@@ -107,7 +107,7 @@ def pci_ids() -> Path:
                 ["sh", "-c", command], cwd=directory, check=True, capture_output=True, timeout=FETCH_LIMIT
             )
     except (OSError, subprocess.SubprocessError):
-        raise Unavailable("there is no pci.ids (Debian: apt-get install pci.ids)") from None
+        raise Unavailable("pci.ids is missing (Debian: apt-get install pci.ids)") from None
     return places[-1]
 
 
@@ -130,10 +130,10 @@ def _go(*arguments: str, limit: float, environment: Mapping[str, str] | None = N
 
 
 def reason(output: str) -> str:
-    """The line in which Go says what is wrong: the ``Error`` of its JSON, or the last that is no progress."""
+    """The line with Go's error: the ``Error`` of its JSON, or the last line that is not progress."""
     for line in output.splitlines():
         key, _, value = line.strip().partition(": ")
         if key == '"Error"':
             return str(json.loads(value.rstrip(","))).splitlines()[0]
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith("go: downloading")]
-    return lines[-1].strip() if lines else "it does not say why"
+    return lines[-1].strip() if lines else "no reason given"

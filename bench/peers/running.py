@@ -1,4 +1,4 @@
-"""A plugin in service: a process in namespaces, with the machine, before a simulated kubelet."""
+"""A running plugin: a process in namespaces with the machine, and a simulated kubelet."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ CLONE_NEWNET = 0x40000000
 
 
 class TooLate(Exception):
-    """It did not happen within the limit."""
+    """An expected event did not happen within the limit."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A machine, a kubelet, and the place where both have their files."""
+    """A machine, a kubelet, and the directory with the files of both."""
 
     place: Path
     machine: Machine
     kubelet: KubeletSimulator
 
     async def listed(self, fits: Callable[[], bool], limit: float) -> float:
-        """When (monotonic seconds) the kubelet had what fits; looked at after each of its events.
+        """The time (monotonic seconds) when a condition was true; checked after each event.
 
         Raises:
-            TooLate: not within ``limit`` seconds.
+            TooLate: it was not true within ``limit`` seconds.
         """
         try:
             await self.kubelet.wait_for(lambda: fits() or None, limit)
@@ -58,7 +58,7 @@ class Node:
         return list(self.kubelet.events)[-1].at
 
     def offers(self, plugins: Iterable[Plugin]) -> bool:
-        """Whether the kubelet has all that these plugins offer, with an open stream."""
+        """Whether the kubelet has all devices of these plugins, with an open stream."""
         shown = self.kubelet.allocatable()
         wanted = [item for plugin in plugins for item in plugin.offers.items()]
         return all(shown.get(name) == count for name, count in wanted)
@@ -66,7 +66,7 @@ class Node:
 
 @dataclass(slots=True)
 class Running:
-    """A plugin that was started."""
+    """A started plugin."""
 
     plugin: Plugin
     node: Node
@@ -74,15 +74,15 @@ class Running:
     log: Path
 
     def began(self) -> float:
-        """Monotonic seconds just before the plugin's own program began."""
+        """Monotonic seconds just before the plugin's program started."""
         return float((self.node.place / "began").read_text(encoding="ascii"))
 
     def processes(self) -> list[int]:
-        """Its process and those below it."""
+        """Its process and the descendants."""
         return family(self.process.pid)
 
     def memory(self) -> float:
-        """Resident memory of all its processes in MB (10⁶ bytes); what several of them map counts once."""
+        """Resident memory of all its processes in MB (10⁶ bytes); shared mappings count once."""
         return together([Path(f"/proc/{pid}/smaps").read_text("utf-8") for pid in self.processes()])
 
     def cpu(self) -> float:
@@ -91,15 +91,15 @@ class Running:
         return sum(cpu_seconds(stat, TICKS) for stat in stats)
 
     def said(self) -> str:
-        """The last line of its log that is more than a stack trace."""
+        """The last line of its log that is not a stack trace."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return complaint(text.replace(f"{self.node.place}/", ""))
 
     async def uevent(self, action: str, *devices: tuple[str, str]) -> None:
-        """Has the kernel send uevents where the plugin hears them: ``subsystem`` and ``sys_path`` of each.
+        """Makes the kernel send uevents to the plugin, with ``subsystem`` and ``sys_path`` of each.
 
-        A machine of files sends none by itself; the kernel passes on what root writes (since Linux 4.18,
-        ``uevent_net_rcv_skb`` in lib/kobject_uevent.c), as from itself.
+        A machine of files causes none; the kernel forwards uevents that root writes (since Linux 4.18,
+        ``uevent_net_rcv_skb`` in lib/kobject_uevent.c).
         """
         await asyncio.to_thread(_send, self.process.pid, [message(action, *device) for device in devices])
 
@@ -114,7 +114,7 @@ def family(pid: int) -> list[int]:
 
 
 def _send(pid: int, messages: list[bytes]) -> None:
-    """In a thread of its own, which alone moves to the other network namespace and back."""
+    """Runs in a separate thread, because only that thread enters the other network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open("rb") as home, Path(f"/proc/{pid}/ns/net").open("rb") as there:
         for namespace in (there, home):
@@ -130,7 +130,7 @@ def _send(pid: int, messages: list[bytes]) -> None:
 @asynccontextmanager
 async def node() -> AsyncIterator[Node]:
     """A machine and a kubelet until the end of the block."""
-    # short: the path of a socket has 107 bytes at most, and Intel's FPGA plugin takes 74 of them for a name
+    # short, because the path of a socket has at most 107 bytes, and the Intel FPGA plugin uses 74 for a name
     with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as name:
         place = Path(name)
         machine = await asyncio.to_thread(Machine, place)
@@ -140,7 +140,7 @@ async def node() -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def started(plugin: Plugin, at: Node, *, config: str | None = None) -> AsyncIterator[Running]:
-    """Starts a plugin, with another text in its file where ``config`` is given; stops it at the end."""
+    """Starts a plugin, with ``config`` as the text of its file if given; stops it at the end."""
     command = await asyncio.to_thread(plugin.command, at.place)
     file = plugin.configuration(at.place)
     if config is not None and file is not None:
@@ -164,10 +164,10 @@ async def started(plugin: Plugin, at: Node, *, config: str | None = None) -> Asy
 
 @asynccontextmanager
 async def serving(plugin: Plugin) -> AsyncIterator[Running]:
-    """A plugin that has shown all its devices to a kubelet of its own.
+    """A plugin with a separate kubelet, after all its devices are listed.
 
     Raises:
-        TooLate: it did not; the text has the end of its log.
+        TooLate: they were not listed in time; the text has the end of its log.
     """
     async with node() as at, started(plugin, at) as running:
         await ready(running)
@@ -175,10 +175,10 @@ async def serving(plugin: Plugin) -> AsyncIterator[Running]:
 
 
 async def ready(running: Running) -> float:
-    """When the kubelet had all that the plugin offers.
+    """The time when the kubelet had all devices of the plugin.
 
     Raises:
-        TooLate: not within :data:`START_LIMIT`; the text has the end of its log.
+        TooLate: it did not within :data:`START_LIMIT`; the text has the end of its log.
     """
     try:
         return await running.node.listed(lambda: running.node.offers([running.plugin]), START_LIMIT)
@@ -188,7 +188,7 @@ async def ready(running: Running) -> float:
 
 
 def usable() -> str:
-    """Why a machine cannot be laid over this one; empty if it can."""
+    """Why a machine cannot be mounted over this one; empty if it can."""
     attempt = [
         "unshare",
         "--mount",
@@ -210,7 +210,7 @@ def usable() -> str:
 
 
 def last_start(at: Node) -> float:
-    """When the kubelet began to answer, the last time."""
+    """The time when the kubelet last started to answer."""
     return at.kubelet.events.of(events.Started)[-1].at
 
 

@@ -1,4 +1,4 @@
-"""What is asked of every plugin while nothing is wrong: start, memory, CPU, restarts of the kubelet."""
+"""Measurements of every plugin without faults: start, memory, CPU, restarts of the kubelet."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .programs import built
 from .running import TooLate, last_start, node, ready, serving, started
 
 SETTLE = 30.0
-"""Seconds in service before memory is read: a Go program gives back what its start took within them."""
+"""Seconds before memory is measured, in which a Go program releases the memory of its start."""
 
 IDLE = 60.0
-"""Seconds over which CPU time is counted."""
+"""The seconds of the CPU measurement."""
 
 PERIOD = 5.0
-"""Seconds between two looks of some plugins: the kubelet is restarted at a random moment of it."""
+"""Seconds between two polls of some plugins: the kubelet is restarted at a random moment in between."""
 
 EARLY, LATE = 10.0, 45.0
-"""Seconds that a plugin is there before the kubelet, and for it to register afterwards."""
+"""Seconds that a plugin runs before the kubelet, and that it has to register afterwards."""
 
 PACKAGES = ("devhost", "devhost-gpu", "devhost-fpga", "devhost-rdma", "devhost-sriov", "devhost-udev")
 
@@ -34,14 +34,14 @@ Found = AsyncIterator[tuple[Plugin, Outcome]]
 
 
 async def sizes(plugins: Sequence[Plugin], _repeats: int) -> Found:
-    """The program's file; of devhost, everything that is installed for it beside the interpreter."""
+    """The size of the program; for devhost, of everything installed except the interpreter."""
     for plugin in plugins:
         size = built(plugin.program).stat().st_size if plugin.program else installed(*PACKAGES)
         yield plugin, Outcome((size / 1e6,), "MB", "" if plugin.program else "installed, with its libraries")
 
 
 def installed(*names: str) -> int:
-    """Bytes of the files of some packages and of all that they require."""
+    """The size of packages and of all their requirements, in bytes."""
     seen: set[str] = set()
     waiting = list(names)
     total = 0
@@ -52,7 +52,7 @@ def installed(*names: str) -> int:
         seen.add(name)
         try:
             package = distribution(name)
-        except PackageNotFoundError:  # required only elsewhere
+        except PackageNotFoundError:  # not required on this platform
             continue
         waiting += [each for each in package.requires or () if "extra ==" not in each]
         if name.startswith("devhost"):
@@ -64,7 +64,7 @@ def installed(*names: str) -> int:
 
 
 def _own(name: str) -> int:
-    """Bytes of a package of this project, which is installed as a link to its directory."""
+    """The size of a package of this project in bytes, which is installed as a link to its directory."""
     found = find_spec(name.replace("-", "_"))
     assert found is not None and found.submodule_search_locations
     place = Path(found.submodule_search_locations[0])
@@ -72,17 +72,17 @@ def _own(name: str) -> int:
 
 
 async def starts(plugins: Sequence[Plugin], repeats: int) -> Found:
-    """From the program's beginning to the complete list; the kubelet is there."""
+    """The time from the program's start to the complete list, with a running kubelet."""
     for plugin in plugins:
         samples = []
         for _ in range(1 + repeats):
             async with node() as at, started(plugin, at) as running:
                 samples.append(await ready(running) - running.began())
-        yield plugin, Outcome(tuple(samples[1:]))  # the first one read the program from disk
+        yield plugin, Outcome(tuple(samples[1:]))  # the first one reads the program from disk
 
 
 async def memory(plugins: Sequence[Plugin], repeats: int) -> Found:
-    """Resident memory at rest, each plugin on a machine of its own."""
+    """Resident memory at rest, each plugin on a separate machine."""
 
     async def one(plugin: Plugin) -> tuple[float, int]:
         async with serving(plugin) as running:
@@ -96,7 +96,7 @@ async def memory(plugins: Sequence[Plugin], repeats: int) -> Found:
 
 
 async def idle(plugins: Sequence[Plugin], _repeats: int) -> Found:
-    """CPU of one core over a minute in which nothing happens."""
+    """CPU usage of one core during a minute without changes."""
 
     async def one(plugin: Plugin) -> Outcome:
         async with serving(plugin) as running:
@@ -110,7 +110,7 @@ async def idle(plugins: Sequence[Plugin], _repeats: int) -> Found:
 
 
 async def kubelet_restarts(plugins: Sequence[Plugin], repeats: int) -> Found:
-    """From the moment the new kubelet answers until it has every device again."""
+    """The time from the new kubelet's start until it has every device again."""
     for plugin in plugins:
         samples: list[float] = []
         words = ""

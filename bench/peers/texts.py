@@ -1,4 +1,4 @@
-"""What the kernel and Go's programs write, and what the kernel reads. Pure."""
+"""Text formats of the kernel and of Go programs. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ NLM_F_REQUEST = 1
 """``linux/netlink.h``."""
 
 KLOG = re.compile(r"^[IWEF]\d{4} \S+ +\d+ \S+\] |^\d{4}/\d\d/\d\d \S+ ")
-"""What Go's logs begin a line with."""
+"""The beginning of a line in logs of Go programs."""
 
 MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ ")
-"""The line that begins a mapping in ``/proc/PID/smaps``."""
+"""The first line of a mapping in ``/proc/PID/smaps``."""
 
 FRAMES = ("main.", "runtime.", "github.com/", "goroutine ", "k8s.io/", "created by ", "[signal")
-"""What the lines of a stack trace of Go's begin with."""
+"""The beginnings of lines in a Go stack trace."""
 
 
 def message(action: str, subsystem: str, sys_path: str) -> bytes:
-    """A uevent as the kernel writes it, less the number that it adds, with the head of a netlink request."""
+    """A uevent in the kernel's format, without its sequence number, with the header of a netlink request."""
     path = sys_path.removeprefix("/sys")
     parts = (f"{action}@{path}", f"ACTION={action}", f"DEVPATH={path}", f"SUBSYSTEM={subsystem}")
     text = "\0".join((*parts, "")).encode()
@@ -29,10 +29,10 @@ def message(action: str, subsystem: str, sys_path: str) -> bytes:
 
 
 def together(smaps: Sequence[str]) -> float:
-    """MB (10⁶ bytes) that processes hold together, from the text of each one's ``/proc/PID/smaps``.
+    """The memory of several processes in MB (10⁶ bytes), from the text of each ``/proc/PID/smaps``.
 
-    What is a file's counts as often as it is mapped by the one that has most of it. PSS would not do: whoever
-    measures has the interpreter and its libraries mapped as well, and would take half of them upon itself.
+    Memory of a file counts once, with the maximum of all processes. PSS is not suitable: the measuring
+    process has the interpreter and its libraries mapped as well, which would halve them.
     """
     own = 0
     files: dict[tuple[str, str, str], int] = {}
@@ -52,7 +52,7 @@ def together(smaps: Sequence[str]) -> float:
 
 
 def complaint(log: str) -> str:
-    """What a log says of the end: a panic, a flag that is wrong, else the last line outside a stack trace."""
+    """The cause of the end in a log: a panic, a wrong flag, else the last line outside a stack trace."""
     lines = [KLOG.sub("", line).strip() for line in log.splitlines() if not line.startswith("\t")]
     said = [line for line in lines if line and not line.startswith(FRAMES)]
     telling = [line for line in said if line.startswith(("panic:", "flag provided but not defined"))]

@@ -1,4 +1,4 @@
-"""A drop-in backend that misbehaves in the way its option ``mode`` says, once it has one device."""
+"""A drop-in backend that misbehaves according to its option ``mode`` after its first scan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from devhost.backend import (
 )
 
 NUDGE = 0.02
-"""Seconds between two events that have the backend asked again."""
+"""Seconds between two events that cause a scan."""
 
 
 class Mode(StrEnum):
@@ -41,11 +41,11 @@ class Mode(StrEnum):
 class RowdyOptions:
     """The keys under ``backends.rowdy``."""
 
-    mode: str = option("calm", meaning="How it misbehaves.")
+    mode: str = option("calm", meaning="The kind of misbehaviour.")
 
 
 class Rowdy(Backend):
-    """One device, and trouble."""
+    """A backend with one device that misbehaves."""
 
     name = "rowdy"
     Options = RowdyOptions
@@ -59,19 +59,19 @@ class Rowdy(Backend):
             threading.Thread(target=work, daemon=True).start()
 
     def discover(self) -> list[Device]:
-        """The device, the first time; then what the mode wants."""
+        """Returns the device the first time; then misbehaves."""
         asked, self._asked = self._asked, True
         if asked:
             self._misbehave()
         return [Device(id="rowdy")]
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """As :meth:`discover` does, every time."""
+        """Misbehaves like :meth:`discover`, every time."""
         self._misbehave()
         return Edits(nodes=(DeviceNode("/dev/null"),))
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Events without end."""
+        """Endless events."""
         while True:
             await asyncio.sleep(NUDGE)
             yield Event("rowdy", "change", "/sys/devices/virtual/rowdy")
@@ -84,14 +84,14 @@ class Rowdy(Backend):
 
 
 def _count() -> Any:
-    """Eats a core and wants the interpreter's lock all the time."""
+    """Uses a core and requests the interpreter's lock all the time."""
     number = 0
     while True:
         number += 1
 
 
 def _sum() -> Any:
-    """Eats a core in C, without the lock: a checksum of a long buffer gives it up (zlib of CPython)."""
+    """Uses a core in C, without the lock: a checksum of a long buffer releases it (zlib of CPython)."""
     buffer = bytes(1 << 24)
     while True:
         zlib.crc32(buffer)

@@ -102,7 +102,7 @@ def test_missing_and_strange_files_are_named(release: Release) -> None:
     (release.directory / "devhost-1.0.0.tar.gz").touch()
     assert list(checks.complaints(release.directory, release.packages, VERSION)) == [
         f"devhost_x-{VERSION}.tar.gz is missing",
-        "devhost-1.0.0.tar.gz does not belong there",
+        "devhost-1.0.0.tar.gz is not part of the release",
     ]
 
 
@@ -117,23 +117,23 @@ def _set(**values: Any) -> Callable[[Part], None]:
 @pytest.mark.parametrize(
     ("name", "change", "complaint"),
     [
-        ("devhost", _set(version="1.2.2"), "says that its version is 1.2.2"),
+        ("devhost", _set(version="1.2.2"), "has version 1.2.2"),
         ("devhost", _set(licence="MIT"), "does not name its licence"),
         ("devhost", _set(with_licence=False), "has no licence file"),
         ("devhost", _set(description=""), "has no description"),
         ("devhost", _set(files=["__init__.py", "py.typed"]), "lacks devhost/data.yaml"),
         ("devhost", _set(files=["__init__.py", "data.yaml"]), "lacks devhost/py.typed"),
-        ("devhost", _set(extra_files=["tests/x.py"]), "has what is not its own: tests/x.py"),
-        ("devhost-x", _set(requirements=[f"devhost>={VERSION}"]), f"does not want devhost=={VERSION}"),
+        ("devhost", _set(extra_files=["tests/x.py"]), "contains files of other packages: tests/x.py"),
+        ("devhost-x", _set(requirements=[f"devhost>={VERSION}"]), f"does not require devhost=={VERSION}"),
         (
             "devhost",
             _set(requirements=[f"devhost-x=={VERSION}; extra == 'x'"]),
-            f"its extra 'all' does not want devhost-x=={VERSION}",
+            f"its extra 'all' does not require devhost-x=={VERSION}",
         ),
         (
             "devhost",
             _set(requirements=["devhost-x>=1; extra == 'x'", f"devhost-x=={VERSION}; extra == 'all'"]),
-            f"its extra 'x' does not want devhost-x=={VERSION}",
+            f"its extra 'x' does not require devhost-x=={VERSION}",
         ),
     ],
 )

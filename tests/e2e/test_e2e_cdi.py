@@ -79,7 +79,7 @@ def test_the_status_names_the_holder_of_devices_injected_by_cdi(cluster, pods, z
         assert "default/named/main" in text
         assert "default/named/beside" in text
         pod.delete()
-        until("devhost names nobody", lambda: not held(devhost), seen=lambda: held(devhost))
+        until("devhost names no holder", lambda: not held(devhost), seen=lambda: held(devhost))
 
 
 def test_a_container_whose_resource_left_the_file_restarts_with_its_device(cluster, pods):
@@ -90,7 +90,7 @@ def test_a_container_whose_resource_left_the_file_restarts_with_its_device(clust
         renamed["resources"][0]["name"] = "example.com/renamed"
         devhost.configure(renamed)
         told = {(FUSE, "default/by-cdi", "main")}
-        until("devhost tells who holds it", lambda: held(devhost) == told, seen=devhost.status)
+        until("devhost shows the holder", lambda: held(devhost) == told, seen=devhost.status)
         assert pod.restarted().opens("/dev/fuse")
         devhost.restart()
         devhost.serving()

@@ -80,7 +80,7 @@ def test_an_invalid_edit_changes_nothing_and_is_reported_everywhere_with_the_sam
     until("devhost refuses the edit", lambda: complaints(release), seen=release.status)
     reason = config_problem(release.status())
     assert "shares" in reason
-    until("the log says so", lambda: reason in [line.get("reason") for line in log_lines(release)])
+    until("the log has the complaint", lambda: reason in [line.get("reason") for line in log_lines(release)])
     assert reason == config_problem(json.loads(release.get("/status.json").text))
     assert reason in html.unescape(re.sub(r"<[^>]*>", "", release.get("/").text))
     assert release.metric("devhost_problem_info", kind="config", reason=reason) == 1
@@ -101,7 +101,7 @@ def test_the_fixed_file_is_accepted_and_ends_the_complaint(release):
     release.edit("version: 1\nresources: nonsense\n")
     until("devhost refuses the edit", lambda: complaints(release), seen=release.status)
     release.edit(first)
-    until("the complaint is over", lambda: not complaints(release), seen=release.status)
+    until("the complaint has ended", lambda: not complaints(release), seen=release.status)
     assert release.metric("devhost_config_last_reload_success") == 1
     assert release.metric("devhost_problems", kind="config") == 0
     assert release.get("/readyz").status == 200

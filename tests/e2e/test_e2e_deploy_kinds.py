@@ -18,7 +18,7 @@ from onenode.shipped import Shipped
 from devhost.testing.zram import Zram
 
 LIBRARY = Path(__file__).resolve().parents[2] / "LICENSE"
-"""Some file of the machine, for a group to mount."""
+"""A file of the machine that a group mounts."""
 
 
 def values(inject: str, disk: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from onenode.shipped import CHART, REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 STRICTLY = ("--dry-run=server", "--validate=strict")
-"""The API server does all but keep it, and refuses keys that it does not know."""
+"""The API server does everything except storing it, and refuses unknown keys."""
 
 # DaemonSets and pods are also checked by admission: priority, tolerations, volumes, probes
 OVERLAYS = [DEPLOY / "kustomize" / "base", *sorted((DEPLOY / "kustomize" / "overlays").iterdir())]

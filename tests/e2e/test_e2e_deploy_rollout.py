@@ -19,7 +19,7 @@ from onenode.waiting import until
 
 SHARES = 6
 DURING = 2
-"""Pods that are asked for amid a rollout."""
+"""Pods that are created during a rollout."""
 
 BEFORE, AFTER = TAGS
 
@@ -133,7 +133,7 @@ def test_a_restarted_container_finds_the_recreated_plugin_directory(cluster, rel
     cluster.stop("kubelet")
     shutil.rmtree(cluster.namespaces.path(PLUGIN_DIRECTORY))
     cluster.start("kubelet")
-    until("its container is started anew", lambda: release.identity()[2] > restarts, seen=release.identity)
+    until("its container is restarted", lambda: release.identity()[2] > restarts, seen=release.identity)
     release.ready()
     assert release.identity()[0] == pod
     assert release.identity()[1] != container

@@ -14,7 +14,7 @@ from onenode.offers import FUSE, ZRAM
 from onenode.plugin import inside
 from onenode.release import Release
 from onenode.shipped import Shipped
-from onenode.uevents import Heard, Listener, say_as_udevd
+from onenode.uevents import Listener, Uevent, send_as_udevd
 from onenode.waiting import until
 
 from devhost.testing.zram import Zram
@@ -64,7 +64,7 @@ def host_network(installed: Release, cluster: Cluster) -> Iterator[Release]:
     control.unlink()
 
 
-def happens(cluster: Cluster, zram: Zram) -> dict[str, Heard]:
+def happens(cluster: Cluster, zram: Zram) -> dict[str, Uevent]:
     """A disk and a network interface appear on the node, udevd sends an event, and the disk disappears."""
     number = zram.plug()
     disk = f"/devices/virtual/block/zram{number}"
@@ -72,7 +72,7 @@ def happens(cluster: Cluster, zram: Zram) -> dict[str, Heard]:
     for command in (("add", one, "type", "veth", "peer", "name", other), ("delete", one)):
         done = cluster.namespaces.run("ip", "link", *command)
         assert done.returncode == 0, done.stderr
-    udevd = say_as_udevd(cluster.namespaces.in_network_of(NODE), "add", disk, "block")
+    udevd = send_as_udevd(cluster.namespaces.in_network_of(NODE), "add", disk, "block")
     zram.unplug(number)
     return {
         "disk": ("kernel", "add", disk),
@@ -82,7 +82,7 @@ def happens(cluster: Cluster, zram: Zram) -> dict[str, Heard]:
     }
 
 
-def heard(cluster: Cluster, zram: Zram, process: int) -> set[str]:
+def received(cluster: Cluster, zram: Zram, process: int) -> set[str]:
     """Which of these a listener in a process's network namespace receives."""
     with Listener(cluster.namespaces.in_network_of(process)) as listener:
         events = happens(cluster, zram)
@@ -92,12 +92,12 @@ def heard(cluster: Cluster, zram: Zram, process: int) -> set[str]:
 
 def test_in_its_own_network_a_pod_receives_kernel_events_of_devices_only(cluster, release, zram):
     assert network(cluster, release.process()) != network(cluster, NODE)
-    assert heard(cluster, zram, release.process()) == {"disk", "end"}
+    assert received(cluster, zram, release.process()) == {"disk", "end"}
 
 
 def test_in_the_nodes_network_a_pod_receives_all_events(cluster, host_network, zram):
     assert network(cluster, host_network.process()) == network(cluster, NODE)
-    assert heard(cluster, zram, host_network.process()) == {"disk", "interface", "udevd", "end"}
+    assert received(cluster, zram, host_network.process()) == {"disk", "interface", "udevd", "end"}
 
 
 def test_in_its_own_user_namespace_a_pod_receives_no_events(cluster, zram, tmp_path):
@@ -107,15 +107,13 @@ def test_in_its_own_user_namespace_a_pod_receives_no_events(cluster, zram, tmp_p
     try:
         own = Path(f"/proc/{process.pid}/ns/net")
         others = {Path("/proc/self/ns/net").readlink(), network(cluster, NODE)}
-        until(
-            "it has a network of its own", lambda: process.poll() is not None or own.readlink() not in others
-        )
+        until("it has its own network", lambda: process.poll() is not None or own.readlink() not in others)
         if process.poll() is not None:
-            pytest.skip(f"no user namespace can be had: {(tmp_path / 'log').read_text().strip()}")
+            pytest.skip(f"cannot create a user namespace: {(tmp_path / 'log').read_text().strip()}")
         there = inside(process.pid)
         with Listener(cluster.namespaces.in_network_of(there)) as listener:
             zram.unplug(zram.plug())
-            end = say_as_udevd(cluster.namespaces.in_network_of(there), "change", "/devices/end", "none")
+            end = send_as_udevd(cluster.namespaces.in_network_of(there), "change", "/devices/end", "none")
             assert listener.until(end) == [end]
     finally:
         process.kill()
@@ -155,4 +153,4 @@ def source(release: Release) -> str:
         lines = [json.loads(line) for line in release.log().splitlines() if line.startswith("{")]
         return [line["source"] for line in lines if line["message"] == "listening for uevents"]
 
-    return until("devhost says whose events it takes", said, seen=release.log)[-1]
+    return until("devhost logs the source of its events", said, seen=release.log)[-1]

@@ -147,7 +147,7 @@ def test_an_unreachable_mirror_is_reported_before_anything_is_built(
     with pytest.raises(SystemExit) as caught:
         binaries.main()
     assert caught.value.code == binaries.UNAVAILABLE
-    assert "skipped, a program cannot be had here: apt-get update: " in capsys.readouterr().out
+    assert "skipped, a program is not available here: apt-get update: " in capsys.readouterr().out
     assert not built.exists()
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_fetched_on_a_machine_that_cannot_run_a_node(
     with pytest.raises(SystemExit) as caught:
         binaries.main()
     assert caught.value.code == binaries.UNAVAILABLE
-    assert capsys.readouterr().out == "e2e: skipped, no node can be had here: there are no cgroups\n"
+    assert capsys.readouterr().out == "e2e: skipped, this machine cannot run a node: there are no cgroups\n"
     assert not fetched.exists()
 
 

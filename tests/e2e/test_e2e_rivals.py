@@ -69,5 +69,5 @@ def test_a_plugin_that_takes_a_resource_over_is_reported_and_replaced_when_it_ex
             assert problem(devhost).startswith("another device plugin registered it after devhost")
             cluster.shows(FUSE, 2)
         devhost.serving()
-        until("the problem is over", lambda: not problem(devhost), seen=devhost.status)
+        until("the problem has ended", lambda: not problem(devhost), seen=devhost.status)
         cluster.shows(FUSE, SHARES)

@@ -1,4 +1,4 @@
-"""The rules and the dashboard as the chart ships them, and the metrics that devhost has."""
+"""The rules and the dashboard of the chart, and the metrics of devhost."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def dashboard() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every panel, also those in rows that are folded."""
+    """Every panel, including those in collapsed rows."""
     return [inner for panel in dashboard["panels"] for inner in (panel, *panel.get("panels", ()))]
 
 
 @pytest.fixture(scope="session")
 def queries(panels: list[dict[str, Any]], dashboard: dict[str, Any]) -> dict[str, str]:
-    """What the dashboard asks Prometheus, by where it stands; Grafana's variables have a value."""
+    """The queries of the dashboard, by place; variables of Grafana are replaced by values."""
     found = {
         f"{panel['title']} {target['refId']}": target["expr"]
         for panel in panels

@@ -1,4 +1,4 @@
-"""A real Prometheus for as long as a test asks it."""
+"""A real Prometheus for the duration of a test."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def until(look: Callable[[], Any], what: str) -> Any:
 
 @contextmanager
 def scraping(home: Path, jobs: Sequence[dict[str, Any]], rules: Sequence[Path] = ()) -> Iterator[Ask]:
-    """A Prometheus with these jobs and rules: what asks it."""
+    """A Prometheus with these jobs and rules; yields a function for queries."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         listen = f"127.0.0.1:{free.getsockname()[1]}"

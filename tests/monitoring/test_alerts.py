@@ -1,4 +1,4 @@
-"""Each alert fires when what it is named for happens, and not while all is well: promtool decides."""
+"""Each alert fires in its case, and not without problems, according to promtool."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_devhost_scraped_by_two_jobs_counts_once(tmp_path, rules_file):
 
 @needs_promtool
 def test_devices_with_one_address_on_two_nodes_are_not_a_shared_device(tmp_path, rules_file):
-    """What docs/metrics.md asks for, word for word."""
+    """The exact query in docs/metrics.md."""
     (query,) = re.findall(r"^(count by .*device_held.*?) +#", METRICS.read_text(), re.MULTILINE)
     device = 'resource="nvidia.com/gpu",device="0000:41:00.0",namespace="team"'
     held = {f'devhost_device_held{{{on},{device},pod="train"}}': f"1+0{STEADY}" for on in (ON, OTHER)}

@@ -1,4 +1,4 @@
-"""The dashboard can be imported as it is, into any Grafana."""
+"""The dashboard can be imported unchanged into any Grafana."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules and the dashboard ask only for what devhost has, and every alert is explained."""
+"""The rules and the dashboard use only existing metrics, and every alert is explained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 @pytest.fixture(scope="module")
 def series() -> dict[str, set[str]]:
-    """The labels of every series that devhost can have, by the series' name."""
+    """The labels of every possible series of devhost, by name."""
     metrics = Metrics()
     metrics.resource_added("r", "b")
     metrics.devices("r", 1, {"is gone": 1})
@@ -48,7 +48,7 @@ def series() -> dict[str, set[str]]:
 
 
 def wrong_names(expression: str, series: dict[str, set[str]]) -> list[str]:
-    """Metrics and labels of an expression that devhost does not have."""
+    """The unknown metrics and labels in an expression."""
     wrong, labels = [], set()
     for metric, matchers in SELECTOR.findall(expression):
         if metric not in series:
@@ -76,7 +76,7 @@ def test_the_rules_use_only_existing_metrics(rules, series):
 
 
 def test_the_texts_of_alerts_use_only_existing_labels_and_metrics(rules, series):
-    """Labels in the text are those of the expression, and the queries in it are right."""
+    """Labels in the text are those of the expression, and the queries in it are valid."""
     wrong = []
     for rule in rules:
         text = " ".join(rule["annotations"].values())

@@ -1,4 +1,4 @@
-"""A real Prometheus reads a real devhost, and is asked all that rules and dashboard ask."""
+"""A real Prometheus scrapes a real devhost, and runs all queries of rules and dashboard."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SHOWN = {
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a devhost with three devices tells its metrics."""
+    """The address of the metrics of a devhost with three devices."""
     home = tmp_path_factory.mktemp("devhost")
     (home / "backends").mkdir()
     (home / "backends" / "toy.py").write_text(TOY)
@@ -86,7 +86,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def ask(address: str, rules_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Asks a Prometheus that has read devhost several times. It evaluates the rules, too."""
+    """Queries a Prometheus that has scraped devhost several times. It evaluates the rules as well."""
     job = {
         "job_name": "devhost",
         "static_configs": [{"targets": [address], "labels": {"node": "n1"}}],

@@ -1,4 +1,4 @@
-"""What a real Prometheus has of devhost where it is told to scrape as the guide says."""
+"""The series of devhost in a real Prometheus that is configured as in the guide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def guide() -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def metrics() -> Metrics:
-    """Those of a devhost of whose two devices one is held, and one by nobody knows whom."""
+    """The metrics of a devhost with two held devices, one of them with an unknown holder."""
     metrics = Metrics()
     metrics.resource_added("example.com/r", "udev")
     held = [
@@ -53,7 +53,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture(scope="module")
 def address(metrics: Metrics) -> Iterator[str]:
-    """Where they are told."""
+    """The address of these metrics."""
 
     class Told(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -79,7 +79,7 @@ def address(metrics: Metrics) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def ask(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Asks a Prometheus in which two jobs of the guide's kind read one devhost."""
+    """Queries a Prometheus in which two jobs as in the guide scrape one devhost."""
     honored = {"honor_labels": all(job.get("honor_labels") is True for job in guide())}
     found = [{"targets": [address], "labels": TARGET}]
     jobs = [{"job_name": name, "static_configs": found} | honored for name in ("devhost", "devhost-again")]
@@ -91,7 +91,7 @@ def ask(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]
 
 
 def test_only_holder_labels_collide_with_target_labels(metrics: Metrics) -> None:
-    """So that keeping devhost's own takes nothing from any other metric."""
+    """Therefore keeping the labels of devhost affects no other metric."""
     clashing = {
         line.partition("{")[0]
         for line in asyncio.run(metrics.render()).decode().splitlines()

@@ -1,4 +1,4 @@
-"""What the tests of the page share."""
+"""Shared by the tests of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status documents for tests of the page: one of a busy node, and parts to make others of."""
+"""Status documents for tests of the page: that of a busy node, and parts for others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOST = "the GPU has fallen off the bus (Xid 79)"
 
 
 def ago(**past: float) -> str:
-    """A time before :data:`NOW`, as documents have it; arguments as for ``timedelta``."""
+    """A time before :data:`NOW` in the format of documents; arguments as for ``timedelta``."""
     return (NOW - timedelta(**past)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -53,7 +53,7 @@ def _holder(text: str) -> HolderStatus | None:
 
 
 def resource(name: str, backend: str, devices: Iterable[DeviceStatus], **more: object) -> ResourceStatus:
-    """A registered resource with these devices; ``more`` are keys that differ from what all is well says."""
+    """A registered resource with these devices; ``more`` replaces keys of a resource without problems."""
     listed = list(devices)
     made: ResourceStatus = {
         "name": name,
@@ -78,7 +78,7 @@ def resource(name: str, backend: str, devices: Iterable[DeviceStatus], **more: o
 def entry(
     number: int, name: str, backend: str, reason: str = "", *, devices: int = 0, optional: bool = False
 ) -> EntryStatus:
-    """One entry of the file: with devices, or with a ``reason`` why it has none."""
+    """An entry of the configuration: with devices, or with a ``reason`` why it has none."""
     return {
         "entry": f"resources[{number}]",
         "name": name,
@@ -92,7 +92,7 @@ def entry(
 
 
 def backend(name: str, count: int, **more: object) -> BackendStatus:
-    """A backend that is well."""
+    """A backend without problems."""
     made: BackendStatus = {
         "name": name,
         "state": "ok",
@@ -166,7 +166,7 @@ def _functions() -> ResourceStatus:
 
 
 def busy_node() -> StatusDocument:
-    """A node with devices of five kinds: one device is ill, one has left, one is refused, pods hold some."""
+    """A node with five kinds of devices: one is unhealthy, one has left, one is refused, pods hold some."""
     gpus = _gpus()
     ill = next(one for one in gpus["devices"] if one["reason"])
     departed: DepartedStatus = {"device": "FT9ZB1C7", "reason": "the device is gone", "at": ago(minutes=6)}

@@ -1,4 +1,4 @@
-"""The page in a real browser: it follows, it keeps what its reader does, and everybody can read it.
+"""The page in a real browser: updates, interaction and accessibility.
 
 ``make page`` runs it; ``make page SCREENSHOTS=1`` also takes the pictures of ``docs/images``.
 """
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(bool(_reason), reason=_reason)
 
 
 class Open:
-    """A page that is open in the browser, and the server behind it."""
+    """An open page in the browser, and its server."""
 
     def __init__(self, browser: webdriver.Browser) -> None:
         self.browser = browser
@@ -99,7 +99,7 @@ async def page(browser: webdriver.Browser) -> AsyncIterator[Open]:
 
 
 def with_illness(reason: str) -> StatusDocument:
-    """The busy node, on which a serial adapter becomes ill besides."""
+    """The busy node, with an additional unhealthy serial adapter."""
     document = made.busy_node()
     serial = document["resources"][0]
     serial["devices"][1] = made.device("FT7QW0L2", reason, seconds=1)

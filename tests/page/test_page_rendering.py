@@ -1,4 +1,4 @@
-"""From a status document to HTML: what must be there, and what must never be."""
+"""Rendering a status document as HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVIL = "<script>alert(1)</script>\"'&\n\x1b[31m\u202e"
 
 
 class Reading(HTMLParser):
-    """What a page says: its text, and its elements with the elements around them; all of them well nested."""
+    """The text of a page, and its elements with their parents; all of them must be nested correctly."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Reading(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
     def attributes(self, tag: str, within: str = "") -> list[dict[str, str | None]]:
-        """Those of every element of a kind, or only of those within another kind."""
+        """The attributes of every element of a type, or only of those within another type."""
         return [a for name, a, around in self.elements if name == tag and (not within or within in around)]
 
 
@@ -57,7 +57,7 @@ def shown(document: StatusDocument, *, pods: bool = True) -> Reading:
 
 
 def listed(document: StatusDocument) -> list[str | None]:
-    """The ids of devices on the page, in its order."""
+    """The ids of devices on the page, in order."""
     found = shown(document).attributes("tr", within="details")
     return [row["data-key"] for row in found if "data-key" in row]
 
@@ -288,7 +288,7 @@ def test_state_is_shown_as_text_and_colour(reason: str) -> None:
 
 
 def in_use(container: Holder) -> Reason:
-    """What the plan says of a device that meets what a container has."""
+    """The reason of the plan for a device that conflicts with a held one."""
     mine, other = (Device(id=name, attributes={}, claims=frozenset({"pci:x"})) for name in ("d1", "d2"))
     held = Held("a/b", "d1", "gpu", mine, True, container)
     found = ClaimIndex([held]).objection(("rdma", "d2"), other, "c/d", True)
@@ -357,7 +357,7 @@ def test_entries_without_devices_are_listed_and_optional_ones_are_not_on_this_no
 
 
 def test_the_verdict_waits_until_every_backend_has_listed_its_devices() -> None:
-    """Neither the verdict nor the icon is green before it is known what the node has."""
+    """Neither the verdict nor the icon is green before the node's devices are known."""
     waiting = made.entry(0, "example.com/serial", "udev", "0 devices; the backend has not answered yet")
     waits = made.document(entries=[waiting | {"state": "waiting"}])
     assert "Looking for devices" in shown(waits).text

@@ -1,4 +1,4 @@
-"""The page over a socket: what is answered, who may watch, and when a stream ends."""
+"""The page over a socket: answers, watchers, and the end of streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = Limits()
 
 
 class Slow(NamedTuple):
-    """A client that is slow until it resumes reading."""
+    """A client that does not read until it resumes."""
 
     reader: asyncio.StreamReader
     transport: asyncio.Transport
@@ -39,7 +39,7 @@ class Scene:
         self.address = Listen("", 0)
 
     def _counted(self, route: Route) -> Route:
-        """The same route; ``streams`` is how many of its streams are being sent."""
+        """The same route; ``streams`` is the number of its active streams."""
 
         async def answer() -> Answer:
             stream = cast("Stream", await route())
@@ -86,7 +86,7 @@ class Scene:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[asyncio.StreamReader]:
-        """A stream whose first event has come."""
+        """A stream after its first event."""
         async with self.connected("/events") as (reader, _):
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 ") and b"text/event-stream" in head
@@ -95,7 +95,7 @@ class Scene:
 
     @asynccontextmanager
     async def slow(self) -> AsyncIterator[Slow]:
-        """A stream whose client takes the first event and then no more, with little room for what comes."""
+        """A stream whose client reads only the first event and has a small buffer."""
         peer = socket.socket()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.connect((self.address.host, self.address.port))
@@ -184,15 +184,15 @@ async def test_nothing_is_rendered_without_watchers(scene: Scene) -> None:
 async def test_a_slow_reader_gets_the_newest_state(scene: Scene) -> None:
     scene.document["refusals"] *= 200
     async with scene.slow() as slow, scene.watching() as quick:
-        for n in range(50):
+        for n in range(25):
             scene.change(f"reason {n}.")
             while f"reason {n}." not in await event(quick):
                 pass
         slow.transport.resume_reading()
         got = 1
-        while "reason 49." not in await event(slow.reader):
+        while "reason 24." not in await event(slow.reader):
             got += 1
-        assert got < 50
+        assert got < 25
 
 
 @pytest.mark.parametrize("scene", [Limits(stream_deadline=0.05)], indirect=True)

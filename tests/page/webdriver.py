@@ -18,17 +18,17 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
 class BrowserError(Exception):
-    """What the driver said when it refused a command."""
+    """The error of the driver for a command."""
 
 
 def why_not() -> str:
-    """Why no browser can be had here; empty if one can."""
+    """Why no browser can run on this machine; empty if one can."""
     missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     return f"{' and '.join(missing)} not installed (apt install chromium chromium-driver)" if missing else ""
 
 
 class Browser:
-    """One browser with one tab, gone when the ``with`` ends; ``profile`` is an empty directory for it."""
+    """A browser with one tab, closed at the end of the ``with``; ``profile`` is an empty directory for it."""
 
     def __init__(self, profile: Path) -> None:
         self._profile = profile
@@ -64,34 +64,34 @@ class Browser:
         self._driver.communicate(timeout=PATIENCE)
 
     def open(self, address: str) -> None:
-        """Opens a page and waits until it is there."""
+        """Opens a page and waits until it is loaded."""
         self._call("POST", "/url", {"url": address})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a function with this body returns in the page."""
+        """Runs a function with this body in the page, and returns its result."""
         return self._call("POST", "/execute/sync", {"script": script, "args": arguments})
 
     def click(self, selector: str) -> None:
-        """Clicks the first element that the CSS selector finds."""
+        """Clicks the first element that matches the CSS selector."""
         found = self._call("POST", "/element", {"using": "css selector", "value": selector})
         self._call("POST", f"/element/{found[ELEMENT]}/click", {})
 
     def press(self, keys: str) -> None:
-        """Types into whatever has the focus; special keys are those of the protocol (``\\ue004`` is Tab)."""
+        """Types into the focused element; special keys are those of the protocol (``\\ue004`` is Tab)."""
         typed = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         actions = [{"type": "key", "id": "keyboard", "actions": typed}]
         self._call("POST", "/actions", {"actions": actions})
 
     def devtools(self, command: str, **parameters: object) -> Any:
-        """A command of Chromium's own protocol."""
+        """Sends a command of Chromium's DevTools protocol."""
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def console(self) -> list[str]:
-        """What the browser's console has got since the last time."""
+        """The new lines of the browser's console since the last call."""
         return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"})]
 
     def narrow(self, width: int, height: int = 900) -> None:
-        """Makes the page so many CSS pixels wide, as a telephone would below 500."""
+        """Sets the width of the page in CSS pixels; below 500 is a phone."""
         self.devtools(
             "Emulation.setDeviceMetricsOverride",
             width=width,

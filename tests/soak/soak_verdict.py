@@ -226,6 +226,7 @@ def _tasks(node: Node, host: Host) -> Iterator[str]:
         "device-info",
         "labels",
         "rivals",
+        "own sockets",
     } | {f"resource {name}" for name in host.services}
     for name in host.scanners:
         wanted |= {f"scan {name}"} | EXTRA_TASKS.get(name, set())

@@ -79,7 +79,7 @@ main()
 
 
 def why_not() -> str:
-    """Why there can be no such machine here; empty if there can."""
+    """Why such a machine cannot run here; empty if it can."""
     if os.geteuid() != 0:
         return "making namespaces needs root"
     if not SYSTEMD.exists():
@@ -103,11 +103,11 @@ def _cgroups() -> Path | None:
 
 
 class Unbootable(Exception):
-    """systemd did not come up; the text says what was printed."""
+    """systemd did not start; the text is its output."""
 
 
 class Machine:
-    """systemd in service, with devhost installed as the guide says and nothing started."""
+    """A machine with systemd, and devhost installed as in the guide but not started."""
 
     def __init__(self, directory: Path, process: subprocess.Popen[str], pid: int) -> None:
         self.directory = directory
@@ -123,7 +123,7 @@ class Machine:
         return subprocess.run(inside, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     def systemctl(self, *arguments: str) -> str:
-        """What systemctl prints; fails where it does."""
+        """The output of systemctl; fails if it fails."""
         done = self.run("systemctl", *arguments)
         assert done.returncode == 0, f"systemctl {' '.join(arguments)}: {done.stderr}{self.lines()}"
         return done.stdout
@@ -138,7 +138,7 @@ class Machine:
         return self.log.read_text() if self.log.exists() else ""
 
     def drop_in(self, name: str, content: str | None) -> None:
-        """Adds to the unit, or takes it away again with ``None``; in force at the next start."""
+        """Adds a drop-in to the unit, or removes it with ``None``; effective at the next start."""
         file = self.directory / "etc" / "systemd" / "system" / "devhost.service.d" / f"{name}.conf"
         if content is None:
             file.unlink()
@@ -147,7 +147,7 @@ class Machine:
         self.systemctl("daemon-reload")
 
     def pid(self) -> int:
-        """devhost's process as this machine numbers it."""
+        """The pid of devhost on this machine."""
         inside = self.shown()["MainPID"]
         for status in Path("/proc").glob("[0-9]*/status"):
             with suppress(OSError):
@@ -192,7 +192,7 @@ def booted(directory: Path) -> Iterator[Machine]:
 
 
 def _install(directory: Path) -> None:
-    """Lays out what the guide says, with this Python and this working tree for the wheels."""
+    """Installs devhost as in the guide, with this Python and this working tree instead of wheels."""
     units = directory / "etc" / "systemd" / "system"
     for place in ("over", "lab", "etc/devhost", "var/lib/kubelet", "etc/systemd/system"):
         (directory / place).mkdir(parents=True)
@@ -209,7 +209,7 @@ def _install(directory: Path) -> None:
 
 
 def _up(directory: Path, process: subprocess.Popen[str]) -> int:
-    """The first process of the machine, as this one numbers it, once it answers."""
+    """Waits until the machine's first process answers; returns its pid on this machine."""
     deadline = time.monotonic() + PATIENCE
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while time.monotonic() < deadline and process.poll() is None:

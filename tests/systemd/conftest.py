@@ -1,4 +1,4 @@
-"""What the tests of the systemd unit share lies beside this file."""
+"""Makes the shared modules of these tests importable."""
 
 from __future__ import annotations
 

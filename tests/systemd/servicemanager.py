@@ -1,4 +1,4 @@
-"""A service manager, as far as a service sees one: the socket that sd_notify(3) speaks to."""
+"""A service manager from a service's point of view: the socket for sd_notify(3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd hears: the messages themselves, through a real datagram socket."""
+"""The messages to systemd, through a real datagram socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def listener(request, tmp_path: Path) -> Iterator[Listener]:
 
 
 class Service:
-    """What :class:`SystemdNotifier` asks of a host."""
+    """The part of a host that :class:`SystemdNotifier` uses."""
 
     def __init__(self) -> None:
         self.planned = False

@@ -1,4 +1,4 @@
-"""The unit as it is, in its sandbox, under a real systemd, with real devices and a kubelet."""
+"""The shipped unit in its sandbox, with a real systemd, real devices and a kubelet."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture
 def stopped(machine: Machine) -> Iterator[Machine]:
-    """The machine with a good configuration; devhost does not run, neither before nor afterwards."""
+    """The machine with a valid configuration; devhost is stopped before and after the test."""
     machine.config.write_text(CONFIG)
     yield machine
     machine.systemctl("stop", "devhost")
@@ -75,7 +75,7 @@ async def served(kubelet: KubeletSimulator) -> None:
 
 
 def mounts(process: int) -> dict[str, str]:
-    """Every mount point that a process sees, and how it is mounted."""
+    """Every mount point of a process, with its options."""
     lines = Path(f"/proc/{process}/mountinfo").read_text().splitlines()
     return {line.split()[4]: line.split()[5].split(",")[0] for line in lines}
 
@@ -224,7 +224,7 @@ async def test_an_invalid_configuration_at_the_first_start_is_retried_until_it_i
 async def capabilities(
     stopped: Machine, kubelet: KubeletSimulator, example: str
 ) -> tuple[str, dict[str, str]]:
-    """What the process may have with this example, and its mounts."""
+    """The capabilities and the mounts of the process with this example."""
     stopped.drop_in("example", (EXAMPLES / example).read_text())
     try:
         stopped.systemctl("start", "devhost")
@@ -243,7 +243,7 @@ async def capabilities(
 
 
 async def test_the_example_for_virtual_functions_opens_sysfs_but_not_sysctl(stopped, kubelet):
-    """Making functions is writing to files of root: it takes no capability."""
+    """Functions are created by writing to files of root, which needs no capability."""
     found, places = await capabilities(stopped, kubelet, "sriov.conf")
     assert places["/sys"] == "rw"
     assert (places["/sys/kernel"], places["/proc/sys"]) == ("ro", "ro")

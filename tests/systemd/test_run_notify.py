@@ -1,4 +1,4 @@
-"""``devhost run`` as systemd starts it: the process itself, and a service manager's socket."""
+"""``devhost run`` as started by systemd: a process, and the socket of a service manager."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RESOURCE = "  - {name: example.com/toy, backend: toy}\n"
 
 
 class Running:
-    """The process, its configuration, and what it says."""
+    """The process, its configuration, and its messages."""
 
     def __init__(self, directory: Path, listener: Listener) -> None:
         self.listener = listener
@@ -118,7 +118,7 @@ async def test_a_reload_is_announced_and_ends_even_if_the_file_is_invalid(runnin
 
 
 async def test_a_start_from_the_last_accepted_configuration_is_ready_and_names_the_refused_file(running):
-    """Else systemd would end the service after ``TimeoutStartSec`` and start it again, for ever."""
+    """Otherwise systemd would stop the service after ``TimeoutStartSec`` and restart it, for ever."""
     await running.listener.until(READY="1")
     running.process.kill()
     await asyncio.to_thread(running.process.communicate, timeout=120)

@@ -1,4 +1,4 @@
-"""The unit file and its examples, judged by systemd's own tools."""
+"""The unit file and its examples, checked with the tools of systemd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settings(file: Path) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The unit in a root of its own, where what it calls exists."""
+    """The unit in a separate root, in which its programs exist."""
     for program in ("opt/devhost/bin/devhost", "bin/mkdir", "bin/kill"):
         file = tmp_path / program
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def test_it_starts_before_every_kubelet_and_waits_for_none():
 
 
 def test_a_reload_checks_the_configuration_in_use():
-    """Only then is a wrong one refused by the command; so the guide has a variable for it, no option."""
+    """Only then does the command refuse an invalid one; so the guide uses a variable, not an option."""
     found = settings(UNIT)
     start, check = (
         next(value for key, value in found if key == name) for name in ("ExecStart", "ExecReload")
@@ -130,7 +130,7 @@ def test_a_reload_checks_the_configuration_in_use():
 
 
 def test_the_state_directory_of_the_unit_is_that_of_devhost():
-    """``StateDirectory=`` is below ``/var/lib``, made by systemd and let through the sandbox."""
+    """``StateDirectory=`` is below ``/var/lib``, created by systemd and writable in the sandbox."""
     assert ("StateDirectory", "devhost") in settings(UNIT)
     assert not any("--state-dir" in value for _, value in settings(UNIT))
 
@@ -141,7 +141,7 @@ def test_only_two_examples_add_a_capability_and_each_only_one():
 
 
 def test_paths_opened_in_the_sandbox_are_created_before():
-    """``-`` lets a path that is missing pass, and it would stay read-only for as long as the service runs."""
+    """``-`` ignores a missing path, which would stay read-only while the service runs."""
     for file in (UNIT, *EXAMPLES):
         made = [word for key, value in settings(file) if key == "ExecStartPre" for word in value.split()]
         paths = [word for key, value in settings(file) if key == "ReadWritePaths" for word in value.split()]

@@ -1,4 +1,4 @@
-"""What a scrape shows, as prometheus-client's parser reads it: for tests of several directories."""
+"""The result of a scrape, read by the parser of prometheus-client; shared by tests in several directories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from devhost.telemetry.metrics import Metrics
 
 
 def samples(metrics: Metrics) -> Iterator[Sample]:
-    """Every sample there is now."""
+    """Every current sample."""
     text = "".join(line for metric in metrics.collect() for line in metric.lines())
     for family in text_string_to_metric_families(text):
         yield from family.samples

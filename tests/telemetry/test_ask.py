@@ -1,4 +1,4 @@
-"""Whatever may be at the other end of a status socket, asking it comes to a document or to one clear line."""
+"""Asking any process on a status socket leads to a document or to a one-line error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place = tuple[str | int, ...]
 
 
 def sample(kind: Any) -> Any:
-    """A value of the form of ``kind`` that leaves nothing out: one of each list, and nothing is null."""
+    """A complete value of type ``kind``: each list has one item, and nothing is null."""
     if is_typeddict(kind):
         return {key: sample(of) for key, of in get_type_hints(kind).items()}
     arguments = get_args(kind)
@@ -37,7 +37,7 @@ def sample(kind: Any) -> Any:
 
 
 def places(value: object, before: Place = ()) -> Iterator[Place]:
-    """The way to every value within."""
+    """The path of every value in it."""
     members: Any = ()
     if isinstance(value, dict):
         members = value.items()
@@ -49,7 +49,7 @@ def places(value: object, before: Place = ()) -> Iterator[Place]:
 
 
 def changed(place: Place, change: Callable[[Any, str | int], None]) -> Any:
-    """A document in which ``change`` was done to the value at ``place``, given what it is in and its key."""
+    """A document in which ``change`` modified the value at ``place``; it gets the container and the key."""
     document = within = sample(StatusDocument)
     for key in place[:-1]:
         within = within[key]
@@ -105,7 +105,7 @@ def saying(*parts: bytes) -> Answer:
 
 
 async def told(path: Path, **limits: Any) -> DevhostError:
-    """What comes of asking, which must be the same for both ways to ask."""
+    """The result of asking, which must be the same for fetching and watching."""
     with pytest.raises(DevhostError) as once:
         await ask.fetch(path, **limits)
     with pytest.raises(DevhostError) as watching:

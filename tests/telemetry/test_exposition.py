@@ -1,4 +1,4 @@
-"""The text that Prometheus scrapes, read by the parser of its own client library."""
+"""The text that Prometheus scrapes, read by the parser of its client library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUCKETS = (0.1, 1.0, 5.0)
 
 
 async def read(*metrics: object) -> dict[str, list[tuple[str, dict[str, str], float]]]:
-    """What a scrape of these metrics shows, by the metric's name."""
+    """The result of a scrape of these metrics, by the metric's name."""
     found = text_string_to_metric_families((await text(metrics)).decode())  # type: ignore[arg-type]
     return {family.name: [(one.name, one.labels, one.value) for one in family.samples] for family in found}
 

@@ -16,7 +16,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class Host:
-    """Stands for the host: what the probes find."""
+    """Replaces the host: the results of the probes."""
 
     health: tuple[bool, str] = (True, "")
     ready: tuple[bool, str] = (False, "a/b: no stream")

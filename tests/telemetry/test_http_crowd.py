@@ -1,4 +1,4 @@
-"""Many clients at once, whatever they do, take little, and lose their places when they do nothing."""
+"""Many clients at the same time use few resources, and idle ones lose their connections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _answer(address: Listen, request: bytes = HEALTHZ) -> bytes:
 
 @asynccontextmanager
 async def _crowd(address: Listen, count: int, request: bytes) -> AsyncIterator[None]:
-    """Clients that send ``request``, read nothing, and stay."""
+    """Clients that send ``request``, read nothing, and stay connected."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as clients:
         for _ in range(count):

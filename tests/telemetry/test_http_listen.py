@@ -1,4 +1,4 @@
-"""Whatever is written after ``--listen``, it is listened to or refused in one line."""
+"""Any value of ``--listen`` is used or refused in one line."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture
 def stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Lines]:
-    """The lines on stderr, and logging as it was before when the test is over."""
+    """The lines on stderr; restores logging at the end of the test."""
     monkeypatch.setenv("GRPC_VERBOSITY", "ERROR")
     root, ours = logging.getLogger(), logging.getLogger("devhost")
     before = (root.handlers[:], root.level, ours.level)

@@ -1,10 +1,11 @@
-"""``docs/logs.md`` tells of every line that devhost writes, with its level and fields, and of no other."""
+"""``docs/logs.md`` lists exactly the messages that devhost logs, with level and fields."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ SOURCE = ROOT / "src" / "devhost"
 PAGE = ROOT / "docs" / "logs.md"
 
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
+
+LOGS = ("log", "_log", "self._log", "telemetry.log")
+"""The names under which modules have their log."""
 
 BY_NAME = {
     "device left": ("info", "resource, device, reason, holder"),
@@ -31,38 +35,49 @@ BY_NAME = {
     "allocation failed": ("warning", "resource, reason, holder, code"),
     "preparing devices failed": ("warning", "resource, reason, code"),
 }
-"""Messages that the calls which write them get from elsewhere."""
+"""Messages that are not literals in the calls that log them."""
 
 Row = tuple[str, str, str]
-"""Message, level and fields, as the page has them."""
+"""Message, level and fields, in the format of the page."""
 
 
 def calls(*, but: str = "") -> Iterator[ast.Call]:
-    """Every call in the code that runs outside tests, without those in one module.
+    """Every call in the code that runs on nodes, except for those in one module.
 
-    What the tools in ``devhost.backend`` log, they log for a backend, in free text.
+    The tools in ``devhost.backend`` are excluded: they log for a backend, in free text.
     """
-    for file in sorted(SOURCE.rglob("*.py")):
-        if {"testing", "backend"} & set(file.relative_to(SOURCE).parts) or file == SOURCE / but:
-            continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                yield node
+    for file, nodes in every_call().items():
+        if file != SOURCE / but:
+            yield from nodes
+
+
+@cache
+def every_call() -> dict[Path, list[ast.Call]]:
+    """The calls in each module, parsed once."""
+    return {
+        file: [
+            node
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        ]
+        for file in sorted(SOURCE.rglob("*.py"))
+        if not {"testing", "backend"} & set(file.relative_to(SOURCE).parts)
+    }
 
 
 def written() -> Iterator[tuple[str, ast.Call]]:
-    """Every call that writes a line, with its level. ``FailureLog`` gets its messages from its callers."""
+    """Every call that logs a message, with its level. ``FailureLog`` gets its messages from its callers."""
     for node in calls(but="discovery/reconciler.py"):
         if (
             isinstance(node.func, ast.Attribute)
             and node.func.attr in LEVELS
-            and ast.unparse(node.func.value) in ("log", "_log", "self._log", "telemetry.log")
+            and ast.unparse(node.func.value) in LOGS
         ):
             yield LEVELS[node.func.attr], node
 
 
 def of_failure_logs() -> Iterator[Row]:
-    """What each ``FailureLog`` writes: when something fails, and when it works again."""
+    """The messages of each ``FailureLog``: when something fails, and when it works again."""
     for node in calls():
         if isinstance(node.func, ast.Name) and node.func.id == "FailureLog":
             failed, recovered = map(ast.literal_eval, node.args[1:])
@@ -74,7 +89,7 @@ def of_failure_logs() -> Iterator[Row]:
 
 
 def _unpacked(value: ast.expr) -> str:
-    """The fields that ``**value`` stands for."""
+    """The fields that ``**value`` adds."""
     holders = isinstance(value, ast.Call) and ast.unparse(value.func) == "holder_field"
     return "holder" if holders else "backend, reason"
 
@@ -101,8 +116,19 @@ def test_the_page_lists_exactly_the_messages_of_the_code() -> None:
     assert len(page) == len(set(page))
 
 
+def test_every_log_call_uses_a_known_name() -> None:
+    """Otherwise its message would be missing on the page. ``error()`` of diagnostics has no arguments."""
+    others = [
+        ast.unparse(call)
+        for call in calls()
+        if isinstance(call.func, ast.Attribute) and call.func.attr in LEVELS and call.args
+        if ast.unparse(call.func.value) not in LOGS
+    ]
+    assert others == []
+
+
 def test_messages_that_are_not_literal_are_listed_by_name() -> None:
-    """Else a line could be written that the page does not have."""
+    """Otherwise a message could be missing on the page."""
     others = [call.args[0] for _, call in written() if not isinstance(call.args[0], ast.Constant)]
     assert list(map(ast.unparse, others)) == ["event"]  # of kubelet.server: a call of the kubelet that failed
     source = "".join(file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py"))
@@ -111,4 +137,4 @@ def test_messages_that_are_not_literal_are_listed_by_name() -> None:
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_every_level_is_explained(level: log.Level) -> None:
-    assert f"| {level} | " in PAGE.read_text(encoding="utf-8")
+    assert f"- {level}: " in PAGE.read_text(encoding="utf-8")

@@ -209,7 +209,7 @@ def test_the_most_common_reasons_have_series_and_the_rest_is_counted(metrics: Me
 
 
 def test_reasons_are_the_same_with_and_without_pod_metrics() -> None:
-    """A reason names no pod (tests/host/test_host_pod_names.py)."""
+    """A reason never names a pod (tests/host/test_host_pod_names.py)."""
     reason = "a pod has it as a, from before it was shared in this way"
     for asked in (False, True):
         metrics = Metrics()
@@ -254,7 +254,7 @@ def test_every_kind_of_problem_exists_at_zero_and_follows_the_problems(
 
 
 def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: Metrics) -> None:
-    """Also an entry without a device: it is what an alert wants to find."""
+    """This includes an entry without a device, for which there is an alert."""
     entries = [("resources[0]", "a/b", "udev", False, 0), ("resources[1]", "a/{c}", "gpu", True, 7)]
     metrics.name_entries(lambda: entries)
     first, second = {"entry": "resources[0]", "optional": "false"}, {"resource": "a/{c}", "optional": "true"}
@@ -288,9 +288,10 @@ async def test_process_metrics_and_version_are_served() -> None:
 def test_every_metric_is_documented_as_the_code_has_it() -> None:
     rows = []
     for one in TABLE:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        rows.append(f"| `devhost_{one.name}` | {one.kind} |{f' {labels} ' if labels else ' '}| {one.help} |")
-    assert re.findall(r"^\| `devhost_.*", DOC.read_text(), re.MULTILINE) == rows
+        labels = "".join(f", `{label}`" for label in one.labels).replace(",", ";", 1)
+        rows.append(f"- `devhost_{one.name}` ({one.kind}{labels}): {one.help}")
+    text = re.sub(r"\n +", " ", DOC.read_text())
+    assert re.findall(r"^- `devhost_\w+` \(.*", text, re.MULTILINE) == rows
 
 
 def test_every_declared_metric_is_scraped_once_and_no_other(metrics: Metrics) -> None:
@@ -311,7 +312,7 @@ def test_every_fixed_label_value_is_documented() -> None:
             *State,
             *RefusalKind,
         )
-        if f"| `{value}` | " not in text
+        if f"- `{value}`: " not in text
     ] == []
 
 

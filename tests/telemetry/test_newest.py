@@ -13,7 +13,7 @@ from devhost.telemetry.newest import Newest
 
 
 class Counted:
-    """Something whose state is how often it was asked for."""
+    """A source whose state is the number of calls."""
 
     made = 0
 

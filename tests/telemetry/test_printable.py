@@ -9,13 +9,14 @@ import pytest
 from devhost.telemetry.log import printable
 from devhost.telemetry.page.markup import escaped
 
+NOT_PRINTED = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 EVERY = [chr(code) for code in range(sys.maxunicode + 1)]
 
 
 def test_every_character_that_does_not_print_is_escaped() -> None:
-    through = {unicodedata.category(one) for one in EVERY if one in printable(one)}
-    assert through.isdisjoint({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-    assert [one for one in EVERY if unicodedata.category(one) == "Zs" and one in printable(one)] == [" "]
+    through = [one for one in EVERY if one in printable(one)]
+    assert {unicodedata.category(one) for one in through}.isdisjoint(NOT_PRINTED)
+    assert [one for one in through if unicodedata.category(one) == "Zs"] == [" "]
 
 
 def test_characters_that_change_the_text_direction_are_escaped() -> None:

@@ -1,4 +1,4 @@
-"""The status socket is offered as long as devhost runs, whatever becomes of its file."""
+"""The status socket is served as long as devhost runs, even if its file is removed."""
 
 from __future__ import annotations
 

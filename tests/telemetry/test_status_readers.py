@@ -1,4 +1,4 @@
-"""Clients of the status socket that take nothing: each is bounded, so that others get their answer."""
+"""Clients of the status socket that read nothing are limited, so that others get their answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from devhost.telemetry.status import Limits, StatusServer
 
 
 def _document() -> StatusDocument:
-    """Larger than what the kernel holds for a client that takes nothing."""
+    """A document larger than the kernel's buffer for a client that reads nothing."""
     document = {
         "devhost": {
             "version": "0",
@@ -48,7 +48,7 @@ SHORT = Limits(deadline=0.5, watch_deadline=0.5)
 
 
 class Scene:
-    """A server, and clients that ask it and read nothing."""
+    """A server, and clients that send requests and read nothing."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.path = path
@@ -78,7 +78,7 @@ def got_something(client: socket.socket) -> bool:
 
 
 def dropped(client: socket.socket) -> bool:
-    """Whether the server has closed its end, however much the client has yet to read."""
+    """Whether the server has closed its end, even if the client has unread data."""
     poll = select.poll()
     poll.register(client, 0)
     return bool(poll.poll(0))

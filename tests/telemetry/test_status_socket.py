@@ -21,7 +21,7 @@ DOC = Path(__file__).parents[2] / "docs" / "status.md"
 
 
 class Source:
-    """Stands for the host; ``generation`` tells its documents apart, ``padding`` makes them large."""
+    """Replaces the host; ``generation`` distinguishes its documents, ``padding`` makes them large."""
 
     def __init__(self, kubelet_dir: str = "/kubelet", padding: int = 0) -> None:
         self.generation = 0
@@ -70,7 +70,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
-    """Starts status servers that are stopped when the test is over."""
+    """Starts status servers that are stopped at the end of the test."""
     started: list[StatusServer] = []
 
     async def start(
@@ -107,7 +107,7 @@ async def _raw(path: Path, sent: bytes) -> list[bytes]:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    """Waits, at most for the deadline of the fixture ``serve``."""
+    """Waits at most for the deadline of the fixture ``serve``."""
     while not condition():
         await asyncio.sleep(0.001)
 

@@ -1,4 +1,4 @@
-"""A device plugin in sixty lines, independent of devhost's own, and the directory it meets a kubelet in."""
+"""A device plugin in sixty lines, independent of devhost, and a directory for it and a kubelet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANNEL = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_
 
 
 class TinyPlugin(api_pb2_grpc.DevicePluginServicer):
-    """Serves ``devices`` (id → health) of one resource; the attributes set how it answers."""
+    """Serves ``devices`` (id → health) of one resource; the attributes control its answers."""
 
     def __init__(self, directory: Path, endpoint: str = "tiny.sock", resource: str = RESOURCE) -> None:
         self.directory = directory
@@ -133,7 +133,7 @@ def devices(*ids: str, health: str = "Healthy", numa: int | None = None) -> list
 
 @pytest.fixture
 def plugin_dir() -> Iterator[Path]:
-    """A short path: unix sockets have room for 107 bytes, and pytest's own directories are long."""
+    """A short path, because unix sockets have at most 107 bytes and the directories of pytest are long."""
     with tempfile.TemporaryDirectory(prefix="dh") as directory:
         yield Path(directory)
 
@@ -143,7 +143,7 @@ Make = Callable[..., Awaitable[TinyPlugin]]
 
 @pytest.fixture
 async def tiny(plugin_dir: Path) -> AsyncIterator[Make]:
-    """Makes tiny plugins that already serve, and stops them in the end."""
+    """Makes tiny plugins that already serve, and stops them at the end."""
     made: list[TinyPlugin] = []
 
     async def make(endpoint: str = "tiny.sock", resource: str = RESOURCE) -> TinyPlugin:

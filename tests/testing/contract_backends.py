@@ -1,4 +1,4 @@
-"""A backend that keeps every promise, and those that break one each."""
+"""A backend that passes the contract, and backends with one violation each."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ COUNTER = itertools.count()
 
 
 class Counting(Good):
-    """Ids from a counter: others after each start."""
+    """Ids from a counter: different after each start."""
 
     def discover(self) -> Any:
         return [Device(f"{d.id}-{next(COUNTER)}", d.attributes) for d in super().discover()]
@@ -124,14 +124,14 @@ class Clock(Good):
 
 
 class Index(Good):
-    """Ids by place in the listing: the trap every backend falls into once."""
+    """Ids by position in the listing, a common mistake."""
 
     def discover(self) -> Any:
         return [Device(f"card{n}", d.attributes, health=d.health) for n, d in enumerate(super().discover())]
 
 
 class Greedy(Good):
-    """Gives other health when less is wanted."""
+    """Returns a different health if fewer attributes are wanted."""
 
     def discover(self) -> Any:
         for device in super().discover():
@@ -139,7 +139,7 @@ class Greedy(Good):
 
 
 class Fussy(Good):
-    """Shows an attribute only to who asks for everything."""
+    """Has an attribute only if all attributes are wanted."""
 
     def discover(self) -> Any:
         for device in super().discover():
@@ -147,7 +147,7 @@ class Fussy(Good):
 
 
 class Assuming(Good):
-    """Takes for granted that the directory is there."""
+    """Assumes that the directory exists."""
 
     def cards(self) -> Iterator[Path]:
         return (self.context.root / "sys/class/mycard").iterdir()
@@ -161,14 +161,14 @@ class Always(Good):
 
 
 class Trusting(Good):
-    """Believes that a file holds what it should."""
+    """Assumes that the content of a file is valid."""
 
     def serial(self, card: Path) -> str:
         return (card / "serial").read_text().strip()
 
 
 class Probing(Good):
-    """Believes that a file is still there when it probes."""
+    """Assumes that a file still exists during a probe."""
 
     def serial(self, card: Path) -> str:
         return super().serial(card) or "Z9"
@@ -180,7 +180,7 @@ class Probing(Good):
 
 
 class Late(Good):
-    """Believes that what discover() has read stays as it was."""
+    """Assumes that a file does not change after discover()."""
 
     def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
         known = self.context.root / "sys/class/mycard"
@@ -190,7 +190,7 @@ class Late(Good):
 
 
 class Remembering(Good):
-    """Never finds out that anything went away."""
+    """Never notices that a device is removed."""
 
     def __init__(self, options: Any, context: Any) -> None:
         super().__init__(options, context)
@@ -230,7 +230,7 @@ class Stubborn(Good):
 
 
 class Racing(Good):
-    """allocate() reads what discover() has emptied for a moment."""
+    """allocate() reads a list that discover() clears for a moment."""
 
     def __init__(self, options: Any, context: Any) -> None:
         super().__init__(options, context)
@@ -249,7 +249,7 @@ class Racing(Good):
 
 
 class RacingProbe(Racing):
-    """So does probe()."""
+    """The same for probe()."""
 
     allocate = Good.allocate
 
@@ -259,7 +259,7 @@ class RacingProbe(Racing):
 
 
 class Forgetful(Good):
-    """Tells something else each time."""
+    """Returns a different result each time."""
 
     told = 0
 
@@ -312,7 +312,7 @@ class Use:
 
 
 class Used(Good):
-    """Can be told in an entry to hand out what is not there."""
+    """Can be configured in an entry to hand out a missing path."""
 
     ResourceOptions = Use
 
@@ -327,7 +327,7 @@ class Used(Good):
 
 
 class Lame(Used):
-    """Unusable for what its entry asks for."""
+    """Unusable for the purpose in its entry."""
 
     def discover(self) -> Any:
         return [
@@ -336,6 +336,6 @@ class Lame(Used):
 
 
 class Clueless(Used):
-    """Takes what entries say, and no default will do."""
+    """Has resource options without defaults."""
 
     ResourceOptions = Owing

@@ -1,4 +1,4 @@
-"""The contract kit: a good backend keeps every promise, and each way to break one is caught by name."""
+"""The contract: a valid backend passes, and each violation is found by its test."""
 
 from __future__ import annotations
 

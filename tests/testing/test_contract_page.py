@@ -1,4 +1,4 @@
-"""The page on testing backends: it has every promise, and its examples do what it says."""
+"""The page on testing backends lists every contract test, and its examples work."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
 
 def test_every_contract_test_is_documented() -> None:
     section = PAGE.read_text().partition("## What is promised")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| \S.* \|$", section, re.M)
+    rows = re.findall(r"^- `(\w+)`: \S.*$", section, re.M)
     assert [f"test_{row}" for row in rows] == PROMISES
 
 
 def blocks(mark: str) -> list[tuple[str, str]]:
-    """The page's examples: what stands after the mark, and the code."""
+    """The page's examples: the text after the mark, and the code."""
     return re.findall(rf"<!-- {mark}:? ?(\S*) ?-->\n```python\n(.*?)```", PAGE.read_text(), re.S)
 
 
 def run(place: Path, ini: str, *arguments: str) -> str:
-    """What pytest prints of the files in a directory, in a process of its own."""
+    """The output of pytest for the files in a directory, in a separate process."""
     (place / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{ini}")
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the contract kit does to a tree, and undoes."""
+"""Damage to a tree in the contract, and its reversal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_directories_are_listed_in_the_given_order_only_meanwhile(tmp_path: Path
 
 
 def texts(root: Path) -> dict[Path, str]:
-    """Every file's text, and where every link leads."""
+    """The text of every file, and the target of every link."""
     return {
         path: str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
         for path in root.rglob("*")

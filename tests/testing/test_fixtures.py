@@ -1,4 +1,4 @@
-"""A backend by itself on a machine of files: what it is told, and what ends with the test."""
+"""A backend on a machine of files: its arguments, and its end with the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Wishes:
 
 
 class Cards(Backend):
-    """Files in ``/dev``; remembers what it was told of."""
+    """Files in ``/dev``; stores the events it gets."""
 
     name = "cards"
     Options = Wishes
@@ -41,11 +41,11 @@ class Cards(Backend):
 
 
 class Others(Cards):
-    """Another class than usual."""
+    """Another class."""
 
 
 class Deaf(Backend):
-    """Hears of nothing."""
+    """Gets no events."""
 
     name = "deaf"
 

@@ -1,4 +1,4 @@
-"""``devhost kubelet`` as a user or a script meets it: a process with pipes."""
+"""``devhost kubelet`` from a user's or a script's point of view: a process with pipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 60.0
 
 
 class Process:
-    """A running command; every line it prints is kept, and can be waited for."""
+    """A running command; its lines are stored and can be waited for."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -37,7 +37,7 @@ class Process:
         self.process.stdin.close()
 
     async def until(self, wanted: Callable[[str], object]) -> str:
-        """Reads on to the first line that is wanted."""
+        """Reads up to the first matching line."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             while line := (await self.process.stdout.readline()).decode():
@@ -75,7 +75,7 @@ async def running(*arguments: object, **options: object) -> AsyncIterator[Proces
 async def script(
     directory: Path, *commands: str, options: tuple[str, ...] = ()
 ) -> tuple[int, str, list[str]]:
-    """Exit code, standard error and lines of a session that is given all its commands at once."""
+    """Exit code, standard error and lines of a session that gets all commands at once."""
     async with running("--dir", directory, "--exit-on-eof", *options) as kubelet:
         kubelet.tell(*commands)
         kubelet.end_input()

@@ -1,4 +1,4 @@
-"""The node for tests of backends: it serves what the file says, and says what came of it."""
+"""The node for tests of backends: it serves the configuration and returns the results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_container_gets_the_edits_and_the_device_info_of_the_backend(nod
         await node.offers({CARD: 1}, only=True)
         started = await node.container({CARD: 1}, keep=True)
         assert [one.host_path for one in started.devices] == ["/dev/card0"]
-        (told,) = node.told().values()
+        (told,) = node.device_infos().values()
         assert told["pci"] == {"pci-address": "card0"}
 
 

@@ -1,4 +1,4 @@
-"""How devices reach pods: the choice, the calls, the errors, and what is kept."""
+"""The allocation of devices to pods: selection, calls, errors, and stored answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done to the simulated kubelet beyond failing steps: wrong answers, gates, files, strangers."""
+"""Disturbances of the simulated kubelet besides failing steps: answers, gates, files, other clients."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ async def test_a_failed_wait_lists_the_latest_events(kubelet):
 
 
 async def test_nothing_is_left_after_a_stop(plugin_dir, tiny, profile):
-    """Tasks, threads, descriptors: as many after ten lives, with everything open, as after one."""
+    """Tasks, threads, descriptors: the same number after ten runs with everything open as after one."""
 
     async def one_life() -> None:
         kubelet = KubeletSimulator(plugin_dir, profile)

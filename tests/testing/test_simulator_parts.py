@@ -1,4 +1,4 @@
-"""The simulator's smaller parts by themselves, and its documentation."""
+"""Parts of the simulator, and its documentation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs/simulator.md"
 
 
 class Plug:
-    """A connection, as far as the registry looks at it."""
+    """The part of a connection that the registry uses."""
 
     def __init__(self, path: str) -> None:
         self.resource = RESOURCE
@@ -166,12 +166,11 @@ def test_a_preference_shows_the_devices_that_must_be_included():
 def test_every_event_command_option_and_point_is_documented():
     text = DOCS.read_text()
     for kind in kinds():
-        assert f"| `{kind.kind}` |" in text, kind
+        (row,) = [line for line in text.splitlines() if line.startswith(f"- `{kind.kind}`")]
         for field in {item.name for item in fields(kind)} - {"at", "resource"}:
-            row = next(line for line in text.splitlines() if line.startswith(f"| `{kind.kind}` |"))
             assert f"`{field}`" in row, (kind, field)
     for line in HELP.splitlines():
-        assert f"| `{line.split('  ')[0].replace(' / ', '` / `')}` |" in text, line
+        assert f"- `{line.split('  ')[0].replace(' / ', '` / `')}`: " in text, line
     for option in command.params:
         assert option.opts[0] in text
     for point in Point:

@@ -1,4 +1,4 @@
-"""The simulated kubelet tells who holds what, as a real one does on its podresources socket."""
+"""The podresources socket of the simulated kubelet behaves like that of a real one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def asking(kubelet: KubeletSimulator) -> AsyncIterator[podresources_pb2_gr
 
 
 async def held(kubelet: KubeletSimulator) -> dict[str, dict[str, list[str]]]:
-    """Pod → container → ids; without the pod that holds nothing."""
+    """Pod → container → ids, without the pod that holds nothing."""
     async with asking(kubelet) as stub:
         answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=120)
     pods = {

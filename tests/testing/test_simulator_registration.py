@@ -1,4 +1,4 @@
-"""What Register promises to plugins, in the words and the order of a kubelet."""
+"""Register behaves like that of a kubelet, including texts and order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESOURCE = "example.com/tiny"
 
 
 async def refusal(plugin, **options) -> str:
-    """The text Register is refused with; its code is always UNKNOWN."""
+    """The text of a refusal of Register; its code is always UNKNOWN."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plugin.register(**options)
     assert caught.value.code() is grpc.StatusCode.UNKNOWN

@@ -1,4 +1,4 @@
-"""What happens to a resource while its plugin lists, leaves, comes back and is doubled."""
+"""A resource while its plugin lists devices, stops, returns, and has a duplicate."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ RESOURCE = "example.com/tiny"
 
 @pytest.fixture
 async def old(plugin_dir, clock):
-    """A kubelet up to 1.36 with a clock of the test's own."""
+    """A kubelet up to 1.36 with a simulated clock."""
     async with KubeletSimulator(plugin_dir, "1.36", clock=clock) as simulator:
         yield simulator
 
 
 @pytest.fixture
 async def new(plugin_dir, clock):
-    """A kubelet from 1.37 on with a clock of the test's own."""
+    """A kubelet from 1.37 on with a simulated clock."""
     async with KubeletSimulator(plugin_dir, "1.37", clock=clock) as simulator:
         yield simulator
 
 
 @pytest.fixture
 async def timed(plugin_dir, profile, clock):
-    """A kubelet of each profile with a clock of the test's own."""
+    """A kubelet of each profile with a simulated clock."""
     async with KubeletSimulator(plugin_dir, profile, clock=clock) as simulator:
         yield simulator
 
 
 async def listed(kubelet, plugin):
-    """Registers and waits until this registration's stream has brought its first list."""
+    """Registers and waits for the first list of this registration's stream."""
     before = kubelet.events.position
     await plugin.register()
     await kubelet.wait_for(lambda: kubelet.events.of(events.ListReceived, plugin.resource, since=before))

@@ -1,4 +1,4 @@
-"""The tree builder: the same machine whatever the order of the calls, and nothing left of what is removed."""
+"""The tree builder: the order of calls does not matter, and removal is complete."""
 
 from __future__ import annotations
 

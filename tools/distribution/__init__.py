@@ -1,1 +1,1 @@
-"""Builds the wheels and source archives of a release, checks them, and installs them elsewhere."""
+"""Builds the wheels and source archives of a release, checks them, and installs them in a new environment."""

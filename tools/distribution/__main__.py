@@ -1,8 +1,8 @@
-"""Makes ``dist/``: wheels and source archives of the host and of every plugin, checked, installed and tried.
+"""Makes ``dist/``: wheels and source archives of the host and of every plugin, checked, installed and tested.
 
     PYTHONPATH=tools python -m distribution
 
-The exit code is 77 where the package index cannot be reached, and 1 where something is wrong.
+The exit code is 77 if the package index cannot be reached, and 1 after an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .checks import complaints
 
 
 def say(text: str) -> None:
-    """One line for whoever waits."""
+    """Prints a line of progress."""
     sys.stdout.write(f"dist: {text}\n")
     sys.stdout.flush()
 
@@ -36,7 +36,7 @@ def packages() -> dict[str, Path]:
 
 
 def make(work: Path) -> None:
-    """Builds into a new directory, and puts that in the place of ``dist`` when everything is right."""
+    """Builds into a new directory, which replaces ``dist`` on success."""
     python, new = backend(checkout.ROOT / "build"), work / "dist"
     for directory in (checkout.ROOT, *checkout.plugins()):
         build(python, directory, new)
@@ -44,24 +44,26 @@ def make(work: Path) -> None:
         raise Failed("\n".join(found))
     write_sums(new)
     version = checkout.version()
-    say(f"{len(distributions(new))} files of version {version}: named, licensed, typed, whole, pinned")
+    say(
+        f"{len(distributions(new))} files of version {version}: name, licence, types, content and pins "
+        f"are correct"
+    )
     rebuild(python, new, work)
-    say("built again from the source archives: the same bytes")
+    say("rebuilt from the source archives: identical")
 
     needed = work / "needed"
     smoke.fetch(python, new, needed)
-    said = smoke.everything(work, new, needed)
-    say(f"pip install 'devhost[all]': {said}; every backend is there, check and demo work")
+    version_line = smoke.everything(work, new, needed)
+    say(f"pip install 'devhost[all]': {version_line}; every backend is installed, check and demo work")
     smoke.one_plugin(work, new, needed)
-    say("pip install devhost-udev: brings exactly its host")
+    say("pip install devhost-udev: installs exactly its host")
     smoke.other_version(python, work, new, needed)
-    say("a plugin of another version: pip refuses it")
+    say("a plugin of another version: refused by pip")
 
     target, beside = checkout.ROOT / "dist", checkout.ROOT / "build" / "dist"
     shutil.rmtree(beside, ignore_errors=True)
-    shutil.move(
-        new, beside
-    )  # a copy where the work is on another disk; whoever interrupts that has no half of it
+    # this is a copy if the work directory is on another disk; an interrupted copy must not remain
+    shutil.move(new, beside)
     shutil.rmtree(target, ignore_errors=True)
     beside.rename(target)
 
@@ -74,7 +76,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="devhost-dist-") as work:
             make(Path(work))
     except Unavailable as error:
-        say(f"skipped, the package index cannot be reached: {error}")
+        say(f"skipped: the package index cannot be reached: {error}")
         return UNAVAILABLE
     except Failed as error:
         say(str(error))

@@ -1,4 +1,4 @@
-"""Wheels and source archives of the host and of every package in plugins/, the same bytes each time."""
+"""Builds reproducible wheels and source archives of the host and of every package in plugins/."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from running import Failed, run
 SUMS = "SHA256SUMS"
 
 LOCK = checkout.ROOT / "deploy" / "requirements-build.txt"
-"""The build backend with exact versions and hashes: another may write another wheel of the same sources."""
+"""The build backend with exact versions and hashes: others may write a different wheel from the same
+sources."""
 
 INSTALL_LIMIT = 600.0
 BUILD_LIMIT = 120.0
 
 
 def backend(directory: Path) -> Path:
-    """The Python of an environment below ``directory`` that has the build backend and nothing else.
+    """The Python of an environment below ``directory`` with only the build backend.
 
     Raises:
         Unavailable: the index does not answer.
-        Failed: it cannot be made.
+        Failed: it cannot be created.
     """
     environment, record = directory / "backend", directory / "backend" / "made-of"
     wanted = f"{sys.version} {hashlib.sha256(LOCK.read_bytes()).hexdigest()}"
@@ -57,10 +58,10 @@ def build(python: Path, package: Path, into: Path, kinds: Sequence[str] = ("sdis
 
 
 def rebuild(python: Path, archives: Path, work: Path) -> None:
-    """Builds everything once more, from the source archives alone, and compares.
+    """Rebuilds everything from the source archives, and compares.
 
     Raises:
-        Failed: a source archive lacks something, or not the same bytes come out.
+        Failed: a source archive is incomplete, or the result differs.
     """
     again, sources = work / "again", work / "sources"
     sources.mkdir()
@@ -70,7 +71,7 @@ def rebuild(python: Path, archives: Path, work: Path) -> None:
     for file in distributions(archives):
         other = again / file.name
         if not other.exists() or other.read_bytes() != file.read_bytes():
-            raise Failed(f"{file.name} is another one when it is built from the source archive")
+            raise Failed(f"{file.name} differs when it is built from the source archive")
 
 
 def distributions(directory: Path) -> list[Path]:
@@ -79,7 +80,7 @@ def distributions(directory: Path) -> list[Path]:
 
 
 def write_sums(directory: Path) -> None:
-    """Writes what ``sha256sum --check`` reads."""
+    """Writes a file for ``sha256sum --check``."""
     lines = (
         f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in distributions(directory)
     )

@@ -1,4 +1,4 @@
-"""What a release's files must be: whole, licensed, described, typed, and pinned to one another."""
+"""Checks the files of a release: content, licence, description, types, and pins to each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import build
 
 
 class Wheel:
-    """A wheel, read."""
+    """The content of a wheel."""
 
     def __init__(self, file: Path) -> None:
         with zipfile.ZipFile(file) as archive:
@@ -29,23 +29,23 @@ class Wheel:
 
     @property
     def requirements(self) -> list[str]:
-        """Every requirement, those of extras with their marker."""
+        """Every requirement; those of extras have their marker."""
         return [str(value) for value in self.metadata.get_all("Requires-Dist", [])]
 
 
 def complaints(directory: Path, packages: dict[str, Path], version: str) -> Iterator[str]:
-    """What is wrong with the files of a release, one line each.
+    """The errors in the files of a release, one line each.
 
     Args:
-        directory: where they are.
-        packages: source packages by distribution, with the host: ``{"devhost-gpu": …/src/devhost_gpu}``.
-        version: that all of them must have.
+        directory: the directory of the files.
+        packages: source packages by distribution, including the host: ``{"devhost-gpu": …/src/devhost_gpu}``.
+        version: the expected version of all of them.
     """
     stems = {name: f"{name.replace('-', '_')}-{version}" for name in packages}
     wanted = {f"{stem}{end}" for stem in stems.values() for end in ("-py3-none-any.whl", ".tar.gz")}
     there = {file.name for file in build.distributions(directory)}
     yield from (f"{name} is missing" for name in sorted(wanted - there))
-    yield from (f"{name} does not belong there" for name in sorted(there - wanted))
+    yield from (f"{name} is not part of the release" for name in sorted(there - wanted))
     for name, source in packages.items():
         file = directory / f"{stems[name]}-py3-none-any.whl"
         if file.name in there:
@@ -57,7 +57,7 @@ def complaints(directory: Path, packages: dict[str, Path], version: str) -> Iter
 def _described(wheel: Wheel, version: str) -> Iterator[str]:
     metadata = wheel.metadata
     if metadata["Version"] != version:
-        yield f"says that its version is {metadata['Version']}"
+        yield f"has version {metadata['Version']}"
     if metadata["License-Expression"] != "Apache-2.0":
         yield "does not name its licence"
     if f"{wheel.information}/licenses/LICENSE" not in wheel.names:
@@ -70,26 +70,26 @@ def _described(wheel: Wheel, version: str) -> Iterator[str]:
 
 
 def _whole(wheel: Wheel, source: Path) -> Iterator[str]:
-    """Every file of the package that is no by-product, typed packages as such."""
+    """Checks that every source file of the package is in the wheel, and py.typed."""
     if not (source / "py.typed").exists():
-        yield "is not typed: there is no py.typed"
+        yield "is not typed: py.typed is missing"
     files = (file for file in source.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
     missing = sorted({str(file.relative_to(source.parent)) for file in files} - wheel.names)
     if missing:
         yield f"lacks {', '.join(missing)}"
-    strangers = sorted(
+    others = sorted(
         name for name in wheel.names if name.partition("/")[0] not in (source.name, wheel.information)
     )
-    if strangers:
-        yield f"has what is not its own: {', '.join(strangers)}"
+    if others:
+        yield f"contains files of other packages: {', '.join(others)}"
 
 
 def _pinned(wheel: Wheel, packages: dict[str, Path], version: str) -> Iterator[str]:
-    """A plugin wants this host and no other; the host's extras want these plugins and no others."""
+    """A plugin must require exactly this host, and the host's extras exactly these plugins."""
     plugins = sorted(set(packages) - {"devhost"})
     if wheel.name != "devhost":
         if f"devhost=={version}" not in wheel.requirements:
-            yield f"does not want devhost=={version}"
+            yield f"does not require devhost=={version}"
         kind = wheel.name.removeprefix("devhost-")
         if f"{kind} = {wheel.name.replace('-', '_')}" not in wheel.entry_points:
             yield f"has no entry point {kind}"
@@ -97,7 +97,7 @@ def _pinned(wheel: Wheel, packages: dict[str, Path], version: str) -> Iterator[s
     for plugin in plugins:
         for extra in (plugin.removeprefix("devhost-"), "all"):
             if not any(_wants(line, plugin, version, extra) for line in wheel.requirements):
-                yield f"its extra {extra!r} does not want {plugin}=={version}"
+                yield f"its extra {extra!r} does not require {plugin}=={version}"
 
 
 def _wants(requirement: str, name: str, version: str, extra: str) -> bool:

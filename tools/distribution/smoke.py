@@ -1,4 +1,4 @@
-"""A stranger's machine: an environment outside the checkout, with the wheels and what they need."""
+"""Installs the wheels and their requirements in an environment outside the checkout, like a user."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ COMMAND_LIMIT = 120.0
 
 
 class Environment:
-    """A virtual environment that knows the wheels in some directories, and no index.
+    """A virtual environment that uses only the wheels in some directories, without an index.
 
-    An index could have a package of the same name, and would be asked first.
+    An index could have a package of the same name, which would take precedence.
     """
 
     def __init__(self, directory: Path, wheels: Iterable[Path]) -> None:
@@ -36,27 +36,27 @@ class Environment:
         self._links = [f"--find-links={one}" for one in wheels]
 
     def install(self, *requirements: str) -> None:
-        """Installs, or says why not: ``Failed``."""
+        """Installs packages; raises ``Failed`` with the reason."""
         self.run("python", "-m", "pip", "install", "--quiet", "--no-index", *self._links, *requirements)
 
     def installed(self) -> dict[str, str]:
-        """Versions of everything of ours that is installed."""
+        """The versions of all installed packages of this project."""
         printed = self.run("python", "-m", "pip", "list", "--format=json")
         rows = json.loads(printed)
         return {row["name"]: row["version"] for row in rows if row["name"].startswith("devhost")}
 
     def run(self, program: str, *arguments: str) -> str:
-        """What a program of the environment prints; ``Failed`` where it fails."""
+        """The output of a program of the environment; raises ``Failed`` if it fails."""
         command = [str(self._directory / "bin" / program), *arguments]
         limit = LIMIT if program == "python" else COMMAND_LIMIT
         return run(command, limit=limit, environment=_plain(), directory=self._directory)
 
 
 def fetch(python: Path, wheels: Path, into: Path) -> None:
-    """Gets what the wheels need from the index; none of ours is looked for there.
+    """Downloads the requirements of the wheels from the index, except packages of this project.
 
     Args:
-        python: one that has pip.
+        python: a Python with pip.
 
     Raises:
         Unavailable: the index does not answer.
@@ -67,40 +67,40 @@ def fetch(python: Path, wheels: Path, into: Path) -> None:
             if not requirement.startswith("devhost"):
                 wanted.add(requirement.partition(";")[0].strip())
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    # a plugin's extra that only has sources is a matter of the distribution
+    # an extra of a plugin without wheels is provided by the Linux distribution
     wanted.discard("pyverbs")
     run([*pip, "download", "--only-binary", ":all:", f"--dest={into}", *sorted(wanted)], limit=LIMIT)
 
 
 def everything(work: Path, wheels: Path, needed: Path) -> str:
-    """``pip install 'devhost[all]'`` gives a devhost that works; returns what ``devhost --version`` says.
+    """Checks that ``pip install 'devhost[all]'`` installs a working devhost; returns its version line.
 
     Raises:
-        Failed: it does not.
+        Failed: it does not work.
     """
     version, kinds = checkout.version(), [plugin.name for plugin in checkout.plugins()]
     environment = Environment(work / "all", (wheels, needed))
     environment.install("devhost[all]")
     wanted = {"devhost": version} | {f"devhost-{kind}": version for kind in kinds}
     if environment.installed() != wanted:
-        raise Failed(f"devhost[all] installs {environment.installed()}, and not {wanted}")
+        raise Failed(f"devhost[all] installs {environment.installed()}, not {wanted}")
     environment.run("python", "-m", "pip", "check")
-    said = environment.run("devhost", "--version").strip()
-    if said != f"devhost, version {version}":
-        raise Failed(f"devhost --version says {said!r}")
+    printed = environment.run("devhost", "--version").strip()
+    if printed != f"devhost, version {version}":
+        raise Failed(f"devhost --version prints {printed!r}")
     plugins = json.loads(environment.run("devhost", "plugins", "--output=json"))
     if sorted(backend["name"] for backend in plugins["backends"]) != kinds or plugins["refused"]:
-        raise Failed(f"devhost plugins does not show {', '.join(kinds)}: {plugins}")
+        raise Failed(f"devhost plugins does not list {', '.join(kinds)}: {plugins}")
     environment.run("devhost", "check", str(checkout.ROOT / "config" / "devhost.yaml"))
     environment.run("devhost", "demo")
-    return said
+    return printed
 
 
 def one_plugin(work: Path, wheels: Path, needed: Path) -> None:
-    """A plugin alone brings exactly its host.
+    """Checks that a plugin alone installs exactly its host.
 
     Raises:
-        Failed: it does not.
+        Failed: it installs something else.
     """
     environment, version = Environment(work / "one", (wheels, needed)), checkout.version()
     environment.install("devhost-udev")
@@ -109,7 +109,7 @@ def one_plugin(work: Path, wheels: Path, needed: Path) -> None:
 
 
 def other_version(python: Path, work: Path, wheels: Path, needed: Path) -> None:
-    """A plugin of another version is refused by pip.
+    """Checks that pip refuses a plugin of another version.
 
     Raises:
         Failed: it is installed, or refused for another reason.
@@ -126,11 +126,11 @@ def other_version(python: Path, work: Path, wheels: Path, needed: Path) -> None:
         if "conflict" in str(error):
             return
         raise
-    raise Failed(f"pip installed devhost-udev {other} beside devhost {version}")
+    raise Failed(f"pip installed devhost-udev {other} with devhost {version}")
 
 
 def _plain() -> dict[str, str]:
-    """The environment without what would bring the checkout along."""
+    """The environment without variables that refer to the checkout."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
     }

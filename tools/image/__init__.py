@@ -1,1 +1,1 @@
-"""Makes the image of the DaemonSet without a daemon or a registry, and proves that it runs: docs/image.md."""
+"""Builds the image of the DaemonSet without a daemon or a registry, and tests that it runs: docs/image.md."""

@@ -1,10 +1,9 @@
-"""Makes ``build/image/devhost-VERSION.oci.tar`` and proves it.
+"""Builds ``build/image/devhost-VERSION.oci.tar`` and tests it.
 
     PYTHONPATH=tools python -m image
 
-BASE names an image to build on, with its registry; without it one is made of Debian's packages. FRESH=1 makes
-everything anew. The exit code is 77 where this machine or its network cannot give what it takes, and 1 where
-something is wrong.
+BASE names the base image with its registry; without it one is made from Debian packages. FRESH=1 rebuilds
+everything. The exit code is 77 if this machine or its network lacks a requirement, and 1 after an error.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .proof import prove
 from .telling import say
 
 INSIDE = "DEVHOST_IMAGE_INSIDE"
-"""Set in the mount namespace that this program runs itself in."""
+"""Set in the mount namespace in which this program restarts itself."""
 
 INPUTS = (
     ".dockerignore",
@@ -46,15 +45,15 @@ TREES = ("src", "plugins/*/src", "tools/image")
 
 
 def archive_path() -> Path:
-    """Where the image is left."""
+    """The path of the image."""
     return checkout.ROOT / "build" / "image" / f"devhost-{checkout.version()}.oci.tar"
 
 
 def fingerprint(parent: str) -> str:
-    """Of everything that the image is made of, and of what makes it.
+    """A digest of all inputs of the image and of the tools that build it.
 
     Args:
-        parent: which base.
+        parent: the base.
     """
     root = checkout.ROOT
     files = [root / name for name in INPUTS]
@@ -71,15 +70,15 @@ def fingerprint(parent: str) -> str:
     return digest.hexdigest()
 
 
-def make(work: Path, named: str, *, anew: bool) -> None:
-    """Builds the image unless it is there already, and proves the one that is there."""
+def make(work: Path, named: str, *, fresh: bool) -> None:
+    """Builds the image unless an up-to-date one exists, and tests it."""
     archive, record = archive_path(), archive_path().with_suffix(".inputs")
-    tar = None if named else base.make(work, anew=anew)
+    tar = None if named else base.make(work, fresh=fresh)
     wanted = fingerprint(named if tar is None else hashlib.sha256(tar.read_bytes()).hexdigest())
     known = record.read_text(encoding="ascii").strip() if record.exists() and archive.exists() else ""
     builder = Builder(work / "buildah")
-    if known == wanted and not anew:
-        say("nothing that it is made of has changed")
+    if known == wanted and not fresh:
+        say("up to date, its inputs have not changed")
     else:
         record.unlink(missing_ok=True)
         builder.build(named if tar is None else builder.import_base(tar), archive)
@@ -92,7 +91,7 @@ def make(work: Path, named: str, *, anew: bool) -> None:
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A directory that nobody else uses, and that is gone afterwards.
+    """A directory for this run only, which is removed afterwards.
 
     Raises:
         Failed: another run is using it.
@@ -105,20 +104,20 @@ def workplace() -> Iterator[Path]:
         except BlockingIOError:
             raise Failed(f"another run is using {cache}") from None
         work = cache / "work"
-        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed
         stores = work / "buildah"
         stores.mkdir(parents=True)
         subprocess.run(["mount", "--bind", stores, stores], check=True, timeout=60)
         try:
             yield work
         finally:
-            # with everything that storage has mounted in it
+            # with everything that the storage driver mounted in it
             subprocess.run(["umount", "--recursive", "--lazy", stores], check=True, timeout=60)
             shutil.rmtree(work)
 
 
 def go_inside() -> NoReturn:
-    """Begins again in a mount namespace of its own, so that nothing stays mounted however it ends."""
+    """Restarts in a separate mount namespace, so that nothing stays mounted after any kind of end."""
     command = ["unshare", "--mount", "--propagation=private", sys.executable, "-m", "image"]
     os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})
 
@@ -132,9 +131,9 @@ def main() -> int:
             machine.require(own_base=not named)
             go_inside()
         with workplace() as work:
-            make(work, named, anew=os.environ.get("FRESH") == "1")
+            make(work, named, fresh=os.environ.get("FRESH") == "1")
     except Unavailable as error:
-        say(f"skipped, no image can be had here: {error}")
+        say(f"skipped: no image can be built on this machine: {error}")
         return UNAVAILABLE
     except Failed as error:
         say(str(error))

@@ -1,7 +1,7 @@
-"""How this machine reaches packages: its mirror, index, proxies and certificates, for the time of a build.
+"""This machine's access to packages during a build: mirror, index, proxies and certificates.
 
-They are handed to the builder as secrets, which it shows to single steps and keeps out of the image and its
-history. Values that hold passwords therefore never appear in a command line either.
+They are passed to the builder as secrets, which are visible only to single steps and not stored in the image
+or its history. Therefore passwords never appear in a command line either.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 MIRROR = "http://deb.debian.org/debian"
 SUITE = "trixie"
 KEYRING_INSIDE = "/usr/share/keyrings/debian-archive-keyring.pgp"
-"""Where Debian 13 has its keys; ``.gpg`` is a link to it."""
+"""The keys of Debian 13; ``.gpg`` is a link to this file."""
 
 CERTIFICATES_INSIDE = "/run/ca.crt"
-"""Where the Dockerfile shows the secret ``ca.crt``."""
+"""The path of the secret ``ca.crt`` in the Dockerfile."""
 
 CERTIFICATES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables that name a file of certificates, the most particular first."""
+"""Variables with the path of a certificate file, the most specific first."""
 
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
-"""Settings of pip that mean the same inside a container; paths of this machine do not."""
+"""Settings of pip that are also valid inside a container, unlike paths of this machine."""
 
 APT_SETTINGS = re.compile(
     r'^Acquire::(?:https?::[Pp]roxy\b|Retries\b|Check-Valid-Until\b|Check-Date\b)[^"]*"[^"]+";$'
@@ -35,7 +35,7 @@ LIMIT = 60.0
 
 
 def mirror() -> str:
-    """``DEBIAN_MIRROR``, else the mirror of Debian that this machine itself uses, else :data:`MIRROR`."""
+    """``DEBIAN_MIRROR``, else the Debian mirror of this machine, else :data:`MIRROR`."""
     if told := os.environ.get("DEBIAN_MIRROR"):
         return told.rstrip("/")
     known = _printed("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").split()
@@ -43,10 +43,10 @@ def mirror() -> str:
 
 
 def sources(at: str) -> str:
-    """The lines for apt that name a mirror, in the form that Debian's own images have."""
+    """The sources of apt for a mirror, in the format of the official Debian images."""
     security = re.sub(r"/debian$", "/debian-security", at)
     entries = [(at, f"{SUITE} {SUITE}-updates"), (security, f"{SUITE}-security")]
-    if security == at:  # a mirror of another shape need not have more
+    if security == at:  # other mirrors may lack the security suite
         entries = [(at, SUITE)]
     return "\n".join(
         f"Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING_INSIDE}\n"
@@ -55,12 +55,12 @@ def sources(at: str) -> str:
 
 
 def apt_settings() -> list[str]:
-    """What this machine's apt is told about fetching, as lines of a configuration file."""
+    """The download settings of apt on this machine, as lines of a configuration file."""
     return [line for line in _printed("apt-config", "dump").splitlines() if APT_SETTINGS.match(line)]
 
 
 def secrets(directory: Path) -> list[str]:
-    """Writes what the builder needs below ``directory``, and returns its arguments for ``buildah build``."""
+    """Writes the secrets below ``directory``, and returns the arguments for ``buildah build``."""
     files = {}
     if certificates := _certificates():
         files["ca.crt"] = certificates.read_text(encoding="utf-8", errors="replace")
@@ -93,7 +93,7 @@ def _certificates() -> Path | None:
 
 
 def _pip_settings() -> dict[str, str]:
-    """From pip's files and then from its variables, which count for more."""
+    """The settings in the files of pip and in its variables, which take precedence."""
     settings = {}
     for line in _printed(sys.executable, "-m", "pip", "config", "list").splitlines():
         if found := re.fullmatch(r"(?:global|install|:env:)\.([\w-]+)='(.*)'", line):

@@ -1,4 +1,4 @@
-"""An OCI archive, read: its configuration, and the files that a container sees."""
+"""The content of an OCI archive: its configuration, and the files that a container sees."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer; ``size`` in bytes as it travels, compressed."""
+    """A layer; ``size`` is its compressed size in bytes."""
 
     digest: str
     size: int
 
 
 class Archive:
-    """An image in a file of the form ``oci-archive``.
+    """An image in the format ``oci-archive``.
 
-    The layout is that of https://github.com/opencontainers/image-spec/blob/main/image-layout.md; how files of
-    one layer hide those of another is in ``layer.md`` beside it.
+    The layout is described in https://github.com/opencontainers/image-spec/blob/main/image-layout.md, and how
+    layers hide files of others in ``layer.md`` of the same specification.
 
     Raises:
-        OSError, tarfile.TarError, KeyError, ValueError: it is none.
+        OSError, tarfile.TarError, KeyError, ValueError: it is not such an image.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,13 +50,13 @@ class Archive:
         manifest = self._document(_blob(index["manifests"][0]["digest"]))
         self.layers = [Layer(layer["digest"], layer["size"]) for layer in manifest["layers"]]
         self.image = self._document(_blob(manifest["config"]["digest"]))
-        """The image's configuration as a whole, with history and platform."""
+        """The complete configuration of the image, with history and platform."""
         self.config: dict[str, Any] = self.image["config"]
-        """The part of it that a container starts with."""
+        """The part of the configuration for containers."""
 
     @cached_property
     def files(self) -> dict[str, Entry]:
-        """Everything a container sees, by path without a leading slash."""
+        """Everything that a container sees, by path without a leading slash."""
         found: dict[str, Entry] = {}
         for number in range(len(self.layers)):
             for info in self._members(number):
@@ -71,7 +71,7 @@ class Archive:
         return found
 
     def contents(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-        """Paths and contents of the regular files whose paths are wanted."""
+        """Paths and contents of the requested regular files."""
         seen = self.files
         for number in range(len(self.layers)):
             with self._layer(number) as layer:
@@ -82,7 +82,7 @@ class Archive:
                         yield name, file.read()
 
     def resolve(self, name: str) -> str:
-        """The path of what a path stands for when links are followed, as far as they lead to something."""
+        """The path with links resolved, as far as their targets exist."""
         parts, done = name.strip("/").split("/"), ""
         for _ in range(1000):
             if not parts:
@@ -124,7 +124,7 @@ class Archive:
 def _file(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     file = archive.extractfile(name)
     if file is None:
-        raise ValueError(f"{archive.name!s}: {name} is no file")
+        raise ValueError(f"{archive.name!s}: {name} is not a file")
     return file
 
 
@@ -138,7 +138,7 @@ def _plain(name: str) -> str:
 
 
 def _remove(found: dict[str, Entry], name: str, layer: int, *, itself: bool) -> None:
-    """Takes away what lower layers have below a path, and at it."""
+    """Removes what lower layers have at and below a path."""
     below = f"{name}/" if name else ""
     for each in [each for each, entry in found.items() if each.startswith(below) and entry.layer < layer]:
         del found[each]

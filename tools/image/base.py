@@ -1,4 +1,4 @@
-"""A base like ``debian:trixie-slim``, made from Debian's packages where no registry is to be had."""
+"""Makes a base like ``debian:trixie-slim`` from Debian packages, if no registry is available."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from . import access, machine
 from .telling import say
 
 EXCLUDED = ("doc", "groff", "info", "linda", "lintian", "locale", "man")
-"""Directories of /usr/share that Debian's slim images leave out, licences excepted."""
+"""Directories of /usr/share that Debian's slim images omit, except for licences."""
 
 MARKED = 315619200
-"""The time that files of the base bear: one that does not change with devhost, so that the layer does not."""
+"""The timestamp of files in the base: constant, so that the layer does not change with devhost."""
 
 FRESH = 7 * 24 * 3600.0
-"""Seconds after which a base is made anew, for Debian's updates."""
+"""Seconds after which a base is rebuilt, to include Debian updates."""
 
 LIMIT = 600.0
 
@@ -30,22 +30,23 @@ rm -f etc/hostname etc/resolv.conf etc/machine-id etc/apt/sources.list etc/apt/s
 rm -f etc/apt/apt.conf.d/99mmdebstrap var/cache/ldconfig/aux-cache
 find var/log var/cache/debconf -type f \\( -name '*.log' -o -name '*-old' \\) -delete
 """
-"""What tells of this machine or of the moment goes; mmdebstrap runs it with the directory of the base."""
+"""Removes files that depend on this machine or the time; mmdebstrap runs it with the directory of the
+base."""
 
 
-def make(work: Path, *, anew: bool) -> Path:
+def make(work: Path, *, fresh: bool) -> Path:
     """The base as a tar: the one in the cache, or a new one.
 
     Args:
-        work: a directory for what is not done yet.
-        anew: also when the one in the cache is young enough.
+        work: a directory for temporary files.
+        fresh: rebuild it even if the one in the cache is recent.
 
     Raises:
-        Unavailable: the mirror does not answer, and there is no older base either.
+        Unavailable: the mirror does not answer, and there is no older base.
         Failed: mmdebstrap failed.
     """
     tar = machine.cache() / f"base-{access.SUITE}-{os.uname().machine}.tar"
-    if not anew and tar.exists() and time.time() - tar.stat().st_mtime < FRESH:
+    if not fresh and tar.exists() and time.time() - tar.stat().st_mtime < FRESH:
         return tar
     say(f"making the base: Debian {access.SUITE} from {access.mirror()}")
     try:
@@ -53,7 +54,7 @@ def make(work: Path, *, anew: bool) -> Path:
     except Unavailable as error:
         if not tar.exists():
             raise
-        say(f"{error}; going on with the base that there is")
+        say(f"{error}; using the existing base")
     return tar
 
 
@@ -69,7 +70,7 @@ def _make(tar: Path, work: Path) -> None:
             "--mode=root",
             "--variant=minbase",
             "--format=tar",
-            # or it would depend on this machine's directories whose some of apt's are in the base
+            # otherwise the owner of some directories of apt would depend on this machine
             '--aptopt=APT::Sandbox::User "root";',
             *(f"--aptopt={line}" for line in access.apt_settings()),
             *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in EXCLUDED),

@@ -1,4 +1,4 @@
-"""The image, built by buildah in a store that lives no longer than the build."""
+"""Builds the image with buildah in a temporary store."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from .base import MARKED
 from .telling import say
 
 IMPORTED = "localhost/devhost-base:latest"
-"""What the base is called in the store."""
+"""The name of the base in the store."""
 
 LIMIT = 1200.0
 STEP_LIMIT = 300.0
 
 
 class Builder:
-    """buildah, without a daemon, with everything it writes below one directory.
+    """buildah, without a daemon, which writes only below one directory.
 
     Args:
-        work: an empty directory, in a mount namespace that ends with the run: storage mounts things in it.
+        work: an empty directory, in a mount namespace that ends with the run, because the storage driver
+            mounts there.
     """
 
     def __init__(self, work: Path) -> None:
@@ -33,7 +34,7 @@ class Builder:
         self._driver = self._working_driver()
 
     def import_base(self, tar: Path) -> str:
-        """Makes an image of a file tree, and returns its name."""
+        """Makes an image from a file tree, and returns its name."""
         container = self._buildah("from", "scratch")
         self._buildah("add", "--quiet", container, str(tar), "/")
         self._buildah("commit", "--quiet", f"--timestamp={MARKED}", container, IMPORTED)
@@ -57,7 +58,7 @@ class Builder:
         }
         self._buildah(
             "build",
-            "--isolation=chroot",  # needs no runtime, and works in containers that allow mounts
+            "--isolation=chroot",  # this needs no runtime, and works in containers that allow mounts
             "--layers=false",
             "--identity-label=false",
             "--format=oci",
@@ -76,12 +77,12 @@ class Builder:
         new.replace(archive)
 
     def unpack(self, archive: Path) -> Path:
-        """The files of an archived image, as a directory that is mounted below the work directory."""
+        """The files of an archived image, in a directory mounted below the work directory."""
         container = self._buildah("from", "--pull-never", f"oci-archive:{archive}")
         return Path(self._buildah("mount", container))
 
     def _working_driver(self) -> str:
-        """Overlays are small and quick, but none lies on another: in a container it may have to be copies."""
+        """The storage driver: overlay is fast, but cannot be nested, so a container may need vfs."""
         reasons = []
         for self._driver in ("overlay", "vfs"):
             try:
@@ -90,7 +91,7 @@ class Builder:
                 reasons.append(f"{self._driver}: {str(error).splitlines()[-1]}")
             else:
                 return self._driver
-        raise Failed(f"buildah can store nothing in {self._work}: {'; '.join(reasons)}")
+        raise Failed(f"buildah has no usable storage driver in {self._work}: {'; '.join(reasons)}")
 
     def _buildah(self, *arguments: str, limit: float = STEP_LIMIT) -> str:
         stores: Sequence[str] = (

@@ -1,9 +1,9 @@
-"""Becomes a program in a container like that of the DaemonSet; runs in namespaces of its own.
+"""Runs a program in a container like that of the DaemonSet; must be started in separate namespaces.
 
     python cell.py ROOT CONFIG PATH PROGRAM ARGUMENT…
 
-The root is read-only, the host is below /host, and what is writable is in memory. The program is root without
-any capability, and cannot get one. Nothing of the image is needed to get there.
+The root is read-only, the host is below /host, and writable directories are in memory. The program is root
+without any capability, and cannot get one. This uses nothing from the image.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import sys
 from pathlib import Path
 
 DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
-"""What the OCI runtime specification puts into /dev."""
+"""The devices in /dev by the OCI runtime specification."""
 
 WRITABLE = ("/run/devhost", "/var/lib/kubelet/device-plugins", "/dev/shm")
 
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
-"""Of linux/prctl.h."""
+"""Constants of linux/prctl.h."""
 
 
 def mount(*arguments: str | Path) -> None:
-    """Runs the program of this name."""
+    """Runs a program."""
     subprocess.run(["mount", *arguments], check=True, timeout=60)
 
 
 def bind(source: str | Path, target: Path) -> None:
-    """Shows a directory at another place, where it cannot be written."""
+    """Mounts a directory read-only at another path."""
     target.mkdir(parents=True, exist_ok=True)
     mount("--bind", source, target)
     mount("-o", "remount,bind,ro", target)
 
 
 def furnish(root: Path, config: Path) -> None:
-    """What a runtime mounts, and what the DaemonSet asks for."""
+    """Makes the mounts of a runtime and of the DaemonSet."""
     for path in ("proc", "dev", *(each.lstrip("/") for each in WRITABLE)):
         (root / path).mkdir(parents=True, exist_ok=True)
     for path in ("host", "etc/devhost"):
@@ -59,7 +59,7 @@ def furnish(root: Path, config: Path) -> None:
 
 
 def drop(last: int) -> None:
-    """Gives up every capability of what is started next, for good; ``last`` is the kernel's highest."""
+    """Drops every capability permanently for the next program; ``last`` is the kernel's highest."""
     libc = ctypes.CDLL(None, use_errno=True)
     calls = [(PR_CAPBSET_DROP, number) for number in range(last + 1)] + [(PR_SET_NO_NEW_PRIVS, 1)]
     for option, value in calls:
@@ -68,13 +68,13 @@ def drop(last: int) -> None:
 
 
 def main(root: str, config: str, path: str, program: str, *arguments: str) -> None:
-    """Never returns."""
+    """Runs the program in the container; never returns."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
     furnish(Path(root), Path(config))
-    os.chroot(root)  # from here on, this program's own Python has no library to import from
+    os.chroot(root)  # from here on this Python cannot import modules
     os.chdir("/")
     drop(last)
-    # what a program is called is found as a runtime finds it: on the image's PATH
+    # the program is searched on the image's PATH, as by a runtime
     os.environ["PATH"] = path
     os.execvp(program, [program, *arguments])
 

@@ -1,4 +1,4 @@
-"""What an image is made of, and how large each part is."""
+"""The contents of an image, with sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEGABYTE = 1_000_000
 
 
 def table(archive: Archive, rows: int = 12) -> list[str]:
-    """Lines for people: the layers, and the largest packages of Debian's and of Python's."""
+    """Lines for people: the layers, and the largest Debian and Python packages."""
     sizes = layers(archive)
     travel = sum(layer.size for layer in archive.layers)
     lines = [
@@ -31,7 +31,7 @@ def table(archive: Archive, rows: int = 12) -> list[str]:
 
 
 def layers(archive: Archive) -> list[int]:
-    """Bytes of the files that a container sees, by the layer they are in."""
+    """The size of the files that a container sees in bytes, by layer."""
     sizes = [0] * len(archive.layers)
     for entry in archive.files.values():
         sizes[entry.layer] += entry.info.size
@@ -39,7 +39,7 @@ def layers(archive: Archive) -> list[int]:
 
 
 def debian(archive: Archive) -> Counter[str]:
-    """Bytes of the files of each package of Debian's, as far as they are in the image."""
+    """The size of the files of each Debian package in the image, in bytes."""
     sizes: Counter[str] = Counter()
     counted: set[str] = set()
     lists = archive.contents(lambda name: name.startswith(LISTS) and name.endswith(".list"))
@@ -47,7 +47,7 @@ def debian(archive: Archive) -> Counter[str]:
         package = name.removeprefix(LISTS).removesuffix(".list").partition(":")[0]
         sizes[package] = 0
         for line in text.decode().splitlines():
-            # a package names /lib/x; in the image that is usr/lib/x
+            # a package lists /lib/x, which is usr/lib/x in the image
             path = _merged(line.lstrip("/"))
             entry = archive.files.get(path)
             if entry is not None and entry.info.isreg() and path not in counted:
@@ -57,7 +57,7 @@ def debian(archive: Archive) -> Counter[str]:
 
 
 def python(archive: Archive) -> Counter[str]:
-    """Bytes of each directory and module in devhost's environment, bytecode included."""
+    """The size of each directory and module in devhost's environment in bytes, including bytecode."""
     sizes: Counter[str] = Counter()
     for name, entry in archive.files.items():
         _, site, inside = name.partition("/site-packages/")
@@ -83,7 +83,7 @@ def _mb(size: int) -> str:
 
 
 def packages(archive: Archive) -> Iterator[tuple[str, str]]:
-    """Names and versions of Debian's packages in the image."""
+    """Names and versions of the Debian packages in the image."""
     for _, text in archive.contents(lambda name: name == STATUS):
         for paragraph in text.decode().split("\n\n"):
             fields = dict(

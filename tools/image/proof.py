@@ -1,4 +1,4 @@
-"""Shows that an image does what it is for, in a container like that of the DaemonSet."""
+"""Tests an image in a container like that of the DaemonSet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNNING = 10
 """Seconds that devhost runs."""
 
 LIMIT = 120.0
-"""Seconds for each program; a quick machine needs one."""
+"""The time limit of each program in seconds; a fast machine needs one second."""
 
 LOOK = """\
 import os, pathlib, socket, sys
@@ -26,7 +26,7 @@ import grpc, h11, markupsafe, pynvml, pyroute2, pyudev, pyverbs.device, yaml
 status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
 assert os.getuid() == os.geteuid() == 0, "not root"
 assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0, "capabilities"
-assert int(status["NoNewPrivs"]) == 1, "it could get privileges"
+assert int(status["NoNewPrivs"]) == 1, "it could gain privileges"
 assert [name for _, name in socket.if_nameindex()] == ["lo"], "a network"
 assert not sys.executable.startswith("/usr"), "not the environment's own Python"
 for directory in ("/", "/opt/devhost", "/tmp", "/var/lib", "/etc/devhost", "/host/tmp"):
@@ -41,11 +41,11 @@ for module in (grpc, h11, markupsafe, pyudev, yaml):
     assert pathlib.Path(module.__cached__).exists(), f"{module.__name__} was not compiled beforehand"
 print(f"Python {sys.version.split()[0]}, pyverbs from {pathlib.Path(pyverbs.__file__).parent}")
 """
-"""Runs inside: what the container is like, and that everything the backends import can be imported."""
+"""Runs in the container: checks its restrictions and all imports of the backends."""
 
 
 class Container:
-    """Runs programs of an unpacked image, each in namespaces of its own."""
+    """Runs programs of an unpacked image, each in separate namespaces."""
 
     def __init__(self, root: Path, archive: Archive) -> None:
         self._root = root
@@ -53,7 +53,7 @@ class Container:
         self._environment = dict(entry.split("=", 1) for entry in archive.config["Env"])
 
     def devhost(self, *arguments: str) -> str:
-        """What the image's entry point prints.
+        """The output of the image's entry point.
 
         Raises:
             Failed: it failed, or took too long.
@@ -61,7 +61,7 @@ class Container:
         return self.run(*self._entry, *arguments)
 
     def run(self, *command: str) -> str:
-        """What any program of the image prints."""
+        """The output of any program of the image."""
         cell, config = Path(__file__).with_name("cell.py"), checkout.ROOT / "config"
         start = [sys.executable, cell, self._root, config, self._environment["PATH"]]
         outer = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -70,41 +70,43 @@ class Container:
 
 
 def prove(root: Path, archive: Archive) -> None:
-    """Returns if the image is right, and says what it saw.
+    """Tests the image and reports the results.
 
     Raises:
-        Failed: it is not.
+        Failed: a test failed.
     """
     container = Container(root, archive)
     version = container.devhost("--version").strip()
     if version != f"devhost, version {checkout.version()}":
-        raise Failed(f"devhost --version says {version!r}")
+        raise Failed(f"devhost --version prints {version!r}")
     say(version)
     say(container.run("python3", "-c", LOOK).strip())
     say(f"backends: {', '.join(_backends(container))}; none refused")
     container.devhost("check", "/etc/devhost/devhost.yaml")
-    say("devhost check: the default configuration is right")
+    say("devhost check: the default configuration is valid")
     container.devhost("discover", "--root=/host", "--config=/etc/devhost/devhost.yaml")
-    say("devhost discover: this machine's devices were looked for through /host")
+    say("devhost discover: it scanned this machine's devices through /host")
     said = container.run("sh", "-c", f"timeout --preserve-status {RUNNING} devhost run --root=/host 2>&1")
     if "kubelet.sock is absent: waiting for the kubelet" not in said or "stopping" not in said:
         raise Failed(f"devhost run did not serve until it was stopped: {said}")
-    say("devhost run: it waits for a kubelet, and ends when it is stopped")
+    say("devhost run: it waits for a kubelet and can be stopped")
     for command in ("import", "demo", "kubelet"):
         said = container.run("sh", "-c", f"devhost {command} 2>&1 || true")
         if "is not part of the node's image" not in said:
-            raise Failed(f"devhost {command} says {said!r}")
+            raise Failed(f"devhost {command} prints {said!r}")
 
 
 def _backends(container: Container) -> list[str]:
     """Every backend's name.
 
     Raises:
-        Failed: not each package in plugins/ gives its one, or one was refused.
+        Failed: a package in plugins/ has no backend, or a plugin was refused.
     """
     plugins = json.loads(container.devhost("plugins", "--output=json"))
     names = sorted(backend["name"] for backend in plugins["backends"])
     wanted = [directory.name for directory in checkout.plugins()]
     if names != wanted or plugins["refused"]:
-        raise Failed(f"the image has the backends {names} and refuses {plugins['refused']}; wanted: {wanted}")
+        raise Failed(
+            f"the image has the backends {names} and refuses {plugins['refused']}; expected: {wanted}"
+        )
     return names

@@ -1,4 +1,4 @@
-"""Saying how far it is."""
+"""Reports progress."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import sys
 
 
 def say(text: str) -> None:
-    """One line for whoever waits."""
+    """Prints a line of progress."""
     sys.stdout.write(f"image: {text}\n")
     sys.stdout.flush()

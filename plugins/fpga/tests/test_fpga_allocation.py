@@ -105,7 +105,7 @@ def test_a_missing_node_is_refused_by_name_and_number(looking: BackendFixture, t
 
 
 def test_a_node_of_another_device_is_refused(looking: BackendFixture, tree: FpgaTree) -> None:
-    """Minors are given anew when a driver is loaded again, and a name may be left behind."""
+    """Minor numbers are assigned again when a driver is reloaded, and an earlier name may remain."""
     (tree.root / "dev/dfl-port.0").write_text("c10:229\n")
     with pytest.raises(AllocationError, match=r"/dev/dfl-port.0 is c10:229, expected c244:1"):
         given(looking(tree), PORT0)
@@ -170,12 +170,12 @@ def test_no_node_is_ever_opened(
     backend.allocate(request(backend, devices))
     nodes = {os.path.realpath(path) for path in (tree.root / "dev").iterdir()}
     touched = [path for path in opened if os.path.realpath(path) in nodes]
-    # a plain file stands for a node in a tree, and may say its number; what is no plain file is not opened
+    # in a tree, plain files represent nodes and may contain their numbers; nothing else is opened
     assert all(Path(path).is_file() for path in touched)
     assert not [path for path in touched if Path(path).name.startswith("dfl-fme")]
 
 
-# What an entry can say
+# The options of an entry
 
 
 @pytest.mark.parametrize(

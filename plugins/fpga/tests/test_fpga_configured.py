@@ -28,7 +28,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 def made_real(root: Path) -> None:
-    """Real nodes in place of the files that stand for them, which devhost reads to learn their numbers."""
+    """Replaces the files that represent nodes, from which devhost reads their numbers, by real nodes."""
     for uevent in (root / "sys/devices").rglob("uevent"):
         facts = dict(line.split("=", 1) for line in uevent.read_text().splitlines())
         if "DEVNAME" in facts:
@@ -130,7 +130,7 @@ async def test_an_entry_for_both_kinds_offers_regions(node: Node) -> None:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
 async def test_nothing_opens_a_device_node(node: Node) -> None:
-    """Whoever opens one keeps everybody else from it, and one that is held while its card goes can crash."""
+    """A process that opens a node blocks all others, and can crash the kernel when the card is removed."""
     cards.mixed(node.root)
     made_real(node.root)
     bitstream = "program: {bitstream: /srv/fpga/crypto.gbs}"

@@ -12,7 +12,7 @@ from devhost.testing.contract import BackendContract
 
 
 class TestFpgaContract(BackendContract):
-    """Both of Intel's drivers, a port on a virtual function, a card without its link, one on no PCI bus."""
+    """Both Intel drivers, a port on a virtual function, a card without its link, and one on another bus."""
 
     backend = Fpga
 

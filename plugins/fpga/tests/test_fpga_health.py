@@ -1,4 +1,4 @@
-"""Health both ways: what makes ill, what only warns, and that it passes with its cause."""
+"""Health: faults, warnings, and recovery when the cause is gone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(tree: FpgaTree, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "sick", "reason"),
+    ("file", "text", "affected", "reason"),
     [
         ("dfl-fme.0/errors/catfatal_errors", "0x800", EVERY, "errors/catfatal_errors is 0x800"),
         ("dfl-fme.0/errors/nonfatal_errors", "0x40", EVERY, "errors/nonfatal_errors is 0x40"),
@@ -64,14 +64,14 @@ def write(tree: FpgaTree, name: str, text: str) -> None:
     ],
 )
 def test_each_fault_makes_its_devices_unhealthy_until_it_clears(
-    looking: BackendFixture, tree: FpgaTree, file: str, text: str, sick: list[str], reason: str
+    looking: BackendFixture, tree: FpgaTree, file: str, text: str, affected: list[str], reason: str
 ) -> None:
     backend = looking(tree)
     before = at(tree, file).read_text()
     assert unhealthy(backend) == {}
     write(tree, file, text)
     found = unhealthy(backend)
-    assert list(found) == sick
+    assert list(found) == affected
     assert all(reason in text for text in found.values())
     at(tree, file).write_text(before)
     assert unhealthy(backend) == {}
@@ -199,9 +199,9 @@ def test_a_card_without_a_link_since_the_start_hides_no_other_card(
     assert ONES not in str([device.attributes for device in devices.values()])
 
 
-@pytest.mark.parametrize(("file", "sick"), [("dfl-port.0/afu_id", [PORT0]), ("compat_id", EVERY)])
+@pytest.mark.parametrize(("file", "affected"), [("dfl-port.0/afu_id", [PORT0]), ("compat_id", EVERY)])
 def test_an_id_of_ones_is_unhealthy_and_keeps_the_last_id(
-    looking: BackendFixture, tree: FpgaTree, file: str, sick: list[str]
+    looking: BackendFixture, tree: FpgaTree, file: str, affected: list[str]
 ) -> None:
     backend = looking(tree)
     before = by_id(backend)
@@ -209,7 +209,7 @@ def test_an_id_of_ones_is_unhealthy_and_keeps_the_last_id(
     for path in files:
         path.write_text(f"{ONES}\n")
     found = unhealthy(backend)
-    assert list(found) == sick
+    assert list(found) == affected
     assert all("reads as ones" in reason for reason in found.values())
     assert all(by_id(backend)[name].attributes == device.attributes for name, device in before.items())
 
@@ -256,7 +256,7 @@ def test_a_port_that_was_busy_since_the_start_is_unhealthy(
 def test_a_port_whose_programming_failed_is_unhealthy_and_not_busy(
     looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
-    """The driver leaves such a port in reset: its ``afu_id`` gives EBUSY until the card is bound anew."""
+    """The driver leaves such a port in reset: its ``afu_id`` gives EBUSY until the card is bound again."""
     backend = looking(tree)
     backend.discover()
     write(tree, "fpga_manager/fpga0/state", "write error")
@@ -282,7 +282,7 @@ def test_a_port_that_stays_busy_too_long_is_unhealthy(tree: FpgaTree, faults: Fa
         devices = [unit.device for unit in family.scan()]
         return {one.id: (one.health.reason or "", one.attributes["regionState"]) for one in devices}
 
-    well = look()
+    healthy = look()
     faults.set("dfl-port.0/afu_id")
     for now[0] in (10.0, 60.0, 70.0):
         assert look() == {PORT0: ("", "busy"), PORT1: ("", "ready"), ENGINE: ("", "busy")}
@@ -295,9 +295,9 @@ def test_a_port_that_stays_busy_too_long_is_unhealthy(tree: FpgaTree, faults: Fa
     assert look()[PORT0] == ("", "reconfiguring")
     write(tree, "fpga_manager/fpga0/state", "unknown")
     faults.clear()
-    assert look() == well
+    assert look() == healthy
     faults.set("dfl-port.0/afu_id")
-    assert look()[PORT0] == ("", "busy"), "it counts anew"
+    assert look()[PORT0] == ("", "busy"), "the time starts again"
 
 
 @pytest.mark.parametrize(

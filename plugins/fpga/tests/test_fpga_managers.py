@@ -143,14 +143,14 @@ def test_unknown_manager_states_keep_a_device_healthy(tmp_path: Path, state: str
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "reason"),
     [("power off", "switched off"), ("reset", "it is not programmed"), ("", "cannot be read")],
 )
-def test_an_empty_chip_is_unhealthy_with_the_reason(tmp_path: Path, state: str, said: str) -> None:
+def test_an_empty_chip_is_unhealthy_with_the_reason(tmp_path: Path, state: str, reason: str) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     tree.file(f"{DEVCFG}/state", state)
     (unit,) = Managers(FpgaSysfs(tmp_path)).scan()
-    assert said in unit.device.health.reason and not unit.is_busy
+    assert reason in unit.device.health.reason and not unit.is_busy
 
 
 def test_a_status_makes_an_operating_chip_unhealthy_but_not_an_empty_one(tmp_path: Path) -> None:

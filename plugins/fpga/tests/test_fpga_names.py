@@ -1,4 +1,4 @@
-"""The names of Intel's plugin, character by character, and through the core to the kubelet."""
+"""The names of the Intel plugin, exactly, and through the core to the kubelet."""
 
 from __future__ import annotations
 

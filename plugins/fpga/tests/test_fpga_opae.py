@@ -36,7 +36,7 @@ def test_a_card_has_a_device_for_its_port_and_one_for_its_region(
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "sick"),
+    ("file", "text", "affected"),
     [
         ("errors/fme-errors/errors", "0x2", [PORT, ENGINE]),
         ("errors/catfatal_errors", "0x2", [PORT, ENGINE]),
@@ -48,10 +48,10 @@ def test_a_card_has_a_device_for_its_port_and_one_for_its_region(
     ],
 )
 def test_its_registers_have_different_names(
-    looking: BackendFixture, tree: FpgaTree, file: str, text: str, sick: list[str]
+    looking: BackendFixture, tree: FpgaTree, file: str, text: str, affected: list[str]
 ) -> None:
     next((tree.root / "sys/devices").rglob(file)).write_text(f"{text}\n")
-    assert list(unhealthy(looking(tree))) == sick
+    assert list(unhealthy(looking(tree))) == affected
 
 
 def test_a_port_that_is_being_programmed_stays_what_it_was(

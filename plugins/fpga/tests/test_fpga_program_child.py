@@ -1,7 +1,7 @@
 """The process that programs: what it hands to the driver, and how long anybody waits for it.
 
-``/dev/null`` stands for a management engine. Where a driver's answer is needed, ``ioctl`` is a stand-in; the
-real one is asked once, and says that ``/dev/null`` does not know the request.
+``/dev/null`` represents a management engine. Answers of a driver come from a fake ``ioctl``; the
+real one is called once, and ``/dev/null`` refuses the request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def request_of(file: Path) -> Iterator[Callable[..., dict[str, Any]]]:
 
 
 class Driver:
-    """Stands in for ``ioctl``: keeps what it was asked, with the memory behind the pointer."""
+    """A fake ``ioctl`` that records its calls, with the memory behind the pointer."""
 
     def __init__(self, refuse: int = 0, status: int = 0) -> None:
         self.asked: list[tuple[int, tuple[int, ...]]] = []

@@ -1,4 +1,4 @@
-"""Which files can be programmed, and what is said of those that cannot."""
+"""Which files can be programmed, and why others are refused."""
 
 from __future__ import annotations
 

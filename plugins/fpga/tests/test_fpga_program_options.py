@@ -1,4 +1,4 @@
-"""What `program:` of a resource can say."""
+"""The keys below `program:` of a resource."""
 
 from __future__ import annotations
 

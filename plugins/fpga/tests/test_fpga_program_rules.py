@@ -45,7 +45,7 @@ def two_ports(tmp_path: Path) -> Machine:
 
 
 def refusal(card: Machine, program: Program, *units: Unit) -> str:
-    """What is said when programming is refused, one sentence as the pod shows it."""
+    """Why programming is refused, in one line as the pod shows it."""
     with pytest.raises(AllocationError) as caught:
         card.programmer.program(units or (card.region(),), program)
     message = str(caught.value)
@@ -331,7 +331,7 @@ def test_a_region_that_stays_busy_is_given_up_in_time_and_not_programmed(card: M
 
 
 def test_a_port_that_a_failed_programming_left_in_reset_is_not_waited_for(card: Machine) -> None:
-    """The driver takes it out of reset no more, whatever is programmed."""
+    """The driver keeps it in reset, also after another programming."""
     (card.root / ENGINE[1:] / "dfl-fme-mgr.0/fpga_manager/fpga1/state").write_text("write error\n")
     card.busy_until = 1e9
     message = refusal(card, card.put(gbs()))

@@ -38,7 +38,7 @@ resources:
 
 
 class Kernel:
-    """Stands in for the process and the driver: each port that is programmed shows the id."""
+    """Represents the process and the driver: each programmed port shows the id."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -83,7 +83,7 @@ async def test_idle_files_are_read_every_ten_seconds(context: ServiceContext, cl
     source.follow([unit("afu_id")])
     clock.most = 10
     assert await count(source) == 1  # read for the first time: what looks saw before may be older
-    assert set(clock.sleeps) == {watch.CALM}
+    assert set(clock.sleeps) == {watch.IDLE_PAUSE}
 
 
 async def test_a_change_is_one_event_and_no_change_is_none(context: ServiceContext, clock: Clock) -> None:
@@ -126,7 +126,7 @@ async def test_pauses_are_spread_and_never_longer(context: ServiceContext, clock
     source.follow([unit("afu_id")])
     clock.most = 3
     await count(source)
-    assert set(clock.sleeps) == {watch.CALM * (1 - watch.SPREAD)}
+    assert set(clock.sleeps) == {watch.IDLE_PAUSE * (1 - watch.SPREAD)}
 
 
 async def test_without_files_nothing_is_read(
@@ -155,7 +155,7 @@ async def test_a_hanging_driver_does_not_end_polling(
     source = made(context, clock)
     source.follow([unit("afu_id")])
     assert await count(source) == 1
-    assert clock.sleeps[:4] == [watch.CALM] * 4
+    assert clock.sleeps[:4] == [watch.IDLE_PAUSE] * 4
 
 
 async def test_the_number_of_polled_files_is_limited(
@@ -175,7 +175,7 @@ async def test_the_number_of_polled_files_is_limited(
     source.follow(many)
     clock.most = 1
     await count(source)
-    assert read == {watch.MOST}
+    assert read == {watch.MAX_FILES}
 
 
 async def test_the_start_of_programming_ends_the_pause(context: ServiceContext) -> None:
@@ -187,7 +187,7 @@ async def test_the_start_of_programming_ends_the_pause(context: ServiceContext) 
         first = asyncio.ensure_future(anext(heard))
         await asyncio.sleep(0)  # so that it has begun to wait
         await asyncio.to_thread(source.follow, [unit("afu_id", busy=True)])
-        assert (await asyncio.wait_for(first, watch.CALM * (1 - watch.SPREAD) / 2)).sys_path == PLACE
+        assert (await asyncio.wait_for(first, watch.IDLE_PAUSE * (1 - watch.SPREAD) / 2)).sys_path == PLACE
 
 
 async def test_following_without_a_loop_does_no_harm(context: ServiceContext, clock: Clock) -> None:

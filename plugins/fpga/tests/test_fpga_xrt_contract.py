@@ -12,7 +12,7 @@ from devhost.testing.contract import BackendContract
 
 
 class TestXrtCards(BackendContract):
-    """Two cards that are well, one in a reset, one without driver, and a management function alone."""
+    """Two healthy cards, one being reset, one without driver, and a management function alone."""
 
     backend = Fpga
 

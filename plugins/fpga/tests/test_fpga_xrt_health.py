@@ -1,4 +1,4 @@
-"""Cards of XRT's that come, go, fall ill, are reset and get well again."""
+"""XRT cards that appear, disappear, fail, are reset and recover."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_a_management_function_that_comes_after_its_user_function_joins_it(
 
 
 @pytest.mark.parametrize(
-    ("driver", "said"),
+    ("driver", "reason"),
     [("xclmgmt", "not enabled the user"), ("", "no driver"), ("vfio-pci", "bound to vfio-pci")],
 )
 def test_a_management_function_alone_is_unhealthy_with_the_reason(
-    tmp_path: Path, looking: BackendFixture, driver: str, said: str
+    tmp_path: Path, looking: BackendFixture, driver: str, reason: str
 ) -> None:
     tree = XrtTree(tmp_path)
     path = tree.function("0000:3b:00.0", fpga_xrt.U250_MANAGEMENT, driver)
@@ -87,7 +87,7 @@ def test_a_management_function_alone_is_unhealthy_with_the_reason(
     devices = by_id(looking(tree))
     assert list(devices) == ["0000:3b:00.0"]
     assert "only its management function" in devices["0000:3b:00.0"].health.reason
-    assert said in devices["0000:3b:00.0"].health.reason
+    assert reason in devices["0000:3b:00.0"].health.reason
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "xdma"])
@@ -132,7 +132,7 @@ def no_shell(tree: XrtTree, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("turn", "said"),
+    ("turn", "reason"),
     [
         (offline, "offline"),
         (mailbox, "does not answer xocl"),
@@ -144,14 +144,14 @@ def no_shell(tree: XrtTree, value: str) -> None:
     ],
 )
 def test_each_driver_state_makes_the_card_unhealthy_until_it_clears(
-    tmp_path: Path, looking: BackendFixture, turn: Callable[[XrtTree, str], None], said: str
+    tmp_path: Path, looking: BackendFixture, turn: Callable[[XrtTree, str], None], reason: str
 ) -> None:
     tree = fpga_xrt.alveo_u250(tmp_path)
     backend = looking(tree)
     before = by_id(backend)["0000:3b:00.1"]
     assert before.health.healthy
     turn(tree, "1")
-    assert said in by_id(backend)["0000:3b:00.1"].health.reason
+    assert reason in by_id(backend)["0000:3b:00.1"].health.reason
     turn(tree, "0")
     assert by_id(backend)["0000:3b:00.1"] == before
 

@@ -1,4 +1,4 @@
-"""Alveo U30: both FPGAs of a card are one device, whatever becomes of either.
+"""Alveo U30: both FPGAs of a card are one device in every state.
 
 Xilinx's plugin hands out whole cards by default (``U30AllocUnit=Card``).
 """
@@ -94,7 +94,7 @@ def test_a_card_stays_the_same_device_when_one_fpga_disappears(
     before = by_id(backend)[CARD]
     remove(tree, slot, *functions)
     during = by_id(backend)
-    assert list(during) == [CARD], "the other FPGA is no device of its own"
+    assert list(during) == [CARD], "the other FPGA is not a separate device"
     assert during[CARD].claims >= {claim for claim in before.claims if claim.startswith("pci:")}
     assert during[CARD].health.reason.startswith(f"{slot}.")
     restarted = by_id(looking(tree))

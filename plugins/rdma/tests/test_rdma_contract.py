@@ -11,7 +11,7 @@ from devhost.testing.contract import BackendContract
 
 
 class TestRdmaContract(BackendContract):
-    """An XDR adapter with a companion, RoCE twins, one of them sick, a scalable function, software."""
+    """An XDR adapter with a companion, two RoCE functions, one unhealthy, a scalable function, software."""
 
     backend = Rdma
 

@@ -1,4 +1,4 @@
-"""The page, the package's own table and the ready configuration say what is."""
+"""The page and the example configuration match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules, nodes, ports and devices that are missing, down, gone or in a pod, each told from the others."""
+"""Modules, nodes, ports and devices that are missing, down, gone or in a pod are distinguished."""
 
 from __future__ import annotations
 

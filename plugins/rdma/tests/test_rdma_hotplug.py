@@ -1,4 +1,4 @@
-"""Hot-plug: after each change and its events, the backend says what one that just started would say."""
+"""Hot-plug: after each change and its events, the backend reports the same as a new one."""
 
 from __future__ import annotations
 

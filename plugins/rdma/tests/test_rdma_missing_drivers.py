@@ -24,7 +24,7 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def lacks(looking: BackendFixture[Rdma], tree: Tree) -> Callable[..., list[MissingDriver]]:
-    """What is said of a machine with one function."""
+    """The missing drivers of a machine with one function."""
 
     def look(ids: str, driver: str = "", pci_class: str = IB, **files: str) -> list[MissingDriver]:
         tree.function(AT, ids, driver, pci_class=pci_class, files=files)

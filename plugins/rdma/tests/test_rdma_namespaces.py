@@ -1,4 +1,4 @@
-"""Gone, down, or in a pod: what becomes of a device whose RDMA part cannot be seen any more."""
+"""A device whose RDMA part is no longer visible is gone, down, or in a pod."""
 
 from __future__ import annotations
 

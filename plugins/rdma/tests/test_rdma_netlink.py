@@ -86,7 +86,7 @@ def test_arbitrary_bytes_raise_nothing(data: bytes) -> None:
     list(Notifications(RdmaCore()).events(data))
 
 
-# --- what the RDMA core says
+# --- the RDMA core
 
 
 def test_only_notifications_of_the_rdma_core_count_as_such() -> None:

@@ -1,4 +1,4 @@
-"""What the kernel writes, in this backend's words; and what is said of a port that carries nothing."""
+"""Kernel texts as attribute values, and the reasons for inactive ports."""
 
 from __future__ import annotations
 

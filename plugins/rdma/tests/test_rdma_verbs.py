@@ -73,7 +73,7 @@ class Context:
 
 
 class Machine:
-    """A pyverbs of our own for the probing process, and the devices it knows."""
+    """A fake pyverbs for the probing process, and its devices."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.packages = path / "packages"

@@ -78,13 +78,13 @@ def test_the_probe_can_be_disabled(pyverbs):
     assert pyverbs.asked == []
 
 
-@pytest.mark.parametrize(("wish", "said"), [(VerbsProbe.AUTO, 0), (VerbsProbe.ALWAYS, 1)])
-def test_missing_pyverbs_is_logged_once_if_the_probe_is_required(wish, said, pyverbs, caplog):
+@pytest.mark.parametrize(("mode", "warnings"), [(VerbsProbe.AUTO, 0), (VerbsProbe.ALWAYS, 1)])
+def test_missing_pyverbs_is_logged_once_if_the_probe_is_required(mode, warnings, pyverbs, caplog):
     pyverbs.installed = False
-    probe = VerbsHealth(wish, LOG, pyverbs)
+    probe = VerbsHealth(mode, LOG, pyverbs)
     for _ in range(3):
         assert probe.probe(DEVICES, NAMES) == {}
-    assert len(caplog.messages) == said
+    assert len(caplog.messages) == warnings
     assert all("pyverbs is not installed" in message for message in caplog.messages)
 
 

@@ -1,4 +1,4 @@
-"""What makes no uevent is heard: links that go down, RDMA notifications, states that only a poll shows."""
+"""Changes without a uevent are noticed: links, RDMA notifications, and polled states."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
 
 
 @dataclass
-class Heard:
+class Watched:
     """A watch that runs: the events that it reported, in order, and what it reads."""
 
     events: asyncio.Queue[Event]
@@ -190,14 +190,14 @@ class Heard:
 
 
 @contextlib.asynccontextmanager
-async def listening(
+async def watching(
     kernel: Kernel, root: Path = Path("/"), files: Sequence[str] = (), times: Times = QUICK
-) -> AsyncIterator[Heard]:
+) -> AsyncIterator[Watched]:
     """Runs a watch, from when its sockets are open."""
     context = FakeContext(root)
     ports = PortWatch(context, times=times, core=RdmaCore(str(kernel.core)), subscribe=kernel.subscribe)
     ports.follow(files)
-    seen = Heard(asyncio.Queue(), context, ports)
+    seen = Watched(asyncio.Queue(), context, ports)
 
     async def follow() -> None:
         async with contextlib.aclosing(ports.events()) as events:
@@ -223,7 +223,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:
-    async with listening(kernel) as seen:
+    async with watching(kernel) as seen:
         kernel.send(link(2, name="eth0", operstate=6))
         assert await seen.next() == LINK
         kernel.send(link(2, 0, name="eth0", operstate=2))
@@ -231,13 +231,13 @@ async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:
 
 
 async def test_a_notification_of_the_rdma_core_is_an_event(kernel: Kernel) -> None:
-    async with listening(kernel) as seen:
+    async with watching(kernel) as seen:
         kernel.send(message(MONITOR, payload=attribute(102, b"\0")), nl.RDMA)
         assert await seen.next() == PORT
 
 
 async def test_irrelevant_messages_cause_no_event(kernel: Kernel) -> None:
-    async with listening(kernel) as seen:
+    async with watching(kernel) as seen:
         kernel.send(link(2, name="eth0", operstate=6))
         assert await seen.next() == LINK
         for _ in range(20):
@@ -249,7 +249,7 @@ async def test_irrelevant_messages_cause_no_event(kernel: Kernel) -> None:
 
 
 async def test_hundreds_of_messages_are_few_events(kernel: Kernel) -> None:
-    async with listening(kernel, times=replace(QUICK, settle=0.2)) as seen:
+    async with watching(kernel, times=replace(QUICK, settle=0.2)) as seen:
         for round_ in range(3):
             for index in range(100):
                 kernel.send(link(index, round_ % 2))
@@ -268,13 +268,13 @@ async def test_hundreds_of_messages_are_few_events(kernel: Kernel) -> None:
 async def test_ports_are_read_once_more_after_a_change(
     kernel: Kernel,
 ) -> None:
-    async with listening(kernel, times=replace(QUICK, repeat=0.05)) as seen:
+    async with watching(kernel, times=replace(QUICK, repeat=0.05)) as seen:
         kernel.send(link(2, 0, name="eth0"))
         assert [await seen.next(), await seen.next()] == [LINK, LINK]
 
 
 class Overflowing:
-    """A subscription whose receive buffer overflowed: the kernel says so once, in place of a message."""
+    """A subscription whose receive buffer overflowed, which the kernel reports once instead of a message."""
 
     def __init__(self, inner: socket.socket, error: int) -> None:
         self._inner, self._error = inner, error
@@ -298,7 +298,7 @@ async def test_lost_messages_cause_a_full_scan(
     kernel: Kernel,
 ) -> None:
     kernel.overflow = errno.ENOBUFS
-    async with listening(kernel) as seen:
+    async with watching(kernel) as seen:
         kernel.send(link(2, name="eth0"))
         assert await seen.next() == LINK
         kernel.send(b"overflow")
@@ -312,7 +312,7 @@ async def test_lost_messages_cause_a_full_scan(
 async def test_a_failed_socket_is_opened_again(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     kernel.overflow = errno.EIO
-    async with listening(kernel) as seen:
+    async with watching(kernel) as seen:
         kernel.send(b"overflow")
         assert await seen.next() == Event()
         await until(lambda: kernel.opened.count((nl.ROUTE, 1)) == 2)
@@ -328,7 +328,7 @@ async def test_a_refused_socket_is_logged_once_and_retried_while_the_other_works
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel.refuses[nl.ROUTE] = PermissionError(errno.EPERM, "Operation not permitted")
-    async with listening(kernel) as seen:
+    async with watching(kernel) as seen:
         await until(lambda: kernel.opened.count((nl.ROUTE, 1)) >= 3)
         kernel.send(message(MONITOR), nl.RDMA)
         assert await seen.next() == PORT
@@ -339,7 +339,7 @@ async def test_a_refused_socket_is_logged_once_and_retried_while_the_other_works
 
 async def test_the_rdma_core_is_watched_once_it_is_loaded_and_never_loaded_by_devhost(kernel: Kernel) -> None:
     kernel.core.rmdir()
-    async with listening(kernel) as seen:
+    async with watching(kernel) as seen:
         assert kernel.opened == [(nl.ROUTE, 1)]
         kernel.core.mkdir()
         await until(lambda: (nl.RDMA, 8) in kernel.opened)
@@ -351,7 +351,7 @@ async def test_a_recorded_tree_opens_no_netlink_socket(
     kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with listening(kernel, tmp_path) as seen:
+    async with watching(kernel, tmp_path) as seen:
         assert seen.events.empty()
     assert kernel.opened == []
     assert [record.getMessage() for record in caplog.records] == [
@@ -372,7 +372,7 @@ def state_file(root: Path, device: str, state: str) -> str:
 
 async def test_a_polled_state_that_changes_is_an_event(kernel: Kernel, tmp_path: Path) -> None:
     path = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
-    async with listening(kernel, tmp_path, [path]) as seen:
+    async with watching(kernel, tmp_path, [path]) as seen:
         await until(lambda: seen.context.readings >= 3)
         assert seen.events.empty()
         state_file(tmp_path, "mlx5_0", "1: DOWN")
@@ -383,7 +383,7 @@ async def test_a_polled_state_that_changes_is_an_event(kernel: Kernel, tmp_path:
 
 async def test_a_newly_polled_port_causes_no_event(kernel: Kernel, tmp_path: Path) -> None:
     one = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
-    async with listening(kernel, tmp_path, [one]) as seen:
+    async with watching(kernel, tmp_path, [one]) as seen:
         await until(lambda: seen.context.readings >= 2)
         seen.ports.follow([one, state_file(tmp_path, "mlx5_1", "4: ACTIVE")])
         await until(lambda: seen.context.readings >= 5)
@@ -395,7 +395,7 @@ async def test_a_failed_reading_is_logged_once_and_retried(
 ) -> None:
     caplog.set_level(logging.INFO)
     path = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
-    async with listening(kernel, files=[path]) as seen:
+    async with watching(kernel, files=[path]) as seen:
         seen.context.error = OSError(errno.EIO, "Input/output error")
         await until(lambda: seen.context.readings >= 3)
         kernel.send(link(2, name="eth0"))
@@ -410,13 +410,13 @@ async def test_a_failed_reading_is_logged_once_and_retried(
 
 async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    async with listening(kernel):
+    async with watching(kernel):
         assert len(os.listdir("/proc/self/fd")) > len(before)
     kernel.close()
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-# --- a real kernel, in network namespaces of our own
+# --- a real kernel, in separate network namespaces
 
 REAL = """
 import asyncio, fcntl, logging, socket, struct, sys
@@ -444,14 +444,14 @@ async def main():
         waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await events.aclose()
-    print("heard, without pyroute2:", "pyroute2" not in sys.modules)
+    print("watched, without pyroute2:", "pyroute2" not in sys.modules)
 
 asyncio.run(main())
 """
 
 
 def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
-    """Runs :data:`REAL` in a network namespace of its own; skips where there can be none."""
+    """Runs :data:`REAL` in a separate network namespace; skips if that is not possible."""
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("unshare (util-linux) is not installed")
@@ -470,11 +470,11 @@ def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_real_kernel_is_watched_without_privileges() -> None:
     done = in_namespace("-Urn")
-    assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")
+    assert (done.stdout, done.stderr) == ("watched, without pyroute2: True\n", "")
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace")
 def test_a_real_kernel_is_watched_as_root() -> None:
     done = in_namespace("-n")
-    assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")
+    assert (done.stdout, done.stderr) == ("watched, without pyroute2: True\n", "")

@@ -27,13 +27,13 @@ RDMA = SriovUse(rdma=True)
 
 
 def given(backend: Sriov, *names: str, use: SriovUse = PLAIN) -> Edits:
-    """What a container gets with these functions through an entry that says ``use``."""
+    """What a container gets with these functions through an entry with the options ``use``."""
     devices = by_id(backend)
     return backend.allocate(request(backend, [devices[name] for name in names], use, RESOURCE))
 
 
-def told(edits: Edits, name: str) -> dict[str, dict[str, str]]:
-    """What the variable says of one function."""
+def info_of(edits: Edits, name: str) -> dict[str, dict[str, str]]:
+    """The entry of one function in the variable."""
     found: dict[str, dict[str, str]] = json.loads(edits.env[INFO])[name]
     return found
 
@@ -57,7 +57,7 @@ PATH = f"pci0000:3a/0000:3a:00.0/{VF}"
 def test_an_interface_is_left_to_the_network_plugin(tmp_path: Path, looking: BackendFixture) -> None:
     edits = given(looking(network.igb(tmp_path)), "0000:02:10.0")
     assert (edits.nodes, edits.mounts, edits.annotations, edits.cdi_devices) == ((), (), {}, ())
-    assert told(edits, "0000:02:10.0") == {"generic": {"deviceID": "0000:02:10.0"}}
+    assert info_of(edits, "0000:02:10.0") == {"generic": {"deviceID": "0000:02:10.0"}}
 
 
 def test_functions_are_named_in_the_same_order_for_any_order_of_tokens(
@@ -90,7 +90,7 @@ def test_vfio_gives_the_container_the_group_and_the_device_itself(
         DeviceNode("/dev/vfio/devices/vfio0", required=False),
         DeviceNode("/dev/iommu", required=False),
     )
-    assert told(edits, "0000:6b:00.4")["vfio"] == {
+    assert info_of(edits, "0000:6b:00.4")["vfio"] == {
         "mount": "/dev/vfio/vfio",
         "dev-mount": "/dev/vfio/83",
         "cdev-mount": "/dev/vfio/devices/vfio0",
@@ -127,7 +127,7 @@ def test_without_an_iommu_the_node_has_both_names_that_programs_open(
         DeviceNode("/dev/vfio/noiommu-7"),
         DeviceNode("/dev/vfio/noiommu-7", "/dev/vfio/7"),
     )
-    assert told(edits, VF)["vfio"] == {"mount": CONTAINER, "dev-mount": "/dev/vfio/7"}
+    assert info_of(edits, VF)["vfio"] == {"mount": CONTAINER, "dev-mount": "/dev/vfio/7"}
 
 
 def test_two_functions_of_one_group_get_its_node_once_from_the_core(
@@ -169,7 +169,7 @@ def test_uio_gives_the_node_of_the_driver(tmp_path: Path, looking: BackendFixtur
     tree.device(f"{PATH}/uio/uio5", "uio", "uio5", "245:5")
     edits = given(looking(tree), VF)
     assert edits.nodes == (DeviceNode("/dev/uio5"),)
-    assert told(edits, VF)["uio"] == {"mount": "/dev/uio5"}
+    assert info_of(edits, VF)["uio"] == {"mount": "/dev/uio5"}
 
 
 def test_a_uio_driver_without_a_device_is_refused(tmp_path: Path, looking: BackendFixture) -> None:
@@ -192,7 +192,7 @@ def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(
         DeviceNode("/dev/infiniband/issm2"),
         DeviceNode("/dev/infiniband/rdma_cm"),
     )
-    assert told(edits, "0000:3b:00.2")["rdma"] == {
+    assert info_of(edits, "0000:3b:00.2")["rdma"] == {
         "uverbs": f"/dev/infiniband/{uverbs}",
         "umad": "/dev/infiniband/umad2",
         "issm": "/dev/infiniband/issm2",
@@ -204,14 +204,14 @@ def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(
 def test_a_scalable_function_brings_its_own_rdma_device(tmp_path: Path, looking: BackendFixture) -> None:
     edits = given(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2", use=RDMA)
     assert edits.env[IDS] == "mlx5_core.sf.2"
-    assert told(edits, "mlx5_core.sf.2")["rdma"]["rdma_dev"] == "mlx5_10"
+    assert info_of(edits, "mlx5_core.sf.2")["rdma"]["rdma_dev"] == "mlx5_10"
 
 
 def test_an_entry_without_rdma_gets_no_rdma_node(tmp_path: Path, looking: BackendFixture) -> None:
     """As in sriov-network-device-plugin, where only ``isRdma: true`` gives them."""
     edits = given(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.2")
     assert edits.nodes == ()
-    assert told(edits, "0000:3b:00.2") == {"generic": {"deviceID": "0000:3b:00.2"}}
+    assert info_of(edits, "0000:3b:00.2") == {"generic": {"deviceID": "0000:3b:00.2"}}
 
 
 def companion(tree: SriovTree, function: str, name: str) -> None:
@@ -237,7 +237,7 @@ def test_the_one_rdma_device_that_is_named_is_the_one_with_verbs(
         "231:61", files={"ibdev": "mlx5_2"},
     )  # fmt: skip
     edits = given(looking(tree), "0000:3b:00.2", use=RDMA)
-    info = told(edits, "0000:3b:00.2")["rdma"]
+    info = info_of(edits, "0000:3b:00.2")["rdma"]
     assert (info["rdma_dev"], info["umad"]) == ("mlx5_2", "/dev/infiniband/umad61")
     assert info["issm"] == "/dev/infiniband/issm60", "of a kind that the device itself has not"
     assert {"/dev/infiniband/umad60", "/dev/infiniband/umad61"} <= {node.path for node in edits.nodes}
@@ -255,7 +255,7 @@ def test_the_first_of_several_devices_with_verbs_is_named_with_its_node(
         files={"ibdev": "mlx4_7"},
     )  # fmt: skip
     edits = given(looking(tree), "0000:3b:00.2", use=RDMA)
-    info = told(edits, "0000:3b:00.2")["rdma"]
+    info = info_of(edits, "0000:3b:00.2")["rdma"]
     assert (info["rdma_dev"], info["uverbs"]) == ("mlx4_7", "/dev/infiniband/uverbs50")
     assert f"/dev/infiniband/{uverbs}" in {node.path for node in edits.nodes}
 
@@ -295,7 +295,7 @@ def test_vhost_net_comes_with_network_functions_on_request(tmp_path: Path, looki
     use = SriovUse(vhost_net=True)
     edits = given(looking(network.igb(tmp_path / "nic")), "0000:02:10.0", use=use)
     assert edits.nodes == (DeviceNode("/dev/vhost-net"), DeviceNode("/dev/net/tun"))
-    assert told(edits, "0000:02:10.0")["vhost"] == {
+    assert info_of(edits, "0000:02:10.0")["vhost"] == {
         "net-mount": "/dev/vhost-net",
         "tun-mount": "/dev/net/tun",
     }
@@ -308,7 +308,7 @@ def test_a_vdpa_device_for_programs_gives_its_node_and_one_for_the_kernel_none(
     backend = looking(network.vdpa(tmp_path))
     edits = given(backend, "0000:3b:00.2")
     assert edits.nodes == (DeviceNode("/dev/vhost-vdpa-0"),)
-    assert told(edits, "0000:3b:00.2")["vdpa"] == {"mount": "/dev/vhost-vdpa-0"}
+    assert info_of(edits, "0000:3b:00.2")["vdpa"] == {"mount": "/dev/vhost-vdpa-0"}
     assert given(backend, "0000:3b:00.3").nodes == ()
 
 
@@ -316,8 +316,8 @@ def test_configured_info_is_added_for_each_function(tmp_path: Path, looking: Bac
     info = {"*": {"token": "abc", "zone": "1"}, "0000:02:10.2": {"token": "def"}}
     use = SriovUse(info=info)
     edits = given(looking(network.igb(tmp_path)), "0000:02:10.0", "0000:02:10.2", use=use)
-    assert told(edits, "0000:02:10.0")["extra"] == {"token": "abc", "zone": "1"}
-    assert told(edits, "0000:02:10.2")["extra"] == {"token": "def", "zone": "1"}
+    assert info_of(edits, "0000:02:10.0")["extra"] == {"token": "abc", "zone": "1"}
+    assert info_of(edits, "0000:02:10.2")["extra"] == {"token": "def", "zone": "1"}
 
 
 def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(

@@ -107,11 +107,11 @@ async def test_a_burst_of_virtual_functions_is_one_list_and_few_requests(tmp_pat
     async with node(tmp_path, 0) as there:
         there.lists.clear()
         there.kernel.asked.clear()
-        there.tell(*virtual_functions(there.tree, 64))
-        await there.shows(lambda devices: len(devices) == 65)
+        there.tell(*virtual_functions(there.tree, 16))
+        await there.shows(lambda devices: len(devices) == 17)
         assert len(there.lists) == 1
         assert there.asked == 1
-        assert "64 virtual functions" in there.lists[0]["0000:02:00.0"]
+        assert "16 virtual functions" in there.lists[0]["0000:02:00.0"]
 
 
 async def test_a_default_route_withholds_its_function_while_it_exists(tmp_path):

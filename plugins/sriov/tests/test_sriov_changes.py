@@ -1,4 +1,4 @@
-"""After any sequence of changes, with the events the kernel makes of them, the backend says what is."""
+"""After any sequence of changes and their events, the backend reports the current state."""
 
 from __future__ import annotations
 

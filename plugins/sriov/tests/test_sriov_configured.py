@@ -100,7 +100,7 @@ def test_an_address_without_its_domain_is_refused_with_the_full_one(planned, key
 
 
 def test_former_backend_keys_are_refused_with_their_new_place():
-    """``rdma`` and the like are said of each resource, as sriov-network-device-plugin has them."""
+    """``rdma`` and similar keys belong to each resource, as in sriov-network-device-plugin."""
     lines = ["version: 1", "backends:", "  sriov:", "    rdma: true", '    info: {"*": {token: a}}']
     with pytest.raises(ConfigError) as refused:
         loads("\n".join([*lines, "resources: []"]), "f.yaml", catalog.load)

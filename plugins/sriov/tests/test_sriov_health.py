@@ -153,7 +153,7 @@ def test_carriers_can_be_ignored(looking, tmp_path):
 
 
 def test_an_event_of_another_group_member_updates_the_health(looking, tmp_path):
-    """Not only at the next full look: the audio function of a card, say, gets a driver or loses it."""
+    """Not only at the next full scan: for example, the audio function of a card gets or loses its driver."""
     tree = network.i40e_with_vfio(tmp_path)
     audio = tree.function("0000:5e:1f.0", "8086:a171", "snd_hda_intel", pci_class="0x040300", group=62)
     backend = looking(tree)

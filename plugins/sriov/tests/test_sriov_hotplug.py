@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sriov_network as network
 from devhost_sriov.bursts import ROUNDS, BurstWait
-from devhost_sriov.scan import MOST_PLACES, NETWORK, Scan
+from devhost_sriov.scan import MAX_PLACES, NETWORK, Scan
 from sriov_backend import Recording, reading
 
 from devhost.backend import Event
@@ -35,7 +35,7 @@ def test_only_what_an_event_touches_is_read_again(looking, tmp_path, sysfs):
         (f"/sys/devices/{PF}", ["0000:02:00.0"]),
         ("/sys/devices/virtual/net/veth0", []),
         (f"{NETWORK}/enp2s0v1", ["0000:02:10.2"]),
-        (f"{NETWORK}/nobody", []),
+        (f"{NETWORK}/unknown0", []),
         ("/sys/devices/pci0000:00/0000:00:05.0", [f"0000:02:{n}" for n in ("00.0", *_VFS)]),
         (NETWORK, [f"0000:02:{n}" for n in ("00.0", *_VFS)]),
     ):
@@ -64,7 +64,7 @@ def test_a_very_long_burst_causes_a_full_scan(tmp_path, sysfs):
     scan = Scan(sysfs)
     scan.scan()
     sysfs.functions()
-    for number in range(MOST_PLACES + 1):
+    for number in range(MAX_PLACES + 1):
         scan.notice(Event("pci", "add", f"/sys/devices/pci0000:00/{number:04x}:00:00.0"))
     assert scan.scan().everything
     assert len(sysfs.functions()) == 6
@@ -294,7 +294,7 @@ class Port:
     ],
 )
 def test_new_functions_are_listed_once_their_port_has_its_carrier(tmp_path, states, known, ignored, waited):
-    """Adapters start their port anew to have virtual functions, and that takes longer than to make them."""
+    """Adapters restart their port to create virtual functions, which takes longer than the creation."""
     port = Port(tmp_path, *states)
     settling = BurstWait(Sysfs(tmp_path), ignore_ports=ignored, sleep=port.sleep)
     settling.wait(())
@@ -333,7 +333,7 @@ def test_at_the_start_a_port_without_a_cable_causes_no_wait(tmp_path):
 
 
 def test_a_burst_is_waited_for_before_its_first_event(tmp_path):
-    """A change of a link is heard at once, and what udev tells of when its rules are done."""
+    """A change of a link is reported at once, but udev reports functions only after its rules."""
     tree, waited = network.igb(tmp_path), []
     settling = BurstWait(Sysfs(tmp_path), ignore_ports=False, sleep=waited.append)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Which interfaces carry the node's own traffic: whatever lies between them and the route."""
+"""Which interfaces carry the node's own traffic, through all layers between them and the route."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def route6(name: str, length: str = "00", flags: str = "00000003") -> str:
 
 
 def set_up(tree: SriovTree | Path, v4: str = "", v6: str = "", addresses6: str = "") -> None:
-    """Writes what /proc/1/net says of the node's network."""
+    """Writes the files of the node's network below /proc/1/net."""
     directory = (tree if isinstance(tree, Path) else tree.root) / "proc/1/net"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "route").write_text(HEAD + v4)

@@ -1,4 +1,4 @@
-"""Storage controllers that the node itself lives from: the one with its root disk is offered to nobody."""
+"""Storage controllers that the node itself uses: the one with its root disk is never offered."""
 
 from __future__ import annotations
 

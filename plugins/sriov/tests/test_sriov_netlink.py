@@ -1,4 +1,4 @@
-"""What netlink says of functions: real messages where the kernel allows it, else as pyroute2 encodes them."""
+"""Netlink messages about functions: real ones where the kernel allows it, else encoded by pyroute2."""
 
 from __future__ import annotations
 

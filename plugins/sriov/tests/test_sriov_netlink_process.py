@@ -47,7 +47,7 @@ print("{}", flush=True)
 for line in iter(sys.stdin.readline, ""):
     print(json.dumps(answer(json.loads(line))), flush=True)
 """
-"""Answers as the file beside it says, and ends with its input."""
+"""Answers as configured in a file, and ends with its input."""
 
 
 class Program:
@@ -338,14 +338,14 @@ class Lists:
 async def test_a_list_that_changed_while_it_was_sent_is_requested_again() -> None:
     multi = 0x2
     lists = Lists([multi, multi | netlink_child.INTERRUPTED], [multi, multi, multi])
-    assert len(await netlink_child.whole(lists.dump)) == 3
+    assert len(await netlink_child.complete_list(lists.dump)) == 3
     assert lists.asked == 2
 
 
 async def test_a_list_that_keeps_changing_is_an_error() -> None:
     lists = Lists([netlink_child.INTERRUPTED])
     with pytest.raises(netlink_child.Unresolved, match="keeps changing"):
-        await netlink_child.whole(lists.dump)
+        await netlink_child.complete_list(lists.dump)
     assert lists.asked == netlink_child.TRIES
 
 

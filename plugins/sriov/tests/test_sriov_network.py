@@ -99,10 +99,10 @@ def test_only_attributes_in_the_configuration_are_queried(looking, tmp_path, ker
 
 def test_a_refusal_is_logged_once_when_it_begins_and_once_when_it_ends(igb, kernel, caplog):
     caplog.set_level(logging.INFO)
-    well, kernel.routes = kernel.routes, PermissionError(errno.EPERM, "Operation not permitted")
+    routes, kernel.routes = kernel.routes, PermissionError(errno.EPERM, "Operation not permitted")
     for _ in range(3):
         by_id(igb)
-    kernel.routes = well
+    kernel.routes = routes
     for _ in range(3):
         by_id(igb)
     logged = [message for message in caplog.messages if "routes (netlink)" in message]

@@ -1,4 +1,4 @@
-"""Virtual functions are made, bound and removed as the options say, and never under somebody's hands."""
+"""Virtual functions are created, bound and removed by the options, and never while in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from devhost_sriov import Sriov
 from devhost_sriov.options import SriovOptions, VirtualFunctions
-from devhost_sriov.pci_bus import Bus, write
+from devhost_sriov.pci_bus import Bus, PhysicalFunction, write
 from devhost_sriov.provisioning import FILE, Made, Ownership, Provisioner
 from sriov_kernel import BOOT, PATH, PHYSICAL, Kernel
 
@@ -25,7 +25,7 @@ FIRST, SECOND, THIRD, FOURTH = (f"0000:02:10.{number}" for number in (0, 2, 4, 6
 
 
 class Machine:
-    """devhost on a card: what it was told, and what pods have and see."""
+    """devhost on a card: its options, and what pods hold and see."""
 
     def __init__(self, root: Path) -> None:
         self.kernel = Kernel(root)
@@ -220,7 +220,7 @@ def test_a_pod_that_gets_a_function_just_before_rebinding_keeps_it(machine: Mach
 
 def test_nothing_is_removed_while_the_holders_are_unknown(machine: Machine) -> None:
     machine.held = None
-    machine.bring(some(4))  # nobody can have what there is not yet
+    machine.bring(some(4))  # functions that do not exist yet cannot be in use
     with pytest.raises(NotYet, match="not yet known"):
         machine.bring(some(2))
     assert len(machine.kernel.virtual) == 4
@@ -302,7 +302,7 @@ def test_a_broken_record_counts_as_empty(machine: Machine, text: str) -> None:
 
 
 def test_a_creation_interrupted_by_a_crash_is_finished(machine: Machine) -> None:
-    """The kernel had made them, and devhost not yet said which."""
+    """The kernel had created them, and devhost had not yet recorded their mark."""
     kernel = machine.kernel
     kernel.write(kernel.whole / "sriov_drivers_autoprobe", "0")
     kernel.write(kernel.whole / "sriov_numvfs", "2")
@@ -347,7 +347,7 @@ def test_an_unbound_function_is_bound_again(machine: Machine) -> None:
     machine.bring(some(2, "vfio-pci"))
     driver = machine.kernel.root / "sys/bus/pci/devices" / FIRST / "driver"
     driver.unlink()
-    machine.held = None  # whoever has what: nobody has this one
+    machine.held = None  # unknown holders do not matter: this function is unbound
     machine.bring(some(2, "vfio-pci"))
     assert machine.kernel.virtual[FIRST] == "vfio-pci"
 
@@ -411,6 +411,14 @@ def test_a_refusal_of_the_kernel_is_reported_and_not_recorded(
         machine.bring(some(4, "vfio-pci"))
     assert autoprobe(machine) == "1"
     assert Ownership(machine.kernel.root).read() == {}
+
+
+def test_a_damaged_link_to_a_virtual_function_is_ignored(machine: Machine) -> None:
+    machine.kernel.write(machine.kernel.whole / "sriov_numvfs", "2")
+    link = machine.kernel.whole / "virtfn1"
+    link.unlink()
+    link.symlink_to("../no address ")
+    assert PhysicalFunction(Bus(machine.kernel.root), PHYSICAL, "ens1").virtual == (FIRST,)
 
 
 def test_a_function_that_its_driver_rejects_is_named(machine: Machine) -> None:

@@ -36,7 +36,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 def places(node: Node) -> dict[str, dict[str, str]]:
     """What network plugins read of functions, by the name of the file."""
-    return {name: document["pci"] for name, document in node.told().items()}
+    return {name: document["pci"] for name, document in node.device_infos().items()}
 
 
 async def test_a_container_with_two_resources_finds_both_and_so_does_its_network_plugin(node: Node) -> None:
@@ -70,7 +70,7 @@ async def test_variables_have_the_same_names_with_cdi(node: Node) -> None:
         text = file.read_text()
         assert '"PCIDEVICE_INTEL_COM_SRIOV_NET=0000:5e:02.0,0000:5e:02.1"' in text
         assert '"PCIDEVICE_INTEL_COM_SRIOV-NET=0000:5e:02.0,0000:5e:02.1"' in text
-        assert len(node.told()) == 2
+        assert len(node.device_infos()) == 2
 
 
 def asking(**keys: str) -> str:
@@ -89,14 +89,14 @@ async def test_a_pod_whose_function_lacks_a_node_is_refused_by_name_and_leaves_n
     node.configure(asking(iavf="vhostNet: true"))
     async with node.served():
         await node.offers({NET: 2, DPDK: 1}, only=True)
-        (node.root / "dev/vhost-net").unlink()  # nobody tells of it
+        (node.root / "dev/vhost-net").unlink()  # without an event
         with pytest.raises(UnexpectedAdmissionError, match="/dev/vhost-net does not exist"):
             await node.kubelet.admit("pod", "main", NET, 1)
-        assert node.told() == {}
+        assert node.device_infos() == {}
 
 
 async def test_vhost_net_concerns_only_the_entry_that_requests_it(node: Node) -> None:
-    """In sriov-network-device-plugin ``needVhostNet`` is of one resource as well."""
+    """In sriov-network-device-plugin ``needVhostNet`` also belongs to one resource."""
     node.configure(asking(vfio="vhostNet: true"))
     async with node.served():
         await node.kubelet.wait_for(lambda: node.kubelet.capacity() == {NET: 2, DPDK: 1})
@@ -127,7 +127,7 @@ async def test_the_info_of_an_entry_never_reaches_pods_of_another(node: Node) ->
         )
         assert [one["extra"] for one in net.values()] == [{"token": "net"}]
         assert [one["extra"] for one in dpdk.values()] == [{"token": "dpdk"}]
-        assert "token" not in str(node.told())
+        assert "token" not in str(node.device_infos())
         alone = await node.container({NET: 1})
         assert "dpdk" not in str(alone.envs)
 

@@ -1,4 +1,4 @@
-"""One function, known to two backends: never does it serve two pods, whichever comes first in the file."""
+"""One function that two backends list never serves two pods, in either order of the file."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
         EnvironmentFailure: no process listens there, or access is denied.
         DevhostError: the host does not answer in time, or not with a document.
     """
-    async with _asked(path, "status", deadline, largest) as (_, document):
+    async with _connected(path, "status", deadline, largest) as (_, document):
         return document
 
 
@@ -95,7 +95,7 @@ async def watch(
         EnvironmentFailure: as for :func:`fetch`.
         DevhostError: as for :func:`fetch`, or the connection ended although the host still runs.
     """
-    async with _asked(path, "watch", deadline, largest) as (reader, document):
+    async with _connected(path, "watch", deadline, largest) as (reader, document):
         yield document
         while line := await _next_line(reader, path, largest):
             yield _parse(line, path)
@@ -117,7 +117,7 @@ async def _next_line(reader: asyncio.StreamReader, path: Path, largest: int) -> 
 
 
 @asynccontextmanager
-async def _asked(
+async def _connected(
     path: Path, want: str, deadline: float, largest: int
 ) -> AsyncIterator[tuple[asyncio.StreamReader, StatusDocument]]:
     """The connection and the first document from it."""

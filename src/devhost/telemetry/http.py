@@ -150,8 +150,8 @@ def probe(check: Check) -> Route:
     """A path that answers 200 ``ok`` or 503 with the reason."""
 
     async def answer() -> Answer:
-        said = check()
-        ok, reason = await said if isinstance(said, Awaitable) else said
+        result = check()
+        ok, reason = await result if isinstance(result, Awaitable) else result
         if ok:
             return _plain(HTTPStatus.OK, "ok")
         return _plain(HTTPStatus.SERVICE_UNAVAILABLE, printable(reason) or "not ok")

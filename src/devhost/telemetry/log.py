@@ -51,8 +51,8 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-# Commands that show a backend's failure themselves do not configure a log, and must not get Python's
-# handler of last resort, which prints a message without its fields.
+# Commands that show a backend's failure themselves do not configure a log. Without this handler, Python would
+# use its handler of last resort, which prints a message without its fields.
 logging.getLogger("devhost").addHandler(logging.NullHandler())
 
 

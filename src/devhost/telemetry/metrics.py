@@ -583,9 +583,9 @@ class Metrics:
         """One call of the observer failed."""
         self._add("observer_failures_total", observer, kind)
 
-    def observer_dropped(self, observer: str, news: int) -> None:
+    def observer_dropped(self, observer: str, events: int) -> None:
         """Events were dropped because the observer was too slow or paused."""
-        self._add("observer_dropped_total", observer, by=news)
+        self._add("observer_dropped_total", observer, by=events)
 
     def observer_paused(self, observer: str, paused: bool) -> None:
         """The observer is paused (``True``), or called again (``False``)."""

@@ -82,7 +82,7 @@ class StatusServer:
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir
-        self._asked = socket
+        self._socket_path = socket
         self._bind = bind
         self._path: Path | None = None
         self._lines = Newest(document, json_line, interval=interval, stale=math.inf)
@@ -100,23 +100,23 @@ class StatusServer:
         It waits while another devhost serves the same directory, as in a rolling update.
         """
         backoff = Backoff(self._limits.retry, 10 * self._limits.retry)
-        said = ""
+        reason = ""
         while True:
             if self._server is not None and not self._there():
-                said = f"{self._path} was removed"
-                _log.warning("status socket is not available", reason=said)
+                reason = f"{self._path} was removed"
+                _log.warning("status socket is not available", reason=reason)
             try:
                 if not self._there():
                     await self.start()
             except EnvironmentFailure as error:
-                if str(error) != said:
-                    said = str(error)
-                    _log.warning("status socket is not available", reason=said)
+                if str(error) != reason:
+                    reason = str(error)
+                    _log.warning("status socket is not available", reason=reason)
                 await asyncio.sleep(backoff.delay())
             else:
-                if said:
+                if reason:
                     _log.info("status socket is open")
-                said = ""
+                reason = ""
                 backoff.reset()
                 await asyncio.sleep(self._limits.check)
 
@@ -127,7 +127,7 @@ class StatusServer:
             AlreadyServed: a live devhost has it.
             EnvironmentFailure: the socket or its directory cannot be created or is not safe.
         """
-        path = self._asked or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
+        path = self._socket_path or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
         try:
             listener = self._bind(path)
         except FileExistsError as error:

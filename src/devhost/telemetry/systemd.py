@@ -162,8 +162,8 @@ def line(resources: int, problems: int, first: str, waiting: Sequence[str] = ())
     """
     if waiting and not problems:
         return f"{_count(resources, 'resource')}, waiting for {', '.join(waiting)}"
-    told = f"{_count(resources, 'resource')}, {_count(problems, 'problem')}"
-    return f"{told}; first: {first}" if first else told
+    text = f"{_count(resources, 'resource')}, {_count(problems, 'problem')}"
+    return f"{text}; first: {first}" if first else text
 
 
 def _count(count: int, word: str) -> str:

@@ -126,7 +126,7 @@ class BackendContract:
     def test_hardware_without_driver_is_named_with_a_reason(self, tmp_path: Path) -> None:
         """For backends with ``missing_drivers``: a subject, a reason, and declared attributes."""
         backend = self._made(self._machine(tmp_path))
-        _look(backend)
+        _scan(backend)
         for one in backend.missing_drivers():
             assert type(one) is MissingDriver, f"missing_drivers() returned {one!r}"
             assert one.subject.strip() and one.reason.strip(), f"{one!r} lacks its subject or reason"
@@ -136,7 +136,7 @@ class BackendContract:
     def test_two_scans_find_equal_devices(self, tmp_path: Path) -> None:
         """A device contains nothing that changes by itself, because each change causes a new plan."""
         backend = self._made(self._machine(tmp_path))
-        assert _by_id(_look(backend)) == _by_id(_look(backend)), "a second scan found different devices"
+        assert _by_id(_scan(backend)) == _by_id(_scan(backend)), "a second scan found different devices"
 
     def test_a_restart_finds_equal_devices(self, tmp_path: Path) -> None:
         """Ids and everything else come from the machine, never from a counter or the order of events."""
@@ -160,8 +160,8 @@ class BackendContract:
         root = self._machine(tmp_path)
         full = _by_id(self._found(root))
         names = frozenset(name for device in full.values() for name in device.attributes)
-        asked = _by_id(self._found(root, names))
-        assert asked == full, (
+        chosen = _by_id(self._found(root, names))
+        assert chosen == full, (
             "requesting each attribute by name leads to different devices than requesting '*'"
         )
         bare = _by_id(self._found(root, frozenset()))
@@ -226,10 +226,10 @@ class BackendContract:
         """After all files are removed: no healthy device, and allocate() raises AllocationError."""
         root = self._machine(tmp_path)
         backend = self._made(root)
-        devices = _look(backend)
+        devices = _scan(backend)
         shutil.rmtree(root)
         root.mkdir()
-        left = sorted(device.id for device in _look(backend) if device.health.healthy)
+        left = sorted(device.id for device in _scan(backend) if device.health.healthy)
         assert not left, f"healthy although all files are removed: {left}"
         for device in devices:
             with suppress(AllocationError):
@@ -241,7 +241,7 @@ class BackendContract:
         """Paths are absolute, types are correct, and everything required exists on the host."""
         root = self._machine(tmp_path)
         backend = self._made(root)
-        for device, use in self._usable(_look(backend)):
+        for device, use in self._usable(_scan(backend)):
             edits = self._edits(backend, [device], use)
             paths = [node.path for node in edits.nodes if node.required]
             paths += [mount.host_path for mount in edits.mounts if mount.required]
@@ -254,21 +254,21 @@ class BackendContract:
         """The kubelet requests the same devices again, also after a restart of devhost."""
         root = self._machine(tmp_path)
         backend = self._made(root)
-        devices = self._healthy(_look(backend))
+        devices = self._healthy(_scan(backend))
         restarted = self._made(root)
-        _look(restarted)
-        for asked, use in self._asked(devices, *([device] for device in devices)):
-            first = self._edits(backend, asked, use)
-            assert self._edits(backend, asked, use) == first, "the answer for the same devices changed"
-            assert self._edits(restarted, asked, use) == first, "the answer changed after a restart"
+        _scan(restarted)
+        for chosen, use in self._combinations(devices, *([device] for device in devices)):
+            first = self._edits(backend, chosen, use)
+            assert self._edits(backend, chosen, use) == first, "the answer for the same devices changed"
+            assert self._edits(restarted, chosen, use) == first, "the answer changed after a restart"
 
     def test_several_devices_have_the_nodes_of_each(self, tmp_path: Path) -> None:
         """A container with two devices can use both, in any order."""
         backend = self._made(self._machine(tmp_path))
-        devices = self._healthy(_look(backend))
-        for asked, use in self._asked(devices, devices[::-1]):
-            together = _paths(self._edits(backend, asked, use))
-            for device in asked:
+        devices = self._healthy(_scan(backend))
+        for chosen, use in self._combinations(devices, devices[::-1]):
+            together = _paths(self._edits(backend, chosen, use))
+            for device in chosen:
                 lost = _paths(self._edits(backend, [device], use)) - together
                 assert not lost, f"{device.id} loses {sorted(lost)} in a container with several devices"
 
@@ -277,10 +277,10 @@ class BackendContract:
         root = self._machine(tmp_path)
         before = faults.contents(root)
         backend = self._made(root)
-        devices = _look(backend)
+        devices = _scan(backend)
         backend.probe(devices)
-        for asked, use in self._asked(self._healthy(devices)):
-            self._edits(backend, asked, use)
+        for chosen, use in self._combinations(self._healthy(devices)):
+            self._edits(backend, chosen, use)
         after = faults.contents(root)
         changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
         changed = [path for path in changed if not any(fnmatch(path, glob) for glob in self.may_write)]
@@ -291,13 +291,13 @@ class BackendContract:
     def test_probe_returns_health_with_reasons_for_existing_devices(self, tmp_path: Path) -> None:
         """For backends with ``probe``."""
         backend = self._made(self._machine(tmp_path))
-        devices = _look(backend)
+        devices = _scan(backend)
         _check_verdicts(backend.probe(devices), devices)
 
     def test_device_info_is_valid_and_stable(self, tmp_path: Path) -> None:
         """For backends with ``device_info``: documents follow the NPWG specification."""
         backend = self._made(self._machine(tmp_path))
-        devices = self._healthy(_look(backend))
+        devices = self._healthy(_scan(backend))
         for device, use in self._usable(devices):
             request = self._request([device], use)
             document = backend.device_info(device, request)
@@ -307,7 +307,7 @@ class BackendContract:
     def test_labels_are_valid_and_independent_of_health(self, tmp_path: Path) -> None:
         """For backends with ``labels``, which are used to schedule pods."""
         backend = self._made(self._machine(tmp_path))
-        devices = _look(backend)
+        devices = _scan(backend)
         for offered in ({}, {device.id: {"example.com/one": 2} for device in devices}):
             found = backend.labels(devices, offered)
             _, wrong = sorted_out(found.items())
@@ -319,7 +319,7 @@ class BackendContract:
     def test_watch_starts_and_can_be_cancelled(self, tmp_path: Path) -> None:
         """For backends with ``watch``: it does not fail at once, and ends when it is cancelled."""
         backend = self._made(self._machine(tmp_path))
-        _look(backend)
+        _scan(backend)
         if overrides(self.backend, "watch"):
             try:
                 asyncio.run(_start_and_stop(backend))
@@ -329,11 +329,11 @@ class BackendContract:
     def test_concurrent_calls_do_not_interfere(self, tmp_path: Path) -> None:
         """The core calls ``discover``, ``allocate`` and ``probe`` concurrently, each on its own thread."""
         backend = self._made(self._machine(tmp_path))
-        devices = _look(backend)
+        devices = _scan(backend)
         healthy = self._healthy(devices)
         expected = _by_id(devices), self._edits(backend, healthy)
         calls: list[tuple[Callable[[], object], object]] = [
-            (lambda: _by_id(_look(backend)), expected[0]),
+            (lambda: _by_id(_scan(backend)), expected[0]),
             (lambda: self._edits(backend, healthy), expected[1]),
         ]
         names = "discover() and allocate()"
@@ -369,7 +369,7 @@ class BackendContract:
 
     def _failures_of_probe(self, root: Path, cases: Sequence[tuple[Path, str]]) -> str:
         backend = self._made(root)
-        devices = _look(backend)
+        devices = _scan(backend)
         return _failures("probe", root, cases, lambda: _check_verdicts(backend.probe(devices), devices))
 
     def _machine(self, tmp_path: Path) -> Path:
@@ -383,7 +383,7 @@ class BackendContract:
         return self.backend(options, ServiceContext(self.backend.name, root, wanted))
 
     def _found(self, root: Path, wanted: Collection[str] = EVERYTHING) -> list[Device]:
-        return _look(self._made(root, wanted))
+        return _scan(self._made(root, wanted))
 
     def _healthy(self, devices: Iterable[Device]) -> list[Device]:
         healthy = [device for device in devices if device.health.healthy]
@@ -399,7 +399,7 @@ class BackendContract:
         except TypeError as error:
             raise AssertionError(f"{error}: set resource_options, because there are no defaults") from error
 
-    def _asked(self, *sets: Sequence[Device]) -> Iterator[tuple[list[Device], object]]:
+    def _combinations(self, *sets: Sequence[Device]) -> Iterator[tuple[list[Device], object]]:
         """Sets of devices with each use; of each set those that are healthy for it."""
         for devices, use in product(sets, self._uses()):
             uses = getattr(use, "uses", ())
@@ -408,7 +408,7 @@ class BackendContract:
 
     def _usable(self, devices: Sequence[Device]) -> Iterator[tuple[Device, object]]:
         """Each device with each use that it is healthy for."""
-        for (device,), use in self._asked(*([device] for device in self._healthy(devices))):
+        for (device,), use in self._combinations(*([device] for device in self._healthy(devices))):
             yield device, use
 
     def _edits(self, backend: Backend, devices: Sequence[Device], use: object = None) -> Edits:
@@ -445,7 +445,7 @@ def _failures(
     return "\n".join([f"{method}() must not fail:", *failures]) if failures else ""
 
 
-def _look(backend: Backend) -> list[Device]:
+def _scan(backend: Backend) -> list[Device]:
     """Scans like the core at a resync: anything may have changed."""
     backend.notice(Event())
     return list(backend.discover())

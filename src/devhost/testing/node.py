@@ -183,7 +183,7 @@ class Node:
                 found[f"{document['kind']}={device['name']}"] = device["containerEdits"]
         return [found[name] for name in names]
 
-    def told(self) -> dict[str, Any]:
+    def device_infos(self) -> dict[str, Any]:
         """The device-info files that network plugins read, by their names."""
         files = self.infos.glob("*-device.json")
         return {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}

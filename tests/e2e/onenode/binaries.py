@@ -23,7 +23,7 @@ from .fetching import Unavailable, say
 from .golang import CannotBuild
 
 UNAVAILABLE = 77
-"""The exit code that test drivers since Automake's take for "skipped"."""
+"""The exit code that test drivers since Automake's count as "skipped"."""
 
 
 class Missing(Exception):
@@ -47,14 +47,14 @@ PACKAGED: Mapping[str, Packaged] = {
     "cni-ptp": Packaged("containernetworking-plugins", "usr/lib/cni/ptp", ()),
     "busybox": Packaged("busybox-static", "usr/bin/busybox", ("true",)),
 }
-"""``cni-ptp`` stands for the directory it is in; without arguments it tells its version."""
+"""``cni-ptp`` represents its directory; without arguments it prints its version."""
 
 VERSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "cni-ptp": (),
     "busybox": (),
     "kubectl": ("version", "--client"),
 }
-"""How those are asked for their version that do not know ``--version``."""
+"""The arguments for the version of programs without ``--version``."""
 
 NAMES = (*kubernetes.PARTS, *PACKAGED)
 
@@ -160,7 +160,7 @@ def _version(name: str, path: Path) -> str:
 def main(limit: str = str(kubernetes.BUILD_LIMIT)) -> None:
     began = time.monotonic()
     if reason := probe.why_not():
-        say(f"skipped, no node can be had here: {reason}")
+        say(f"skipped, this machine cannot run a node: {reason}")
         sys.exit(UNAVAILABLE)
     try:
         with alone():
@@ -168,7 +168,7 @@ def main(limit: str = str(kubernetes.BUILD_LIMIT)) -> None:
     except BlockingIOError:
         sys.exit(f"e2e: another run is using {cache()}")
     except Unavailable as error:
-        say(f"skipped, a program cannot be had here: {error}")
+        say(f"skipped, a program is not available here: {error}")
         sys.exit(UNAVAILABLE)
     except Missing as error:
         sys.exit(f"e2e: {error}")

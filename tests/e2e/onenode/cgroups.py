@@ -13,10 +13,10 @@ from .waiting import until
 NAME = "devhost-e2e"
 
 CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
-"""What a kubelet insists on. In version 2 a cgroup has those that the one above it gives on."""
+"""The controllers that a kubelet requires. In version 2 a parent cgroup passes them on."""
 
 EMPTY_LIMIT = 120.0
-"""Seconds for processes that were killed to be gone."""
+"""Seconds until killed processes have ended."""
 
 
 class Refused(Exception):
@@ -74,7 +74,7 @@ def _refuse_if_incomplete(hierarchies: list[tuple[str, Path]], name: str) -> Non
         else:
             found.update(file.name.partition(".")[0] for file in (root / name).glob("*.*"))
     if missing := CONTROLLERS - found:
-        raise Refused(f"cgroups cannot be made with {', '.join(sorted(missing))}")
+        raise Refused(f"cannot create cgroups with {', '.join(sorted(missing))}")
 
 
 def _remove(cgroup: Path) -> bool:

@@ -83,7 +83,7 @@ class Cluster:
         self.start("kube-scheduler")
         self.start("kube-controller-manager")
         self.start("kubelet")
-        until("pods have their account", self._accounts, seen=self._say("kube-controller-manager"))
+        until("pods have their service account", self._accounts, seen=self._say("kube-controller-manager"))
         until("the node is ready", self._schedulable, limit=300, seen=self._say("kubelet"))
 
     # processes

@@ -113,7 +113,7 @@ class Packages:
 
     def _configure(self) -> None:
         if shutil.which("apt-get") is None or not KEYRING.exists():
-            raise Unavailable("this machine is no Debian")
+            raise Unavailable("this machine does not run Debian")
         apt = self._directory / "apt"
         for part in ("lists/partial", "cache/archives/partial"):
             (apt / part).mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def _mirror() -> str:
     for uri in targets:
         if uri.rstrip("/").endswith("/debian"):
             return uri
-    raise Unavailable("apt knows no mirror of Debian")
+    raise Unavailable("apt has no Debian mirror")
 
 
 def runs(program: Path, arguments: Sequence[str]) -> bool:

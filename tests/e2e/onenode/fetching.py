@@ -18,11 +18,11 @@ PAUSES = (5.0, 20.0)
 """Seconds before the second and the third try."""
 
 REPORT = 15.0
-"""Seconds between two lines about something that takes long."""
+"""Seconds between two lines of progress."""
 
 
 NAME = "e2e"
-"""Who speaks. Whatever else fetches programs by this module says so with a name of its own."""
+"""The prefix of each line. Other users of this module set a different one."""
 
 
 class Unavailable(Exception):

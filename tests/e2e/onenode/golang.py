@@ -18,13 +18,13 @@ NETWORK = re.compile(
     r"|(network|host) is unreachable|no route to host|server misbehaving|proxyconnect|Client\.Timeout"
     r"|\b(403|408|429|50\d) [A-Z]"
 )
-"""How Go says that it could not fetch something."""
+"""Go's messages about failed downloads."""
 
 MACHINE = re.compile(
     r"requires go >= \S+|toolchain not available|GOPROXY=off|signal: killed|no space left on device"
     r"|cannot allocate memory"
 )
-"""How Go says that the machine has too little of something, or too old a Go."""
+"""Go's messages about a lack of memory or disk space, or about too old a Go."""
 
 
 class CannotBuild(Exception):
@@ -34,7 +34,7 @@ class CannotBuild(Exception):
 def compilers() -> int:
     """How many compilers can run at once in the free memory."""
     available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
-    assert available, "Linux has said so since 3.14"
+    assert available, "since Linux 3.14"
     room = int(available[1]) // MEMORY_OF_A_COMPILER
     return max(1, min(len(os.sched_getaffinity(0)), room))
 
@@ -69,7 +69,7 @@ def go(
 
 
 def _error(name: str, output: str, log: Path) -> Exception:
-    lines = output.strip().splitlines() or ["it did not say why"]
+    lines = output.strip().splitlines() or ["no reason was given"]
     for kind, pattern in ((Unavailable, MACHINE), (Unreachable, NETWORK)):
         if telling := [line.strip('\t ",') for line in lines if pattern.search(line)]:
             said = telling[-1].removeprefix('Error": "')  # go mod download -json

@@ -24,8 +24,9 @@ KERNEL_SETTINGS = {
     "kernel/keys/root_maxkeys": 1000000,
     "kernel/keys/root_maxbytes": 25000000,
 }
-"""What a kubelet sets if it finds another value. It finds ordinary files with its own values instead, so
-that the machine's settings stay as they are."""
+"""Settings that a kubelet changes if they have other values.
+
+It finds ordinary files with its values, so that the machine's settings do not change."""
 
 
 def main(address: str, name: str) -> None:

@@ -14,7 +14,7 @@ NAME = "local.test/busybox:1"
 APPLETS = ("sh", "cat", "dd", "env", "id", "ls", "mknod", "sleep", "stat", "test", "true", "wc")
 FOLDERS = ("bin", "dev", "etc", "proc", "sys", "tmp")
 PAUSE = ["/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done"]
-"""What a container of it does: nothing, until it is told to end. It serves as the pods' sandbox too."""
+"""A container of it waits for a signal to end. It is also the pods' sandbox."""
 
 
 def write(busybox: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from .namespaces import Namespaces
 
 TIMEOUT = 240.0
-"""Seconds for one command. What waits in it has a limit of its own, below this."""
+"""Seconds for one command; waits within it have shorter limits."""
 
 
 class Refused(Exception):

@@ -16,17 +16,17 @@ from .settings import PLUGIN_DIRECTORY
 from .waiting import LIMIT
 
 Counts = tuple[int, int] | None
-"""Capacity and allocatable; ``None`` where the node does not have the resource."""
+"""Capacity and allocatable; ``None`` if the node does not have the resource."""
 
 
 class Kubelet(ABC):
     """The operations of a scenario on a kubelet, and what it observes."""
 
     directory: Path
-    """Where plugins' sockets are, for a process outside the node."""
+    """The directory of plugins' sockets, for a process outside the node."""
 
     shown: str
-    """The kubelet's own name for that directory."""
+    """The kubelet's path of that directory."""
 
     @abstractmethod
     async def settle(self, plugins: Sequence[Recorder]) -> None:

@@ -12,7 +12,7 @@ from .fetching import Unavailable, persistently, say
 from .golang import CannotBuild, compilers, go
 
 VERSION = "v1.37.1"
-"""The newest release that was seen to run. ``KUBERNETES`` in the environment names another one."""
+"""The newest tested release; the environment variable ``KUBERNETES`` selects another one."""
 
 PARTS = ("kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
 
@@ -20,8 +20,7 @@ SOURCE = Path(__file__).parent / "kube" / "main.go"
 
 DOWNLOAD_LIMIT = 600.0
 BUILD_LIMIT = 3600.0
-"""Seconds: a cold build takes minutes on two idle cores, and longer where others use them. What was compiled
-until then stays in Go's cache."""
+"""Seconds: a first build takes minutes on two idle cores. Compiled packages stay in Go's cache."""
 
 
 def version() -> str:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Literal
 
 START_LIMIT = 120.0
-"""Seconds for making the namespaces; some mounts and addresses."""
+"""Seconds for creating the namespaces with their mounts and addresses."""
 
 STOP_LIMIT = 60.0
 """Seconds for a process that was killed."""
@@ -38,7 +38,7 @@ class Namespaces:
         self._holder: subprocess.Popen[bytes] | None = None
         self._children: list[subprocess.Popen[bytes]] = []
         self.pid = 0
-        """The first process, as the host counts."""
+        """The host's id of the first process."""
 
     def __enter__(self) -> Namespaces:
         flags = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]

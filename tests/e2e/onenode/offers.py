@@ -22,10 +22,10 @@ KINDS = {
     "input": "/dev/uinput",
     "entropy": "/dev/hwrng",
 }
-"""Device nodes that machines may have, one of each kind. To open one does nothing to the device."""
+"""Device nodes that machines may have, one of each kind. Opening one does not affect the device."""
 
 SHARES = 3
-"""How often ``/dev/fuse`` is handed out, if a test does not say otherwise."""
+"""The default number of shares of ``/dev/fuse``."""
 
 
 def configuration(

@@ -24,7 +24,7 @@ message_type { name: "Devices"
   field { name: "resource" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
   field { name: "ids" number: 2 label: LABEL_REPEATED type: TYPE_STRING } }
 """
-"""The wire does not carry names; numbers and types are those of podresources v1."""
+"""Names are not sent; numbers and types are those of podresources v1."""
 
 
 def _messages() -> dict[str, Any]:

@@ -21,7 +21,7 @@ DEVICES_CGROUP = Path("/sys/fs/cgroup/devices")
 
 COMPLETE = "--complete--"
 TRIES = 5
-"""ctr may give up on the output of a process that ends at once; on a busy machine all of it is lost then."""
+"""ctr may lose the output of a process that ends at once, on a busy machine all of it."""
 
 
 @dataclass(frozen=True, slots=True)

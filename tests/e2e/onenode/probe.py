@@ -17,7 +17,7 @@ from .namespaces import Namespaces
 PROGRAMS = ("unshare", "nsenter", "mount", "ip", "openssl", "dpkg")
 
 DEVICES = ("/dev/fuse", "/dev/kmsg")
-"""The first one is what pods ask for, the second one is read by a kubelet."""
+"""Pods request the first one; a kubelet reads the second one."""
 
 ADDRESS = "10.99.0.2"
 
@@ -27,7 +27,7 @@ mkdir /run/low /run/up /run/work /run/merged
 mount -t overlay -o lowerdir=/run/low,upperdir=/run/up,workdir=/run/work overlay /run/merged
 ip link add one type veth peer name other
 """
-"""What a container runtime needs of a node's namespaces."""
+"""What a container runtime needs in a node's namespaces."""
 
 
 def why_not() -> str:
@@ -63,8 +63,8 @@ def _namespaces() -> str:
             with Namespaces(ADDRESS, "probe", Path(directory) / "log") as namespaces:
                 done = namespaces.run("sh", "-c", SANDBOX)
         except (OSError, RuntimeError) as error:
-            return f"a node's namespaces cannot be had: {_line(str(error))}"
-    return f"a container cannot be had: {_line(done.stderr)}" if done.returncode else ""
+            return f"cannot create a node's namespaces: {_line(str(error))}"
+    return f"cannot run a container: {_line(done.stderr)}" if done.returncode else ""
 
 
 def _line(text: str) -> str:

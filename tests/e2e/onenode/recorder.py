@@ -18,7 +18,7 @@ from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION, api
 Context = grpc.aio.ServicerContext[Any, Any]
 
 REGISTER_LIMIT = 120.0
-"""Seconds; a kubelet itself gives up after 10."""
+"""Seconds; a kubelet's own limit is 10."""
 
 
 class Recorder(api_pb2_grpc.DevicePluginServicer):
@@ -33,11 +33,11 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
     def __init__(self, directory: Path, name: str, resource: str, shown: str = "") -> None:
         self.calls: list[str] = []
         self.refusal = ""
-        """What Allocate fails with, if anything."""
+        """The error of Allocate, if it fails."""
         self.name = name
         self.resource = resource
         self.registered = 0
-        """How often the kubelet said ``OK``; it opens a stream each time."""
+        """The number of accepted registrations; the kubelet opens a stream for each."""
         self.opened = 0
         self.sent = 0
         """Streams and lists so far."""

@@ -20,7 +20,7 @@ from .shipped import IMAGE, Shipped
 from .waiting import until
 
 NAME = "devhost"
-"""Of the release, of its namespace, and so of every object that the chart makes."""
+"""The name of the release, its namespace, and every object of the chart."""
 
 DAEMONSET = f"daemonset/{NAME}"
 CONFIGMAP = f"configmap/{NAME}"
@@ -92,7 +92,7 @@ class Release:
         for pod in self._pods():
             for container in pod["status"].get("containerStatuses", ()):
                 waiting = container["state"].get("waiting", {})
-                assert waiting.get("reason") != "CrashLoopBackOff", f"devhost ends by itself: {self.log()}"
+                assert waiting.get("reason") != "CrashLoopBackOff", f"devhost exits: {self.log()}"
         return "successfully rolled out" in self.kubectl("rollout", "status", DAEMONSET, "--watch=false")
 
     # the pod
@@ -207,7 +207,7 @@ class Release:
         before = self.status()["devhost"]["generation"]
         self.edit(text)
         until(
-            "devhost takes over the ConfigMap",
+            "devhost loads the ConfigMap",
             lambda: self.status().get("devhost", {}).get("generation", 0) > before,
             seen=self.status,
         )

@@ -81,7 +81,7 @@ async def _registration(first: Recorder, witness: Witness) -> None:
 
 async def _devices(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
     await first.list(a=True, b=False, c=True)
-    await witness.look("a device falls ill")
+    await witness.look("a device becomes unhealthy")
     await first.list(a=True, b=True, c=True)
     await witness.look("it recovers")
     await witness.look("a pod gets two devices", await kubelet.admit("holder", RESOURCE, 2))
@@ -118,14 +118,14 @@ async def _restart(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
     await first.list(a=True, b=True, c=True)
     await witness.look("a plugin registers again", await first.register())
     await kubelet.restart()
-    await witness.look("the kubelet restarts and nobody has registered yet")
+    await witness.look("the kubelet restarts and no plugin has registered yet")
     await first.stop()
     await first.serve()
     await witness.look("the plugin registers with the new kubelet", await first.register())
     await witness.look("a pod gets the device that is left", await kubelet.admit("late", RESOURCE, 1))
     await kubelet.release("holder")
     await kubelet.release("late")
-    await witness.look("two pods are over")
+    await witness.look("two pods have ended")
 
 
 async def _sharp_edges(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:

@@ -19,7 +19,7 @@ ETCD = "http://127.0.0.1:2379"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 PLUGIN_DIRECTORY = "/var/lib/kubelet/device-plugins"
 SPECIFICATIONS = "/run/cdi"
-"""Where CDI specifications are, seen without the link from ``/var/run``, which leads outsiders astray."""
+"""The directory of CDI specifications, not through ``/var/run``, a link that is wrong outside the node."""
 
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 

@@ -31,13 +31,13 @@ CHART = REPOSITORY / "deploy" / "helm" / "devhost"
 ARCHIVE = REPOSITORY / "build" / "image" / f"devhost-{devhost.__version__}.oci.tar"
 
 VARIABLE = "DEVHOST_E2E_IMAGE"
-"""The environment variable that names the archive of another image to use."""
+"""The environment variable for the archive of another image."""
 
 IMAGE = "local.test/devhost"
-"""The repository under which the node has the image. No registry has it."""
+"""The repository of the image on the node; no registry has it."""
 
 TAGS = (devhost.__version__, "next")
-"""The same image under two tags: the chart's own, and one for an upgrade to go to."""
+"""The same image under two tags: the chart's, and one to upgrade to."""
 
 
 class Missing(Exception):
@@ -107,7 +107,7 @@ def make() -> None:
 def _make_image() -> None:
     tool = [sys.executable, "-m", "image"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
-    last = "it did not say why"
+    last = "no reason was given"
     with subprocess.Popen(
         tool, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -134,7 +134,7 @@ def main() -> None:
         make()
     except Unavailable as error:
         record.write_text(str(error))
-        say(f"the tests of image and chart are left out: {error}")
+        say(f"the tests of image and chart are skipped: {error}")
     except (Missing, programs.Missing) as error:
         sys.exit(f"e2e: {error}")
 

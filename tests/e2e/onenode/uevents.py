@@ -20,11 +20,11 @@ FAMILY = 15
 KERNEL, UDEVD = 1, 2
 SO_RCVBUFFORCE = 33
 BUFFER = 16 * 1024 * 1024
-"""Bytes; nothing is lost that a test causes."""
+"""Bytes; enough for all events of a test."""
 
 LONGEST = 64 * 1024
 LIMIT = 60.0
-"""Seconds in which an event that is sure to come has come."""
+"""Seconds within which an expected event arrives."""
 
 HEADER = struct.Struct(">8sI")
 LAYOUT = struct.Struct("=IIIIIII")
@@ -32,8 +32,8 @@ LAYOUT = struct.Struct("=IIIIIII")
 
 MAGIC = 0xFEEDCAFE
 
-Heard = tuple[str, str, str]
-"""Who said it (``kernel``, ``udevd``), the action, and the path of the device below ``/sys``."""
+Uevent = tuple[str, str, str]
+"""The sender (``kernel`` or ``udevd``), the action, and the path of the device below ``/sys``."""
 
 
 class Listener:
@@ -57,25 +57,25 @@ class Listener:
     ) -> None:
         self._socket.close()
 
-    def until(self, last: Heard) -> list[Heard]:
+    def until(self, last: Uevent) -> list[Uevent]:
         """The received events up to this one. Events arrive in the order in which they were sent.
 
         Raises:
             TimeoutError: it was not received.
         """
-        heard: list[Heard] = []
+        received: list[Uevent] = []
         end = time.monotonic() + LIMIT
-        while last not in heard:
+        while last not in received:
             self._socket.settimeout(max(0.001, end - time.monotonic()))
             try:
                 message = self._socket.recv(LONGEST)
             except TimeoutError:
-                raise TimeoutError(f"{last} was not heard, but {heard}") from None
-            heard.append(_read(message))
-        return heard
+                raise TimeoutError(f"{last} was not received, but {received}") from None
+            received.append(_read(message))
+        return received
 
 
-def say_as_udevd(there: AbstractContextManager[None], action: str, device: str, subsystem: str) -> Heard:
+def send_as_udevd(there: AbstractContextManager[None], action: str, device: str, subsystem: str) -> Uevent:
     """Sends an event in a network namespace as udevd does; returns it as a listener receives it.
 
     This needs ``CAP_NET_ADMIN`` in the namespace, which udevd has.
@@ -94,7 +94,7 @@ def _libudev(properties: Mapping[str, str]) -> bytes:
     return HEADER.pack(b"libudev\0", MAGIC) + LAYOUT.pack(size, size, len(body), 0, 0, 0, 0) + body
 
 
-def _read(message: bytes) -> Heard:
+def _read(message: bytes) -> Uevent:
     body, who = message, "kernel"
     if message.startswith(b"libudev\0"):
         _, offset, length, *_ = LAYOUT.unpack_from(message, HEADER.size)

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LIMIT = 180.0
-"""Seconds. Whatever a healthy node does takes a few; the rest is for a busy machine."""
+"""Seconds. A healthy node needs a few for each step; the rest is for a busy machine."""
 
 PAUSE = 0.1
 

@@ -18,7 +18,7 @@ from .allocation import node_claims
 from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, present
 from .dfl_cards import Card, Cards, Engine, Layout, Port
 from .dfl_health import Finding
-from .manager_state import LONGEST, MEANWHILE, REBIND, Identity, Known, Manager, Memory, identity
+from .manager_state import BUSY_REASON, MAX_BUSY, REBIND, Identity, Known, Manager, Memory, identity
 from .model import LOST, ONES, FpgaSysfs, Interface, Kind, Place, Slot, Unit, af_name, normal, region_name
 
 AFU, INTERFACE = "afu", "interface"
@@ -119,7 +119,7 @@ class EngineFamily:
             elif readings and not any(one.is_busy for one in readings):
                 flaw = next(one.flaw("its interface id") for one in readings if not one.id)
             elif readings and INTERFACE not in before:
-                flaw = MEANWHILE
+                flaw = BUSY_REASON
         known[key] = Known(texts=texts)
         registers = dfl_health.registers_report(self._sysfs, engine.path, dfl_health.ENGINE)
         alarms = tuple(dfl_health.alarms(self._sysfs, engine.path))
@@ -171,8 +171,8 @@ class EngineFamily:
             return ""
         manager = card.engine.manager if card.engine else Manager()
         lasts = self._clock() - self._since(identity(self._sysfs, port.path))
-        if lasts > LONGEST and not manager.is_busy:
-            return manager.stuck or f"its driver has held it in reset for more than {LONGEST:g} s: {REBIND}"
+        if lasts > MAX_BUSY and not manager.is_busy:
+            return manager.stuck or f"its driver has held it in reset for more than {MAX_BUSY:g} s: {REBIND}"
         return manager.stuck
 
     def _since(self, key: Identity) -> float:
@@ -239,7 +239,7 @@ class EngineFamily:
     def _afu_fault(self, port: Port, afu: str, is_busy: bool) -> str:
         """Why the accelerator function in a port cannot be used; empty if it can."""
         if is_busy:
-            return "" if afu else MEANWHILE
+            return "" if afu else BUSY_REASON
         if port.is_bare:
             return f"its driver shows no attributes (is module {self._layout.module} loaded?)"
         if port.afu.is_absent:  # such as on Agilex, whose functions are beside the port

@@ -15,10 +15,10 @@ from devhost.backend.sysfs import Sysfs
 
 from .attributes import FAILED, READY, RECONFIGURING
 
-MEANWHILE = "it is being reconfigured"
+BUSY_REASON = "it is being reconfigured"
 """Why a device is unhealthy that has been busy since it was first read."""
 
-LONGEST = 60.0
+MAX_BUSY = 60.0
 """Seconds that a port may be busy: the driver waits at most 8 s for each step (``PR_WAIT_TIMEOUT``)."""
 
 REBIND = "unbind the card from its driver and bind it again"
@@ -140,7 +140,7 @@ def judge(manager: Manager, *, can_program: bool, last: Health | None) -> Verdic
     """
     state = manager.state
     if manager.is_busy:
-        return Verdict(unhealthy(MEANWHILE) if last is None else last, RECONFIGURING, is_busy=True)
+        return Verdict(unhealthy(BUSY_REASON) if last is None else last, RECONFIGURING, is_busy=True)
     if state.endswith("error"):
         more = f" ({manager.status})" if manager.status else ""
         return Verdict(unhealthy(f"its FPGA manager is in state {state!r}{more}: program it again"), FAILED)

@@ -129,10 +129,10 @@ def _is_near(one: Member, other: Member) -> bool:
     return here == there or here.startswith(f"{there}/") or there.startswith(f"{here}/")
 
 
-DEPTH = 8
+MAX_DEPTH = 8
 """Levels of directories below a region that are searched; nested drivers need five."""
 
-LARGEST = 2000
+MAX_DIRECTORIES = 2000
 """Limit of directories that are searched for one region."""
 
 _SKIPPED = frozenset(
@@ -160,7 +160,7 @@ def below(sysfs: FpgaSysfs, path: str, excluded: Collection[str] = ()) -> tuple[
 
 def _walk(sysfs: FpgaSysfs, path: str, excluded: Collection[str]) -> Iterator[str]:
     waiting, looked = [(path, 0)], 0
-    while waiting and looked < LARGEST:
+    while waiting and looked < MAX_DIRECTORIES:
         place, depth = waiting.pop(0)
         looked += 1
         for name in sysfs.names(place):
@@ -168,7 +168,7 @@ def _walk(sysfs: FpgaSysfs, path: str, excluded: Collection[str]) -> Iterator[st
             if name in _SKIPPED or inner in excluded or sysfs.link(inner) or not sysfs.names(inner):
                 continue
             yield inner
-            if depth < DEPTH:
+            if depth < MAX_DEPTH:
                 waiting.append((inner, depth + 1))
 
 

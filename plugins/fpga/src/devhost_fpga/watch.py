@@ -17,13 +17,13 @@ from devhost.backend.errors import BackendError
 
 from .model import FpgaSysfs, Reading, Unit
 
-CALM = 10.0
+IDLE_PAUSE = 10.0
 """Seconds between two readings."""
 
-BUSY = 0.5
+FIRST_PAUSE = 0.5
 """Seconds until the first reading while a region is being programmed; the pause doubles each time."""
 
-MOST = 4096
+MAX_FILES = 4096
 """Limit of polled files; a card has about thirty."""
 
 SPREAD = 0.2
@@ -47,7 +47,7 @@ class Watch:
         # Replaced, never modified: discover() writes them on its thread, the event loop reads them.
         self._files: Mapping[str, str] = {}
         self._is_busy = False
-        self._quick = BUSY
+        self._quick = FIRST_PAUSE
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._known: Mapping[str, Reading] = {}
@@ -59,7 +59,7 @@ class Watch:
         for unit in units:
             is_busy = is_busy or unit.is_busy
             for file in unit.watched:
-                if len(files) < MOST:
+                if len(files) < MAX_FILES:
                     files.setdefault(file, file.rpartition("/")[0])
         began = is_busy and not self._is_busy
         self._files, self._is_busy = files, is_busy
@@ -82,9 +82,9 @@ class Watch:
     def _next(self) -> float:
         """Seconds until the next reading: short at the beginning of programming."""
         if not self._is_busy:
-            self._quick = BUSY
-            return CALM
-        pause, self._quick = self._quick, min(CALM, self._quick * 2)
+            self._quick = FIRST_PAUSE
+            return IDLE_PAUSE
+        pause, self._quick = self._quick, min(IDLE_PAUSE, self._quick * 2)
         return pause
 
     async def _changed(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Modelled machines with Intel's FPGAs, one function each, saying what it follows beside :mod:`fpga_tree`."""
+"""Models of machines with Intel FPGAs, one function each, with its source in addition to :mod:`fpga_tree`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def d5005(root: Path) -> FpgaTree:
 
 
 def arria10(root: Path, tree: FpgaTree | None = None) -> FpgaTree:
-    """A card with an Arria 10 that OPAE's driver has, as in the tests of Intel's plugin."""
+    """A card with an Arria 10 and the OPAE driver, as in the tests of the Intel plugin."""
     tree = tree or FpgaTree(root)
     card = tree.function("0000:05:00.0", PAC, "intel-fpga-pci", below="0000:00:02.0", numa_node=-1)
     container = tree.opae_container(card)

@@ -1,7 +1,7 @@
 """Machines whose FPGAs the kernel's own classes know, and those where zocl runs, as files.
 
 - Classes: drivers/fpga/{fpga-mgr,fpga-region,fpga-bridge,of-fpga-region}.c of Linux 6.12; a region of the
-  device tree is a device of class ``fpga_region`` below a platform device, and regions in it lie below that.
+  device tree is a device of class ``fpga_region`` below a platform device, with inner regions below it.
 - ``of_node`` and ``phandle``: drivers/of/kobj.c; numbers are of 32 bits, the high byte first.
 - ``firmware``, ``flags`` and ``key`` of a manager: only in Xilinx's kernel (fpga-mgr.c of linux-xlnx).
 - Zynq, ZynqMP: arch/arm/boot/dts/xilinx/zynq-7000.dtsi, arch/arm64/boot/dts/xilinx/zynqmp.dtsi.

@@ -50,7 +50,7 @@ def gbs(interface: str = INTERFACE, afu: str = AFU, image: bytes = b"image" * 9,
 
 @dataclass
 class FakeClock:
-    """Time that passes only by sleeping; ``drawn`` is what the lot says every time."""
+    """Time that passes only by sleeping; ``drawn`` is every random number."""
 
     time: float = 0.0
     drawn: float = 0.0
@@ -68,7 +68,7 @@ class FakeClock:
 
 @dataclass
 class FakeKernel:
-    """Stands in for the process that programs, and for the driver behind it.
+    """Represents the programming process and the driver.
 
     ``verdicts`` are given in turn, by port; ``shows`` is the id that a port shows after it was programmed.
     """
@@ -161,7 +161,7 @@ class Machine:
         return Unit(Device(name, {"kind": Kind.REGION.value}, claims), slots=(slot,))
 
     def put(self, content: bytes, path: str = BITSTREAM) -> Program:
-        """Puts a file onto the node, and says that it is to be programmed."""
+        """Puts a file onto the node; returns the options that program it."""
         file = self.root / path[1:]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
@@ -185,7 +185,7 @@ def machine(root: Path, ports: int = 1) -> Machine:
     (engine / "dfl-fme-mgr.0/fpga_manager/fpga1").mkdir(parents=True)
     (engine / "dfl-fme-mgr.0/fpga_manager/fpga1/state").write_text("operating\n")
     (engine / "dfl-fme-mgr.0/fpga_manager/fpga1/status").write_text("")
-    # a device that exists everywhere stands for the management engine: nothing opens it but the child
+    # a device that exists everywhere represents the management engine; only the child opens it
     (engine / "dev").write_text("1:3\n")
     (engine / "uevent").write_text("MAJOR=1\nMINOR=3\nDEVNAME=null\n")
     (root / "dev").symlink_to("/dev")

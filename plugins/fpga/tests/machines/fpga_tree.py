@@ -1,4 +1,4 @@
-"""The parts that machines with Intel's FPGAs are made of, as files laid out the way the drivers lay them out.
+"""The parts of machines with Intel FPGAs, as the files that their drivers create.
 
 What is where, from Linux 6.12:
 
@@ -15,7 +15,7 @@ What is where, from Linux 6.12:
 
 The driver of the OPAE project has ``fpga/intel-fpga-dev.<N>`` with ``intel-fpga-fme.<N>`` and
 ``intel-fpga-port.<N>`` instead, the engine's id in ``pr/interface_id``, its errors in ``errors/fme-errors``:
-the paths are those that the OPAE tools print and that the tests of Intel's plugin have.
+the paths are those of the OPAE tools and of the tests of the Intel plugin.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class FpgaTree(Tree):
         self._minors = 0
 
     def function(self, address: str, ids: str = "8086:0b30", driver: str = "dfl-pci", **facts: Any) -> str:
-        """An accelerator with a configuration space, unless something else is said; its ``sys_path``."""
+        """An accelerator with a configuration space by default; returns its ``sys_path``."""
         board = {"subsystem": f"{ids.partition(':')[0]}:0000", "pci_class": "0x120000"}
         made = super().function(address, ids, driver, **board | facts)
         (self.root / made.lstrip("/") / "config").write_bytes(CONFIG)
         return made
 
     def kill(self, function: str) -> None:
-        """The function lost its link: whatever is read from it is ones, also by its drivers."""
+        """The function lost its link: everything reads as ones, also for its drivers."""
         place = self.root / function.lstrip("/")
         (place / "config").write_bytes(b"\xff" * 64)
         for name, text in (("afu_id", ONES), ("compat_id", ONES), ("interface_id", ONES), ("id", "3")):

@@ -1,4 +1,4 @@
-"""Machines with cards that XRT drives, as files laid out the way its drivers lay them out.
+"""Machines with XRT cards, as the files that the drivers create.
 
 What is where was taken from XRT's sources (src/runtime_src/core/pcie/driver/linux/xocl), 2018.3 to 2023:
 
@@ -137,7 +137,7 @@ def alveo_u250(root: Path) -> XrtTree:
 
 
 def alveo_u280(root: Path) -> XrtTree:
-    """Two U280, one with a QDMA shell; and a network adapter of Xilinx's that XRT has no business with."""
+    """Two U280, one with a QDMA shell, and a Xilinx network adapter, which XRT does not drive."""
     tree = XrtTree(root)
     for bus, number, shell, serial in (
         ("af", 44800, "xilinx_u280_gen3x16_xdma_base_1", "21770205K01Y"),

@@ -31,7 +31,7 @@ from .missing_drivers import MissingDrivers
 from .model import Kind, Place
 from .namespaces import Absent, Presence, refusal
 from .netlink import RdmaCore, running_core
-from .nodes import lack, required
+from .nodes import missing_node_reason, required
 from .options import RdmaOptions
 from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
 from .verbs import Verbs, VerbsHealth
@@ -50,10 +50,10 @@ OWN_NODES = DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """Everything that determines a device; ``lacking`` is the reason if a node is missing, else empty."""
+    """Everything that determines a device; ``missing_node`` is the reason if one is missing."""
 
     unit: Unit
-    lacking: str
+    missing_node: str
     has_rdma_cm: bool
     netns_mode: str | None
 
@@ -169,8 +169,8 @@ class Rdma(Backend):
             found, own = read_place(self._sysfs, place) if place else ([], [])
             if not found:
                 raise AllocationError(refusal(self._absent, device.id))
-            if lacking := lack(found[0], own, rdma_cm, self._sysfs):
-                raise AllocationError(f"{device.id}: {lacking}")
+            if missing_node := missing_node_reason(found[0], own, rdma_cm, self._sysfs):
+                raise AllocationError(f"{device.id}: {missing_node}")
             needed = set(required(found[0]))
             nodes.update({node.path: node.role in needed for node in own})
             names.update(dict.fromkeys(one.name for one in found))
@@ -201,8 +201,8 @@ class Rdma(Backend):
         return [*self._missing_drivers.scan(served, {function.driver for function in functions})]
 
     def _make(self, unit: Unit, rdma_cm: str | None) -> tuple[_Basis, Device]:
-        lacking = lack(unit.main, unit.nodes, rdma_cm, self._sysfs)
-        basis = _Basis(unit, lacking, bool(rdma_cm), self._netns_mode)
+        missing_node = missing_node_reason(unit.main, unit.nodes, rdma_cm, self._sysfs)
+        basis = _Basis(unit, missing_node, bool(rdma_cm), self._netns_mode)
         before = self._made.get(unit.function.place.id)
         # an unchanged device stays the same object, which the core compares by identity
         return before if before and before[0] == basis else (basis, self._device(basis))
@@ -217,7 +217,9 @@ class Rdma(Backend):
             part_of=_part_of(place),
             numa_nodes=_numa_nodes(unit.function),
             pcie_path=pcie_path(place.path),
-            health=health_of(unit.main.ports, basis.lacking, ignore_ports=self.options.ignore_port_state),
+            health=health_of(
+                unit.main.ports, basis.missing_node, ignore_ports=self.options.ignore_port_state
+            ),
         )
 
     def _absent_device(self, away: Absent, rdma_cm: str | None) -> Device:

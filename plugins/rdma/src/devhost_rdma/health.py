@@ -12,16 +12,16 @@ _NAMED = 2
 """Ports that a reason describes; an adapter in switchdev mode has one for each virtual function."""
 
 
-def health_of(ports: Sequence[Port], lacking: str, *, ignore_ports: bool) -> Health:
+def health_of(ports: Sequence[Port], missing_node: str, *, ignore_ports: bool) -> Health:
     """The health of a function.
 
     Args:
         ports: those of its main RDMA device.
-        lacking: the reason if a node is missing, else empty.
+        missing_node: the reason if a node is missing, else empty.
         ignore_ports: whether a function without an active port is healthy.
     """
-    if lacking:
-        return unhealthy(lacking)
+    if missing_node:
+        return unhealthy(missing_node)
     if ignore_ports or not ports or any(port.active for port in ports):
         return HEALTHY
     reasons = [inactive_reason(port) for port in ports[:_NAMED]]

@@ -106,7 +106,7 @@ def required(main: IbDevice) -> Iterator[Role]:
         yield Role.UMAD
 
 
-def lack(main: IbDevice, nodes: Sequence[Node], rdma_cm: str | None, sysfs: Sysfs) -> str:
+def missing_node_reason(main: IbDevice, nodes: Sequence[Node], rdma_cm: str | None, sysfs: Sysfs) -> str:
     """The reason if a required node is missing, else empty.
 
     Args:

@@ -97,7 +97,7 @@ class FunctionReader:
 PORTS = frozenset({CORE, NETWORK})
 """The ``sys_path`` of events after which only the state of ports may have changed."""
 
-MOST_PATHS = 64
+MAX_PATHS = 64
 """Limit of paths to remember between two scans; beyond it, everything is read again."""
 
 _SOFTWARE_IWARP = "Software iWARP stack"
@@ -159,7 +159,7 @@ class Scan:
         """Notes what the next scan must read again: everything if the event names no device."""
         if event.sys_path in PORTS:
             self._ports_stale = True
-        elif not event.sys_path or len(self._stale) >= MOST_PATHS:
+        elif not event.sys_path or len(self._stale) >= MAX_PATHS:
             self._everything = True
         else:
             self._stale.add(event.sys_path.rstrip("/"))

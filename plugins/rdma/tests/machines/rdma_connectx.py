@@ -1,4 +1,4 @@
-"""Modelled machines with NVIDIA's cards, one function each, saying which source or listing it follows."""
+"""Models of machines with NVIDIA cards, one function each, with its source."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def connectx6_infiniband(
 
 
 def infiniband_without_subnet_manager(root: Path) -> RdmaTree:
-    """The same card on a fabric that nobody manages: the link trains, the port stays in INIT (IBTA, 14.4)."""
+    """The same card without subnet manager: the link trains, the port stays in INIT (IBTA, 14.4)."""
     return connectx6_infiniband(root, condition=INIT)
 
 
@@ -76,7 +76,7 @@ def infiniband_half_made(root: Path) -> RdmaTree:
     """The moment between ``device_add`` of the RDMA device and that of its uverbs and umad.
 
     drivers/infiniband/core/device.c, ``ib_register_device``: the directory is there before
-    ``enable_device_and_get`` tells the clients, which make the nodes.
+    ``enable_device_and_get`` notifies the clients, which create the nodes.
     """
     tree = RdmaTree(root, "mlx5_core", "mlx5_ib")
     card = _mellanox(tree, "0000:3b:00.0", 0)
@@ -146,7 +146,7 @@ def connectx3_two_kinds_of_port(root: Path) -> RdmaTree:
 
 
 def virtual_functions(root: Path, count: int = 4) -> RdmaTree:
-    """A ConnectX-6 Dx with virtual functions, each with an RDMA device of its own.
+    """A ConnectX-6 Dx with virtual functions, each with its own RDMA device.
 
     Links: Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/iov.c. The system image is the card's, the
     node's GUID each function's own.
@@ -212,7 +212,7 @@ def switchdev(root: Path) -> RdmaTree:
 
 
 def scalable_function(root: Path) -> RdmaTree:
-    """A BlueField-2 with a scalable function: an auxiliary device with network and RDMA devices of its own.
+    """A BlueField-2 with a scalable function: an auxiliary device with its own network and RDMA devices.
 
     Documentation/networking/device_drivers/ethernet/mellanox/mlx5/switchdev.rst, "Subfunction"; sfnum:
     drivers/net/ethernet/mellanox/mlx5/core/sf/dev/dev.c. Its children hang on it, not on the PCI function.
@@ -255,7 +255,7 @@ def in_a_pod(root: Path) -> RdmaTree:
     drivers/infiniband/core/device.c, ``rdma_dev_change_netns``: the device goes out of this namespace's
     ``/sys/class/infiniband`` and its directory ``infiniband`` shows nothing, as does ``net``; the auxiliary
     device stays bound; the classes of uverbs and umad know no namespaces, so these nodes are made again and
-    still say whose they are.
+    still name their RDMA device.
     """
     tree = connectx5_roce(root)
     leave_for_a_pod(tree, "0000:af:00.0", "mlx5_0", "ens1f0np0")
@@ -271,7 +271,7 @@ def leave_for_a_pod(tree: RdmaTree, address: str, ibdev: str, netdev: str) -> No
 
 
 def many(root: Path, count: int = 256) -> RdmaTree:
-    """A machine with ``count`` InfiniBand functions, each below a root port of its own: for measuring."""
+    """A machine with ``count`` InfiniBand functions, each below its own root port, for measurements."""
     tree = RdmaTree(root, "mlx5_core", "mlx5_ib", "ib_ipoib")
     for number in range(count):
         domain = f"{number // 32:04x}"

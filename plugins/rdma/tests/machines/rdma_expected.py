@@ -23,7 +23,7 @@ UP: Said = {"portState": "active", "physState": "link_up"}
 
 @dataclass(frozen=True)
 class Expected:
-    """One device: all of its nodes, by name below ``/dev/infiniband``, and what is said of it."""
+    """One device: its nodes, by name below ``/dev/infiniband``, and its properties."""
 
     nodes: str
     attributes: Mapping[str, AttributeValue]

@@ -1,4 +1,4 @@
-"""Modelled machines with all other cards and none, one function each; each says which source it follows."""
+"""Models of machines with all other cards and without any, one function each, with its source."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def software(root: Path, *, without: str = "", condition: tuple[str, str] | None
     """rxe0 and siw0 on two dummy interfaces, as a virtual machine with Linux 6.12 showed them.
 
     Neither has a parent: they and their nodes are below ``/sys/devices/virtual``. rxe names its interface in
-    ``parent``; siw does not say. ``condition`` is that of both ports.
+    ``parent``; siw has no such file. ``condition`` is that of both ports.
     """
     tree = RdmaTree(root, "rdma_rxe", "siw", "dummy", without=without)
     for number in range(2):

@@ -1,11 +1,11 @@
 """The parts RDMA machines are made of, as files laid out the way the kernel lays them out.
 
-What is where was taken from Linux 6.12 unless a machine says otherwise:
+Paths follow Linux 6.12 unless a machine names another source:
 
 - ``/sys/class/infiniband/<ibdev>``: drivers/infiniband/core/{device,sysfs}.c and
   Documentation/ABI/stable/sysfs-class-infiniband. The ``uevent`` has ``NAME=``, and no node.
 - ``/sys/class/infiniband_verbs/uverbs<N>``: drivers/infiniband/core/uverbs_main.c. It hangs on what the RDMA
-  device hangs on (``dev.parent``), not on the RDMA device: ``ibdev`` says whose it is.
+  device hangs on (``dev.parent``), not on the RDMA device: ``ibdev`` names its RDMA device.
 - ``/sys/class/infiniband_mad/{umad,issm}<N>``: drivers/infiniband/core/user_mad.c, one for each port
   with ``RDMA_CORE_CAP_IB_MAD``. Since 6.11 an issm only with ``RDMA_CORE_CAP_IB_SMI``, before beside each.
 - ``/sys/class/misc/rdma_cm``: drivers/infiniband/core/ucma.c.
@@ -177,8 +177,8 @@ class RdmaTree(Tree):
             name: of the interface.
             port: of its function, from 0.
             kind: its ``type``, 1 for Ethernet and 32 for IP over InfiniBand.
-            up: whether somebody brought it up.
-            phys_port_name: which port of an embedded switch it stands for; empty where there is no switch.
+            up: whether it is enabled.
+            phys_port_name: the port of an embedded switch that it represents; empty without a switch.
         """
         index = self._count("ifindex")
         files = {

@@ -78,20 +78,20 @@ ATTRIBUTES = {
 _ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 
 
-def of_function(function: Function, look: Snapshot, facts: Facts) -> dict[str, AttributeValue]:
+def of_function(function: Function, snapshot: Snapshot, facts: Facts) -> dict[str, AttributeValue]:
     """All known attributes of a function."""
     found: dict[str, AttributeValue] = {"kind": function.kind.value, "isRdma": bool(function.rdma_devices)}
-    found.update((name, text) for name, text in _texts(function, look, facts) if text)
+    found.update((name, text) for name, text in _texts(function, snapshot, facts) if text)
     found.update((name, number) for name, number in _numbers(function) if number is not None)
-    found.update((name, several) for name, several in _lists(function, look) if several)
+    found.update((name, several) for name, several in _lists(function, snapshot) if several)
     return found
 
 
-def _texts(function: Function, look: Snapshot, facts: Facts) -> Iterator[tuple[str, str]]:
-    whole = look.physical_of(function)
-    representor = look.representors.get(function.id)
+def _texts(function: Function, snapshot: Snapshot, facts: Facts) -> Iterator[tuple[str, str]]:
+    physical = snapshot.physical_of(function)
+    representor = snapshot.representors.get(function.id)
     first = _first(function.last_interfaces)
-    above = _first(whole.last_interfaces) if whole else None
+    above = _first(physical.last_interfaces) if physical else None
     root = _ROOT.search(function.path)
     yield "vendor", function.vendor
     yield "device", function.device
@@ -106,7 +106,7 @@ def _texts(function: Function, look: Snapshot, facts: Facts) -> Iterator[tuple[s
     yield "mac", first.mac if first and first.mac else facts.mac
     yield "linkType", _link_type(first) or _link_type(above)
     yield "linkState", _state(_first(function.interfaces))
-    yield "eswitchMode", facts.eswitch_mode or _mode(whole or function)
+    yield "eswitchMode", facts.eswitch_mode or _mode(physical or function)
     yield "representor", facts.representor or (representor.name if representor else "")
     yield "pKey", function.pkey
     yield "vdpaType", function.vdpa.type if function.vdpa else ""
@@ -126,10 +126,10 @@ def _numbers(function: Function) -> Iterator[tuple[str, int | None]]:
         yield "numVfs", function.num_vfs
 
 
-def _lists(function: Function, look: Snapshot) -> Iterator[tuple[str, tuple[str, ...]]]:
-    whole = look.physical_of(function)
+def _lists(function: Function, snapshot: Snapshot) -> Iterator[tuple[str, tuple[str, ...]]]:
+    physical = snapshot.physical_of(function)
     yield "netDevs", tuple(interface.name for interface in function.last_interfaces)
-    yield "pfNames", tuple(interface.name for interface in whole.last_interfaces) if whole else ()
+    yield "pfNames", tuple(interface.name for interface in physical.last_interfaces) if physical else ()
     yield "rdmaDevices", function.rdma_devices
 
 
@@ -145,6 +145,6 @@ def _state(interface: Interface | None) -> str:
     return interface.state if interface and interface.state in OPERATIONAL_STATES else ""
 
 
-def _mode(whole: Function) -> str:
+def _mode(physical: Function) -> str:
     """The switch mode by sysfs alone: only a switch in use has representors."""
-    return "switchdev" if whole.kind is Kind.PHYSICAL and whole.representors else ""
+    return "switchdev" if physical.kind is Kind.PHYSICAL and physical.representors else ""

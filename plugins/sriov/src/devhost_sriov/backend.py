@@ -44,7 +44,7 @@ class _Basis:
     """Everything that determines a device."""
 
     function: Function
-    whole: Function | None
+    physical: Function | None
     representor: Interface | None
     facts: Facts
     lacks: Lacks
@@ -96,7 +96,7 @@ class Sriov(Backend):
         self._readiness = Readiness(self._sysfs)
         # Replaced, never modified: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
-        self._look = Snapshot()
+        self._snapshot = Snapshot()
         self._provisioner = Provisioner(
             Bus(context.root),
             Ownership(context.root),
@@ -119,15 +119,17 @@ class Sriov(Backend):
         Raises:
             OSError: sysfs cannot be listed.
         """
-        self._bursts.wait(self._look.functions)
-        look = self._scan.scan()
-        facts, lacks = self._network.facts(look), self._readiness.lacks(look)
-        stored = in_use(self._sysfs, look.functions.values())
+        self._bursts.wait(self._snapshot.functions)
+        snapshot = self._scan.scan()
+        facts, lacks = self._network.facts(snapshot), self._readiness.lacks(snapshot)
+        stored = in_use(self._sysfs, snapshot.functions.values())
         self._made = {
-            name: self._make(one, look, facts[name], lacks[name], facts[name].in_use or stored.get(name, ""))
-            for name, one in look.functions.items()
+            name: self._make(
+                one, snapshot, facts[name], lacks[name], facts[name].in_use or stored.get(name, "")
+            )
+            for name, one in snapshot.functions.items()
         }
-        self._look = look
+        self._snapshot = snapshot
         return [device for _, device in self._made.values()]
 
     def allocate(self, request: AllocateRequest) -> Edits:
@@ -185,12 +187,12 @@ class Sriov(Backend):
         return made[0]
 
     def _make(
-        self, function: Function, look: Snapshot, facts: Facts, lacks: Lacks, used: str
+        self, function: Function, snapshot: Snapshot, facts: Facts, lacks: Lacks, used: str
     ) -> tuple[_Basis, Device]:
         basis = _Basis(
             function,
-            look.physical_of(function),
-            look.representors.get(function.id),
+            snapshot.physical_of(function),
+            snapshot.representors.get(function.id),
             facts,
             lacks,
             used,
@@ -198,19 +200,19 @@ class Sriov(Backend):
         )
         before = self._made.get(function.id)
         # an unchanged device stays the same object, which the core compares by identity
-        return before if before and before[0] == basis else (basis, self._device(basis, look))
+        return before if before and before[0] == basis else (basis, self._device(basis, snapshot))
 
-    def _device(self, basis: _Basis, look: Snapshot) -> Device:
+    def _device(self, basis: _Basis, snapshot: Snapshot) -> Device:
         function = basis.function
         return Device(
             id=function.id,
-            attributes=of_function(function, look, basis.facts),
+            attributes=of_function(function, snapshot, basis.facts),
             claims=self._claims(function),
             part_of=frozenset((claim.pci(function.parent),) if function.parent else ()),
             numa_nodes=() if function.numa_node is None else (function.numa_node,),
             pcie_path=pcie_path(function.path),
             health=verdict(
-                function, basis.whole, basis.lacks.itself, ignore_ports=self.options.ignore_port_state
+                function, basis.physical, basis.lacks.itself, ignore_ports=self.options.ignore_port_state
             ),
             withheld=self._withheld_reason(basis),
             unusable_for=basis.lacks.uses,

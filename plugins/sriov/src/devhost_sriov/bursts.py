@@ -89,10 +89,12 @@ class BurstWait:
         """Whether the physical function of any of these has no carrier on its ports."""
         if self._ignore_ports:
             return False
-        wholes = {self._sysfs.target(f"{path}/physfn") for path in paths} - {""}
+        physical_functions = {self._sysfs.target(f"{path}/physfn") for path in paths} - {""}
         reader = FunctionReader(self._sysfs)
-        found = (reader.pci(self._sysfs.device(f"{PCI_BUS}/{whole}"), 0) for whole in wholes)
-        return any(whole is not None and lacks_carrier(whole.interfaces) for whole in found)
+        found = (
+            reader.pci(self._sysfs.device(f"{PCI_BUS}/{physical}"), 0) for physical in physical_functions
+        )
+        return any(physical is not None and lacks_carrier(physical.interfaces) for physical in found)
 
     def _bound(self) -> dict[str, str]:
         """All devices on the buses, with their drivers."""

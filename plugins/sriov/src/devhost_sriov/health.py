@@ -18,29 +18,29 @@ from devhost.backend.sysfs import Sysfs
 from . import allocation
 from .model import Function, Interface, Kind, Snapshot
 from .options import RDMA, VHOST_NET
-from .scan import MOST_PLACES, place_of
+from .scan import MAX_PLACES, place_of
 
 _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
 """States of an enabled interface without carrier (RFC 2863, ``operstate``)."""
 
 
-def verdict(function: Function, whole: Function | None, lack: str, *, ignore_ports: bool) -> Health:
+def verdict(function: Function, physical: Function | None, lack: str, *, ignore_ports: bool) -> Health:
     """The health of a function.
 
     Args:
         function: the function itself.
-        whole: its physical function; ``None`` for a physical function, or if that is gone.
+        physical: its physical function; ``None`` for a physical function, or if that is gone.
         lack: why a container cannot get it now; empty if it can.
         ignore_ports: whether a function whose port has no carrier is healthy.
     """
-    if function.kind is not Kind.PHYSICAL and whole is None:
+    if function.kind is not Kind.PHYSICAL and physical is None:
         return unhealthy(f"its physical function {function.parent} is gone")
     if not function.driver:
         return unhealthy("no driver is bound to it")
     if lack:
         return unhealthy(lack)
     if function.is_network and not ignore_ports:
-        return _carrier((whole or function).interfaces, own=whole is None)
+        return _carrier((physical or function).interfaces, own=physical is None)
     return HEALTHY
 
 
@@ -91,20 +91,20 @@ class Readiness:
 
         The latter need not be devices of this backend.
         """
-        if (place := place_of(event.sys_path)) and len(self._places) < MOST_PLACES:
+        if (place := place_of(event.sys_path)) and len(self._places) < MAX_PLACES:
             self._places.add(place)
-        if event.subsystem == "pci" and len(self._touched) < MOST_PLACES:
+        if event.subsystem == "pci" and len(self._touched) < MAX_PLACES:
             self._touched.add(event.sys_path)
 
-    def lacks(self, look: Snapshot) -> dict[str, Lacks]:
+    def lacks(self, snapshot: Snapshot) -> dict[str, Lacks]:
         """What each function lacks, by id."""
-        fresh = {name for name, one in look.functions.items() if look.everything or self._is_new(one)}
-        groups = {look.functions[name].iommu_group for name in fresh}
+        fresh = {name for name, one in snapshot.functions.items() if snapshot.everything or self._is_new(one)}
+        groups = {snapshot.functions[name].iommu_group for name in fresh}
         groups.update(self._sysfs.target(f"{path}/iommu_group") for path in self._touched)
         groups.discard("")
         vhost_net = self._lack(lambda: [allocation.vhost_net()])
         known = {}
-        for name, function in look.functions.items():
+        for name, function in snapshot.functions.items():
             before = self._known.get(name)
             if before is None or name in fresh or function.iommu_group in groups:
                 lacks = self._lacks(function)

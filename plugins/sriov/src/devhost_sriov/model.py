@@ -201,22 +201,22 @@ def representors(functions: Mapping[str, Function], strays: Iterable[Interface])
     ports: dict[str, dict[_Port, Interface]] = {}
     found: dict[str, Interface] = {}
     for function in functions.values():
-        whole = functions.get(function.parent)
+        physical = functions.get(function.parent)
         number = function.vf_index if function.kind is Kind.VIRTUAL else function.sf_number
-        if whole is None or number is None:
+        if physical is None or number is None:
             continue
-        if whole.id not in ports:
-            near = {one.switch for one in whole.last_interfaces if one.switch}
+        if physical.id not in ports:
+            near = {one.switch for one in physical.last_interfaces if one.switch}
             others = [stray for switch in sorted(near) for stray in by_switch.get(switch, ())]
-            ports[whole.id] = _ports(others, whole) | _ports(whole.representors, whole)
-        interface = ports[whole.id].get((function.kind.value, number))
+            ports[physical.id] = _ports(others, physical) | _ports(physical.representors, physical)
+        interface = ports[physical.id].get((function.kind.value, number))
         if interface is not None:
             found[function.id] = interface
     return found
 
 
-def _ports(interfaces: Iterable[Interface], whole: Function) -> dict[_Port, Interface]:
-    """The representors by the function they represent, as far as it may belong to ``whole``.
+def _ports(interfaces: Iterable[Interface], physical: Function) -> dict[_Port, Interface]:
+    """The representors by the function they represent, as far as it may belong to ``physical``.
 
     One switch may have functions of several physical functions. The number in ``pf<N>`` is usually that of
     the PCI function; some adapters number differently, so it is ignored if no port matches. ``c<N>`` is a
@@ -232,7 +232,7 @@ def _ports(interfaces: Iterable[Interface], whole: Function) -> dict[_Port, Inte
             own[Kind.VIRTUAL.value, int(port["old"])] = interface
         elif port["kind"]:
             key = (port["kind"], int(port["number"]))
-            if port["pf"] == whole.address[-1]:
+            if port["pf"] == physical.address[-1]:
                 own[key] = interface
             else:
                 foreign.setdefault(key, []).append(interface)

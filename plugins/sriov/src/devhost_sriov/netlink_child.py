@@ -104,9 +104,9 @@ async def traffic() -> Answer:
     routes: set[tuple[int, int, int]] = set()
     async with AsyncIPRoute() as kernel:
         for family in (_IPV4, _IPV6):
-            for message in await whole(partial(kernel.route, "dump", family=family)):
+            for message in await complete_list(partial(kernel.route, "dump", family=family)):
                 routes.update(default_routes(message))
-        found = await whole(partial(kernel.addr, "dump"))
+        found = await complete_list(partial(kernel.addr, "dump"))
         addresses = [(_address(message), message["index"]) for message in found]
     return {"routes": sorted(routes), "addresses": [one for one in addresses if one[0]]}
 
@@ -121,13 +121,13 @@ async def vf_macs() -> list[tuple[str, int, str]]:
 
     found: list[tuple[str, int, str]] = []
     async with AsyncIPRoute() as kernel:
-        for message in await whole(partial(kernel.link, "dump", ext_mask=_VF_INFO)):
+        for message in await complete_list(partial(kernel.link, "dump", ext_mask=_VF_INFO)):
             macs = vf_macs_in(message)
             found += [(message.get_attr("IFLA_IFNAME"), number, mac) for number, mac in macs.items()]
     return found
 
 
-async def whole(dump: Callable[[], Awaitable[AsyncIterable[Any]]]) -> list[Any]:
+async def complete_list(dump: Callable[[], Awaitable[AsyncIterable[Any]]]) -> list[Any]:
     """The messages of a list, requested again if it changed while the kernel sent it.
 
     Raises:

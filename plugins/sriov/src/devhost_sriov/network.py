@@ -29,7 +29,7 @@ from .netlink import Devlink, Kernel, Switch, VfMacs
 T = TypeVar("T")
 
 UNSEEN = (
-    "it is unknown whether it carries traffic of the node, because devhost does not see the node's network "
+    "it is unknown whether it carries the node's traffic, because devhost does not see the node's network "
     "(set hostNetwork: true)"
 )
 
@@ -137,12 +137,12 @@ class Network:
         self._stale_network |= anything or event.subsystem == "net"
         self._stale_devlink |= anything or event.subsystem in ("pci", "auxiliary", "devlink")
 
-    def facts(self, look: Snapshot) -> dict[str, Facts]:
+    def facts(self, snapshot: Snapshot) -> dict[str, Facts]:
         """The facts of each function by id. Without an event, everything is queried again.
 
         Without functions nothing is queried, since the network of pods changes all the time.
         """
-        if not look.functions:
+        if not snapshot.functions:
             self.interest = Interest(addresses=self._addresses)
             self._stale_network = self._stale_devlink = True
             return {}
@@ -153,8 +153,8 @@ class Network:
             self._ask_devlink()
         self._quiet, self._stale_network, self._stale_devlink = True, False, False
         busy = self._busy()
-        self.interest = self._interest(look, busy, names)
-        return {name: self._facts(function, look, busy) for name, function in look.functions.items()}
+        self.interest = self._interest(snapshot, busy, names)
+        return {name: self._facts(function, snapshot, busy) for name, function in snapshot.functions.items()}
 
     def close(self) -> None:
         """Ends the netlink process, if there is one."""
@@ -209,22 +209,24 @@ class Network:
             return {}
         return carriers(self._traffic, self._addresses, self._files.lower, self._files.on_switch)
 
-    def _interest(self, look: Snapshot, busy: Collection[str], names: Mapping[int, str]) -> Interest:
-        wanted = {one.name for function in look.functions.values() for one in function.interfaces} | set(busy)
+    def _interest(self, snapshot: Snapshot, busy: Collection[str], names: Mapping[int, str]) -> Interest:
+        wanted = {one.name for function in snapshot.functions.values() for one in function.interfaces} | set(
+            busy
+        )
         return Interest(
             interfaces=frozenset(index for index, name in names.items() if name in wanted),
             addresses=self._addresses,
-            places={name: function.path for name, function in look.functions.items()},
+            places={name: function.path for name, function in snapshot.functions.items()},
             group=self._devlink.group,
         )
 
-    def _facts(self, function: Function, look: Snapshot, busy: Mapping[str, str]) -> Facts:
-        whole = look.physical_of(function) or function
-        switch = self._devlink.switches.get(whole.id, _NO_SWITCH)
+    def _facts(self, function: Function, snapshot: Snapshot, busy: Mapping[str, str]) -> Facts:
+        physical = snapshot.physical_of(function) or function
+        switch = self._devlink.switches.get(physical.id, _NO_SWITCH)
         mac = representor = ""
         if function.kind is Kind.VIRTUAL and function.vf_index is not None:
             representor = switch.virtual.get(function.vf_index, "")
-            macs = [self._macs[one.name] for one in whole.interfaces if one.name in self._macs]
+            macs = [self._macs[one.name] for one in physical.interfaces if one.name in self._macs]
             mac = macs[0].get(function.vf_index, "") if macs else ""
         elif function.kind is Kind.SCALABLE and function.sf_number is not None:
             representor = switch.scalable.get(function.sf_number, "")

@@ -9,7 +9,7 @@ from devhost.backend import OptionError, option
 
 from .in_use import is_address
 
-MOST = 65535
+MAX_VFS = 65535
 """Limit of virtual functions: TotalVFs of the PCIe SR-IOV capability has 16 bits."""
 
 _DRIVER = re.compile(r"[A-Za-z0-9_.-]{0,64}")
@@ -28,8 +28,8 @@ class VirtualFunctions:
     def __post_init__(self) -> None:
         if not self.pf or "/" in self.pf or self.pf in (".", ".."):
             raise OptionError("must be an interface or a PCI address", key="pf", hint="for example ens1f0")
-        if not 0 <= self.count <= MOST:
-            raise OptionError(f"must be from 0 to {MOST}, not {self.count}", key="count")
+        if not 0 <= self.count <= MAX_VFS:
+            raise OptionError(f"must be from 0 to {MAX_VFS}, not {self.count}", key="count")
         if not _DRIVER.fullmatch(self.driver) or self.driver in (".", ".."):
             hint = "for example vfio-pci"
             raise OptionError(f'"{self.driver}" is not the name of a driver', key="driver", hint=hint)

@@ -122,7 +122,7 @@ class PhysicalFunction:
         return self._path.is_dir()
 
     @property
-    def most(self) -> int | None:
+    def max_count(self) -> int | None:
         """The largest number of virtual functions; ``None`` without the capability."""
         text = read_line(str(self._path / "sriov_totalvfs"))
         return int(text) if text.isdecimal() else None

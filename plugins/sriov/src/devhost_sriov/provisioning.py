@@ -185,13 +185,13 @@ class Provisioner:
             if made is None:
                 return  # the functions that devhost created are gone
             entry = VirtualFunctions(pf=made.name, count=0)
-        most = physical.most
-        if entry.count and not most:
-            off = "" if most is None else " (disabled by its driver or firmware)"
+        max_count = physical.max_count
+        if entry.count and not max_count:
+            off = "" if max_count is None else " (disabled by its driver or firmware)"
             raise BackendError(f"{physical.label} cannot have virtual functions{off}")
-        if entry.count > (most or 0):
+        if entry.count > (max_count or 0):
             raise BackendError(
-                f"{physical.label} can have at most {most} virtual functions, not {entry.count}"
+                f"{physical.label} can have at most {max_count} virtual functions, not {entry.count}"
             )
         if count == entry.count:
             self._bind(physical, entry, made)

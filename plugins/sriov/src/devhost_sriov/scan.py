@@ -259,7 +259,7 @@ NETWORK = "/sys/class/net"
 """The ``sys_path`` of an event after which only the state of interfaces may have changed; with ``/<name>``
 only that of one."""
 
-MOST_PLACES = 1024
+MAX_PLACES = 1024
 """Limit of places to remember between two scans; beyond it, everything is read again."""
 
 SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,9}")
@@ -299,7 +299,7 @@ class Scan:
         path = event.sys_path.rstrip("/")
         if path.startswith(NETWORK):
             self._interfaces_stale.add(path[len(NETWORK) + 1 :])
-        elif not path or len(self._stale) >= MOST_PLACES:
+        elif not path or len(self._stale) >= MAX_PLACES:
             self._everything = True
         else:
             self._quiet = False

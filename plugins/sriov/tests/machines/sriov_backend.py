@@ -123,7 +123,7 @@ class FakeNamespace(Namespace):
 
 
 def network_of(kernel: FakeKernel, context: Context, node_addresses: Collection[str] = ()) -> Network:
-    """The facts that this kernel tells of the machine of a context."""
+    """The facts of this kernel about the machine of a context."""
     namespace = FakeNamespace(context.root, kernel)
     return Network(Sysfs(context.root), context, node_addresses, kernel=kernel, namespace=namespace)
 

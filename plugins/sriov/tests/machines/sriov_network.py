@@ -1,4 +1,4 @@
-"""Modelled machines with network adapters, one function each, saying which source or listing it follows."""
+"""Models of machines with network adapters, one function each, with its source."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def mlx5_switchdev(root: Path) -> SriovTree:
 
     Documentation/networking/{switchdev,representors}.rst; Documentation/networking/devlink/devlink-port.rst
     (names ``pf0vf1``, ``pf0sf88``); drivers/net/ethernet/mellanox/mlx5/core/{lag/mpesw.c,eswitch_offloads.c}:
-    in a LAG both functions say the same switch. The uplink is the interface with the name ``p0``. Beside each
-    uplink stands the representor of the function itself, ``pf0``, as adapters with a CPU of their own have
-    it, and one of another machine's, ``c1pf0vf0``.
+    in a LAG both functions have the same switch id. The uplink is the interface with the name ``p0``. Beside
+    each uplink is the representor of the function itself, ``pf0``, as on adapters with a CPU, which have it,
+    and one of another machine's, ``c1pf0vf0``.
     """
     tree = SriovTree(root)
     for port in range(2):
@@ -110,7 +110,7 @@ def bnxt_switchdev(root: Path) -> SriovTree:
     """A BCM57414 in switchdev mode, whose representors hang on nothing.
 
     drivers/net/ethernet/broadcom/bnxt/bnxt_vfr.c: ``bnxt_vf_rep_netdev_init`` sets no parent,
-    ``bnxt_vf_rep_get_phys_port_name`` says ``pf<N>vf<N>``; the physical function says ``p<N>``.
+    ``bnxt_vf_rep_get_phys_port_name`` gives ``pf<N>vf<N>``; the physical function has ``p<N>``.
     """
     tree = SriovTree(root)
     switch = "000af7fffe6e0a50"
@@ -131,7 +131,7 @@ def bnxt_switchdev(root: Path) -> SriovTree:
 
 
 def connectx_infiniband(root: Path) -> SriovTree:
-    """A ConnectX-6 on a fabric; its virtual functions are in partitions of their own.
+    """A ConnectX-6 on a fabric; its virtual functions are in separate partitions.
 
     Documentation/ABI/stable/sysfs-class-infiniband (``pkeys``); drivers/infiniband/ulp/ipoib: interfaces of
     type 32 with addresses of 20 bytes, beside one for each partition.
@@ -150,7 +150,7 @@ def connectx_infiniband(root: Path) -> SriovTree:
 
 
 def connectx3_two_ports(root: Path) -> SriovTree:
-    """A ConnectX-3: one function with two Ethernet ports, told apart by ``dev_port`` (drivers/net, mlx4)."""
+    """A ConnectX-3: one function with two Ethernet ports, which differ in ``dev_port`` (mlx4)."""
     tree = SriovTree(root)
     physical = tree.function("0000:05:00.0", "15b3:1003", "mlx4_core", pci_class="0x028000", total=16)
     tree.netdev(physical, "ens2", port=1)
@@ -163,7 +163,7 @@ def vdpa(root: Path) -> SriovTree:
     """A ConnectX-6 Dx whose virtual functions have vDPA devices: for vhost, for virtio, and one not bound.
 
     Documentation/networking/device_drivers/ethernet/mellanox/mlx5 and drivers/vdpa/mlx5/net/mlx5_vnet.c: the
-    vDPA device hangs on the function; its driver says how it is used (drivers/vhost/vdpa.c,
+    vDPA device is below the function; its driver determines its use (drivers/vhost/vdpa.c,
     drivers/virtio/virtio_vdpa.c).
     """
     tree = SriovTree(root)

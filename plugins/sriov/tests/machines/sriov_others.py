@@ -1,4 +1,4 @@
-"""Modelled machines with other functions than network adapters, and odd ones; each says what it follows."""
+"""Models of machines with functions other than network adapters, and unusual ones, each with its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def qat(root: Path) -> SriovTree:
     """A 4xxx (QuickAssist) with virtual functions, half of them for virtual machines.
 
     drivers/crypto/intel/qat/qat_4xxx/adf_drv.c (8086:4940, 4941 its virtual functions), class 0b40;
-    Documentation/ABI/testing/sysfs-driver-qat. Below a root complex of its own, as such accelerators are.
+    Documentation/ABI/testing/sysfs-driver-qat. Below a separate root complex, as usual for such accelerators.
     """
     tree = SriovTree(root)
     physical = tree.function("0000:6b:00.0", "8086:4940", "4xxx", pci_class="0x0b4000", group=70, total=16)
@@ -93,7 +93,7 @@ def without_interface(root: Path) -> SriovTree:
 
 
 def chipset(root: Path) -> SriovTree:
-    """What every machine has and nobody hands out: Linux 6.12 on QEMU's q35, as lspci lists it."""
+    """Functions of every machine that are never offered: Linux 6.12 on QEMU's q35, as lspci lists it."""
     tree = SriovTree(root)
     for address, ids, pci_class, driver in (
         ("0000:00:00.0", "8086:29c0", "0x060000", ""),

@@ -1,6 +1,6 @@
 """The parts SR-IOV machines are made of, as files laid out the way the kernel lays them out.
 
-What is where was taken from Linux 6.12 unless a machine says otherwise:
+Paths follow Linux 6.12 unless a machine names another source:
 
 - functions: Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/{pci-sysfs,iov}.c. A virtual function has
   ``physfn`` and ``sriov_vf_msix_count``, a physical one ``sriov_*`` and ``virtfn<N>``.
@@ -9,7 +9,7 @@ What is where was taken from Linux 6.12 unless a machine says otherwise:
 - scalable functions: drivers/net/ethernet/mellanox/mlx5/core/sf/dev/dev.c, on the auxiliary bus.
 - vfio: drivers/vfio/{group,vfio_main}.c, the node of a group on ``virtual/vfio``, that of a device (from
   6.2 on, with CONFIG_VFIO_DEVICE_CDEV) in the function's ``vfio-dev``.
-- vDPA: drivers/vdpa/vdpa.c, a bus of its own; drivers/vhost/vdpa.c.
+- vDPA: drivers/vdpa/vdpa.c, a separate bus; drivers/vhost/vdpa.c.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SriovTree(Tree):
             parent: what it hangs on, below ``/sys/devices``; ``virtual`` for nothing.
             name: of the interface.
             kind: its ``type``, 1 for Ethernet and 32 for IP over InfiniBand.
-            up: whether somebody brought it up and it has a carrier.
+            up: whether it is enabled and has a carrier.
             port: of its function, from 0.
             port_name: which port of an embedded switch it is; empty where there is no switch.
             switch: the id of that switch.

@@ -138,13 +138,13 @@ class _Result:
         share: dict[str, Value] = {"share": {"replicas": replicas}} if replicas > 1 else {}
         self.entries.append(Entry(name, backend, [where], share | more, remarks))
 
-    def tell(self, *differs: str) -> None:
+    def add_difference(self, *differs: str) -> None:
         """Adds a difference to the header."""
         self.differs |= dict.fromkeys(differs)
 
 
 def _gpu(one: _Gpu, result: _Result) -> None:
-    result.tell(
+    result.add_difference(
         "ids of GPUs are card0-0 for the plugin, PCI addresses for devhost: drain the node before the switch"
     )
     where: dict[str, Value] = {"vendor": "intel"}
@@ -178,7 +178,7 @@ def _ids(text: str) -> list[str]:
 
 
 def _fpga(one: _Fpga, result: _Result) -> None:
-    result.tell(
+    result.add_difference(
         "ids of FPGAs are dfl-port.0 for the plugin, PCI addresses for devhost: drain the node before "
         "the switch",
         (
@@ -192,7 +192,7 @@ def _fpga(one: _Fpga, result: _Result) -> None:
 
 
 def _qat(one: _Qat, result: _Result) -> None:
-    result.tell(
+    result.add_difference(
         f"the plugin binds QAT virtual functions to {one.dpdk_driver}; devhost offers those that are "
         f"bound to it: "
         "backends.sriov.virtualFunctions makes and binds them",
@@ -244,11 +244,13 @@ def service_name(services: str) -> str:
 
 def _queues(domain: str, node: str, one: _Queues, result: _Result) -> None:
     if one.driver == "vfio-pci":
-        result.tell("the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses")
+        result.add_difference(
+            "the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses"
+        )
         where = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
         result.add(f"{domain}/vfio", "sriov", where)
         return
-    result.tell(
+    result.add_difference(
         "ids of queues have a number for the plugin, the PCI address for devhost: drain the node before "
         "the switch"
     )
@@ -277,7 +279,7 @@ def _iaa(one: _Queues, result: _Result) -> None:
 
 
 def _dlb(_: _Dlb, result: _Result) -> None:
-    result.tell("neither the plugin nor devhost offers a DLB with virtual functions")
+    result.add_difference("neither the plugin nor devhost offers a DLB with virtual functions")
     has_none = {"sysattr.device/sriov_numvfs": "0"}
     result.add("dlb.intel.com/pf", "udev", {"subsystem": "dlb2", **has_none})
     is_part: Block = {"subsystem": "dlb2", "not": {"sysattr.device/sriov_numvfs": "*"}}
@@ -285,13 +287,13 @@ def _dlb(_: _Dlb, result: _Result) -> None:
 
 
 def _sgx(one: _Sgx, result: _Result) -> None:
-    result.tell("sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them")
+    result.add_difference("sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them")
     for name, replicas in (("enclave", one.enclave_limit), ("provision", one.provision_limit)):
         result.add(f"sgx.intel.com/{name}", "udev", {"devNode": f"/dev/sgx_{name}"}, replicas)
 
 
 def _npu(one: _Npu, result: _Result) -> None:
-    result.tell(
+    result.add_difference(
         "ids of NPUs are accel0-0 for the plugin, PCI addresses for devhost: drain the node before the switch"
     )
     where = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"}

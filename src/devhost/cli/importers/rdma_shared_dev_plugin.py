@@ -220,7 +220,7 @@ def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence
             yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
 
 
-def _entry(resource: _Resource, beside: Sequence[str]) -> Iterator[str]:
+def _entry(resource: _Resource, overlapping: Sequence[str]) -> Iterator[str]:
     yield f"  - name: {text(resource.name)}"
     yield "    backend: rdma"
     yield "    where:"
@@ -233,8 +233,10 @@ def _entry(resource: _Resource, beside: Sequence[str]) -> Iterator[str]:
     yield "    # this number of replicas for every HCA, remove `of: all`."
     yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"
     yield "    permissions: rwm"
-    if beside:
-        few = ", ".join(beside[:3]) + (f" and {len(beside) - 3} more" if len(beside) > 3 else "")
+    if overlapping:
+        few = ", ".join(overlapping[:3]) + (
+            f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
+        )
         yield f"    # If an HCA is also selected by {few}, it serves both, as with the plugin."
         yield "    exclusive: false"
     yield "    whenEmpty: register"

@@ -61,10 +61,10 @@ def record(
     with _becoming(end) as tree:
         writer = Writer(tree, bounds or Bounds())
         capture = Capture(root, writer)
-        machine = shown = _look(loaded, root, capture, f"it is not below {root}")
+        machine = shown = _scan(loaded, root, capture, f"it is not below {root}")
         for _ in range(REHEARSALS):
             revision = writer.revision
-            shown = _look(loaded, tree, capture, "it is read from this machine even with --root")
+            shown = _scan(loaded, tree, capture, "it is read from this machine even with --root")
             if writer.revision == revision:
                 break
         made = Recording(
@@ -87,11 +87,11 @@ def record(
     return made
 
 
-def _look(loaded: Loaded, root: Path, capture: Capture, beside: str) -> ScanResult:
+def _scan(loaded: Loaded, root: Path, capture: Capture, outside: str) -> ScanResult:
     """Runs the backends below ``root``, and records every path that they accessed.
 
     Args:
-        beside: the reason for omitting paths outside ``root``.
+        outside: the reason for omitting paths outside ``root``.
     """
     with tracing() as trace:
         found = asyncio.run(scan_once(loaded, root, everything=True))
@@ -109,7 +109,7 @@ def _look(loaded: Loaded, root: Path, capture: Capture, beside: str) -> ScanResu
         if place is not None:
             capture.take(access, place, backend)
         elif access is not Access.ASKED and path != OWN_MOUNTS and not of_python(path):
-            capture.omit(path, beside, backend)
+            capture.omit(path, outside, backend)
     return found
 
 

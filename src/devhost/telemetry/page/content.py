@@ -119,11 +119,11 @@ def _verdict(document: StatusDocument) -> Markup:
     healthy = f"{usable:,} of {_count(total, 'device')} healthy"
     line = f"{_count(len(resources), 'resource')}, {healthy}, {used:,} in use"
     text = verdict(document)
-    looks = "bad" if document["problems"] else "pending" if text == LOOKING else "good"
+    style = "bad" if document["problems"] else "pending" if text == LOOKING else "good"
     parts = tag("h2", text, id="verdict"), tag("p", line)
     news = {"data-news": "verdict", "data-announce": text}
     return tag(
-        "section", *parts, class_=f"verdict {looks}", aria_labelledby="verdict", data_key="verdict", **news
+        "section", *parts, class_=f"verdict {style}", aria_labelledby="verdict", data_key="verdict", **news
     )
 
 
@@ -134,7 +134,7 @@ def _problems(document: StatusDocument, now: datetime) -> Markup | None:
     if not rows:
         return None
     headers = ("Subject", "Kind", "Reason", "Since")
-    listed = table("Problems", headers, rows, wide=("Reason",), looks="problems", headed=True)
+    listed = table("Problems", headers, rows, wide=("Reason",), style="problems", headed=True)
     return _section("Problems", "problems", listed, more(how_many(problems[MOST:]), "problems"))
 
 
@@ -297,7 +297,7 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None
         "Backends",
         "backends",
         table(
-            "Backends", headers, rows, wide=wide, optional=("Refused", *wide), looks="backends", headed=True
+            "Backends", headers, rows, wide=wide, optional=("Refused", *wide), style="backends", headed=True
         ),
         table(caption, ("Refused device", "Backend", "Reason"), unusable, wide=("Reason",))
         if unusable

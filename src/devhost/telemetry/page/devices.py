@@ -52,9 +52,9 @@ def anchor(resource: str) -> str:
 
 def health(word: str) -> Markup:
     """A word for health or state, with its colour and shape."""
-    looks = {"Healthy": "good", "ok": "good", "registered": "good", "Unhealthy": "bad", "degraded": "bad"}
-    looks |= {"failed": "bad", "lost": "bad", "paused": "bad"}
-    return tag("span", word, class_=f"state {looks.get(word, 'pending')}")
+    style = {"Healthy": "good", "ok": "good", "registered": "good", "Unhealthy": "bad", "degraded": "bad"}
+    style |= {"failed": "bad", "lost": "bad", "paused": "bad"}
+    return tag("span", word, class_=f"state {style.get(word, 'pending')}")
 
 
 def more(count: int, what: str) -> Markup | None:
@@ -120,7 +120,7 @@ def _devices(
     ]
     headers = ("Device", "Health", "Since", "NUMA", "Held by", "Reason")
     caption = f"Devices of {resource['name']}"
-    listed = table(caption, headers, rows, wide=("Held by", "Reason"), looks="devices", headed=True)
+    listed = table(caption, headers, rows, wide=("Held by", "Reason"), style="devices", headed=True)
     return joined([listed, hidden])
 
 
@@ -139,7 +139,7 @@ def _together(resource: ResourceStatus, most: int) -> Markup | None:
         for member in shown
     ]
     caption = f"Devices of {resource['name']} that are handed out together"
-    listed = table(caption, ("Together", "Health", "NUMA", "Reason"), rows, wide=("Reason",), looks="devices")
+    listed = table(caption, ("Together", "Health", "NUMA", "Reason"), rows, wide=("Reason",), style="devices")
     healthy = "healthy " if others and others[0]["health"] == "Healthy" else ""
     return joined([listed, more(len(others), f"{healthy}devices handed out together")])
 
@@ -153,7 +153,7 @@ def _departed(resource: ResourceStatus, now: datetime) -> Markup | None:
         return None
     rows = [_left(resource["name"], departed, now) for departed in resource["departed"]]
     caption = f"Recently left {resource['name']}"
-    return table(caption, ("Left recently", "Ago", "Reason"), rows, wide=("Reason",), looks="devices")
+    return table(caption, ("Left recently", "Ago", "Reason"), rows, wide=("Reason",), style="devices")
 
 
 def _left(resource: str, departed: DepartedStatus, now: datetime) -> Row:

@@ -67,7 +67,7 @@ def table(
     *,
     wide: Sequence[str] = (),
     optional: Sequence[str] = ("Reason",),
-    looks: str | None = None,
+    style: str | None = None,
     headed: bool = False,
 ) -> Markup:
     """A table. ``optional`` columns that are empty in every row are omitted.
@@ -76,7 +76,7 @@ def table(
     explicit although the elements imply them, because browsers drop them when CSS turns rows into cards.
 
     Args:
-        looks: a class of the style sheet.
+        style: a class of the style sheet.
         headed: whether a heading has the same text as the caption, which is then only for screen readers.
     """
     filled = {n for row in rows for n, cell in enumerate(row.cells) if cell not in (None, "")}
@@ -92,7 +92,7 @@ def table(
         tag("thead", tag("tr", *head, role="row"), role="rowgroup"),
         tag("tbody", *body, role="rowgroup"),
         role="table",
-        class_=looks,
+        class_=style,
         data_key=caption,
     )
 

@@ -65,7 +65,7 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-LARGEST = 512 << 20
+MAX_SIZE = 512 << 20
 """Bytes; images of the largest FPGAs have about 200 MiB, and the kernel keeps a copy while it programs."""
 
 GBS = b"XeonFPGA\xb7GBSv001"
@@ -92,7 +92,7 @@ class Files:
 
     open: Callable[[str], AbstractContextManager[int]] = trusted.opened
     pread: Callable[[int, int, int], bytes] = os.pread
-    largest: int = LARGEST
+    largest: int = MAX_SIZE
 
 
 FILES = Files()

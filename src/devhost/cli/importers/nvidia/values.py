@@ -74,7 +74,7 @@ _OF_PODS = frozenset({
 })  # fmt: skip
 """Keys for the plugin's pods, which many charts have."""
 
-_TELLING = (
+_IDENTIFYING = (
     *(("config", key) for key in ("map", "name", "default", "fallbackStrategies")),
     ("devicePlugin", "config"),
     ("gfd", "enabled"),
@@ -105,8 +105,8 @@ def found_in(node: Node, place: Place) -> tuple[Fields, Place] | None:
             return inner, place.key(key)
     if node.entries.keys() & {"version", "flags", "sharing", "imex"}:
         return None
-    told = any(at(node, *path) is not None for path in (*_SETTINGS, *_TELLING))
-    return (node, place) if told else None
+    found = any(at(node, *path) is not None for path in (*_SETTINGS, *_IDENTIFYING))
+    return (node, place) if found else None
 
 
 def read_config(node: Node, place: Place, remark: Callable[[Remark], None]) -> Fields:
