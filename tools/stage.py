@@ -168,19 +168,10 @@ class Stage:
             words += ["--root", str(self.tree.root)]
         done = self._run(words)
         text = self.shown(done.stdout + done.stderr)
-<<<<<<< HEAD
-        lines = text.splitlines(keepends=True)
-        if first:
-            text = "".join(lines[: int(first)])
-        if last:
-            text = "".join(lines[-int(last) :])
-        return text
-=======
         for kind, number in (one.split(" -") for one in filters):
             lines = text.splitlines(keepends=True)
             text = "".join(lines[: int(number)] if kind == "head" else lines[-int(number) :])
         return text.replace(WITH_ROOT, WITHOUT_ROOT) if self._at_home else text
->>>>>>> ready-docs2
 
     def shown(self, text: str) -> str:
         """A text with the paths of a node; a table that contains them is aligned again."""
