@@ -106,7 +106,7 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
         rivals = Rivals(PodResources(tmp_path / "absent.sock"), directory)
         asking = asyncio.create_task(rivals.run())
         registration = Registration(
-            resource, kubelet, rivals, gauge, lambda: None, timing=Timing(stop_grace=0.0)
+            resource, kubelet, rivals, gauge, lambda: None, timing=Timing(stop_grace=WAIT)
         )
         running = asyncio.create_task(registration.run())
         await simulator.wait_for(lambda: simulator.allocatable() == {resource.name: 1}, WAIT)
@@ -123,9 +123,11 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
                     WAIT,
                 )
             registration.stop()
-            await asyncio.wait_for(running, WAIT)
+            await until(lambda: server.streams == 1)  # the server waits for the blocked stream
+            running.cancel()
+            await asyncio.wait([running], timeout=WAIT)
             before = len(gauge.seen)
+            stream.cancel()
             await until(lambda: server.streams == 0)
             assert len(gauge.seen) == before
-            stream.cancel()
         asking.cancel()
