@@ -158,14 +158,14 @@ def test_a_token_for_all_counts_for_every_device_the_resource_has_had_since_the_
     assert offered(rig.plan(entry(0, NEW), entry(1, OLD)), NEW) == ["a", "b"]
 
 
-def test_of_a_token_for_all_of_a_resource_that_is_gone_nothing_can_be_told() -> None:
+def test_the_devices_of_a_token_for_all_of_a_removed_resource_are_unknown() -> None:
     rig = Rig()
     rig.plug("a")
     rig.hear(gone="all::0")
     assert offered(rig.plan(entry(0, NEW)), NEW) == ["a"]
 
 
-def test_who_subscribed_hears_of_each_release_and_the_plan_is_made_anew() -> None:
+def test_a_release_notifies_subscribers_and_remakes_the_plan() -> None:
     rig, heard = Rig(), list[tuple[str, tuple[str, ...]]]()
     leave = rig.ledger.subscribe(lambda resource, tokens: heard.append((resource, tokens)))
     rig.plug("a", "b")
@@ -195,7 +195,7 @@ def test_an_allocation_needs_no_other_plan() -> None:
     assert rig.plan(entry(0, OLD)).resources == plan.resources
 
 
-def test_an_allocate_that_fails_gives_back_and_the_plan_is_made_anew() -> None:
+def test_an_allocate_that_fails_releases_its_devices_and_remakes_the_plan() -> None:
     rig = Rig()
     allocations = rig.ledger.of(OLD)
     with pytest.raises(ValueError, match="no"), allocations.reserved("card", {"a": [Device("a")]}):
@@ -229,7 +229,7 @@ def test_who_holds_what_is_not_known_from_a_kubelet_that_names_no_pods_until_it_
     assert rig.ledger.claims_in_use() == frozenset()
 
 
-def test_claims_tell_of_devices_also_while_no_backend_has_found_them() -> None:
+def test_claims_include_devices_that_no_backend_has_found() -> None:
     rig = Rig()
     rig.hear(old="a::1", foreign="b")
     assert rig.ledger.claims_in_use() is None  # what exists has not been told yet
@@ -246,7 +246,7 @@ def test_a_resource_that_shares_is_known_to_share_also_when_it_has_left_the_conf
     assert offered(rig.plan(entry(0, NEW)), NEW) == []
 
 
-def test_while_somebody_waits_for_a_release_the_kubelet_is_asked_sooner() -> None:
+def test_while_a_resource_waits_for_a_release_the_kubelet_is_asked_sooner() -> None:
     rig = Rig()
     rig.plug("a")
     rig.hear(old="a")
@@ -302,7 +302,7 @@ def test_a_list_is_judged_by_its_own_tokens_and_not_by_those_of_an_earlier_one()
     assert rig.ledger.due(rig.now) is None
 
 
-def test_what_a_plan_tells_of_held_devices_counts_in_that_plan() -> None:
+def test_devices_that_a_plan_shows_to_be_held_count_in_that_plan() -> None:
     """A container has all devices of a resource whose name also fits an exclusive template."""
     rig = Rig()
     rig.hear(**{"k-x": "all::0"})

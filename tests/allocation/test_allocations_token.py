@@ -27,7 +27,7 @@ class Desk:
         self.ledger.apply(Listing(kubelet=(1, 2, 3), began=self.now, pods=pods, holders=holders))
 
 
-def test_nothing_is_said_before_the_kubelet_has_spoken() -> None:
+def test_nothing_is_known_before_the_first_list_of_the_kubelet() -> None:
     desk = Desk()
     assert desk.ledger.has_token(NET, "a") is None
     desk.hear(pods=0)  # as a kubelet answers that knows no pods yet
@@ -43,7 +43,7 @@ def test_a_token_of_a_resource_that_devhost_does_not_serve_counts_too() -> None:
     assert desk.ledger.has_token(NET, "b") is False
 
 
-def test_who_has_asked_hears_of_the_release() -> None:
+def test_asking_for_a_token_subscribes_to_its_release() -> None:
     desk = Desk()
     desk.hear("a", "b")
     desk.ledger.has_token(NET, "a")

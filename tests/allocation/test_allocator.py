@@ -160,7 +160,9 @@ UNUSABLE: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("answer", "text"), UNUSABLE)
-async def test_an_unusable_answer_is_the_backends_fault_and_says_so(rig: Rig, answer: Any, text: str) -> None:
+async def test_an_unusable_answer_is_reported_as_an_error_of_the_backend(
+    rig: Rig, answer: Any, text: str
+) -> None:
     rig.answer = lambda devices: answer
     with pytest.raises(BackendError) as caught:
         await rig.allocate("a")
@@ -248,7 +250,7 @@ async def test_a_preference_is_one_of_the_available_tokens(rig: Rig) -> None:
     assert rig.supply.prefer(["b", "a", "nobody"], ["b"], 2) == ["b", "a"]
 
 
-async def test_a_container_may_start_again_on_a_device_that_fell_sick(rig: Rig) -> None:
+async def test_a_container_may_restart_on_a_device_that_became_unhealthy(rig: Rig) -> None:
     await rig.source.discover([])
     await rig.supply.prepare(["sick"])
     with pytest.raises(UnknownDevice):

@@ -110,7 +110,7 @@ async def test_another_brace_is_the_backends_fault(desk: Desk) -> None:
     )
 
 
-async def test_network_plugins_are_told_of_each_device_by_its_token(desk: Desk) -> None:
+async def test_network_plugins_get_a_file_for_each_device_by_its_token(desk: Desk) -> None:
     supply = desk.supply("example.com/net", Offer(Device("0000:3b:02.0")), Offer(Device("x"), 3))
     await supply.allocate(["0000:3b:02.0", "x::1"])
     assert desk.files() == {
@@ -152,7 +152,7 @@ async def test_a_backend_is_not_asked_where_no_files_are_wanted(desk: Desk) -> N
         (lambda device: 1 / 0, "backend card failed: ZeroDivisionError: division by zero"),
     ],
 )
-async def test_what_cannot_be_told_fails_the_pod_and_is_the_backends_fault(
+async def test_an_unusable_document_fails_the_pod_as_an_error_of_the_backend(
     desk: Desk, tell: Callable[[Device], object], text: str
 ) -> None:
     desk.kind.tell = staticmethod(tell)

@@ -258,7 +258,7 @@ def test_the_kind_is_the_name_of_the_resource_in_a_domain_of_devhosts_own(resour
     assert spec.kind(resource, "devhost-0123abcd") == kind.replace("devhost", "devhost-0123abcd")
 
 
-def test_a_resource_name_that_cdi_refuses_becomes_a_legal_kind_of_its_own():
+def test_a_resource_name_that_cdi_refuses_becomes_a_valid_and_unique_kind():
     names = [
         "3com.com/card",
         "x3com.com/card",
@@ -281,7 +281,7 @@ def test_two_devices_never_share_a_name():
     assert spec.device_name("0000:3b:00.0") == "0000:3b:00.0"
 
 
-def test_a_set_of_devices_has_one_name_whatever_their_order():
+def test_a_set_of_devices_has_one_name_in_any_order():
     assert spec.set_name(["a", "b"]) == spec.set_name(["b", "a"]) != spec.set_name(["a", "b", "c"])
     assert spec.is_set(spec.set_name(["a", "b"]))
     assert not spec.is_set(spec.device_name("set/0"))

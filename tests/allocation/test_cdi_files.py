@@ -48,7 +48,7 @@ async def test_a_file_that_is_right_is_not_written_again(directory):
     assert path.stat().st_ino != inode
 
 
-async def test_a_file_that_somebody_changed_or_removed_is_made_right(directory):
+async def test_a_file_that_was_changed_or_removed_is_written_again(directory):
     path = directory.path("example.com/card")
     await directory.write(path, "one")
     path.write_text("mine!")
@@ -95,7 +95,7 @@ async def test_a_directory_that_hangs_is_given_up_after_the_deadline(tmp_path, m
     directory.close()
 
 
-async def test_a_sweep_takes_own_stale_files_and_nobody_elses(directory):
+async def test_garbage_collection_removes_only_the_own_stale_files(directory):
     stay = [
         "devhost_example.com_card.json",  # configured
         "devhost_example.com_mig-1g.5gb.json",  # could come from a template
@@ -133,7 +133,7 @@ async def test_hosts_of_different_kubelets_do_not_sweep_each_other(tmp_path):
     trial.close()
 
 
-async def test_every_resource_name_makes_a_file_name_of_its_own_within_the_limit(directory):
+async def test_every_resource_name_makes_a_unique_file_name_within_the_limit(directory):
     names = [f"{'a' * 244}/{'b' * 63}", f"{'a' * 243}c/{'b' * 63}", "a.b/c_d", "a.b/c.d", "a/b"]
     paths = {directory.path(name) for name in names}
     assert len(paths) == len(names)
@@ -190,7 +190,7 @@ async def test_a_link_is_swept_and_what_it_leads_to_stays(directory, tmp_path):
     assert other.read_text() == "mine"
 
 
-async def test_what_somebody_put_under_our_name_is_ours(directory):
+async def test_a_file_of_another_program_under_devhosts_name_is_replaced(directory):
     path = directory.path("example.com/card")
     path.parent.mkdir(parents=True)
     path.write_text("by hand")

@@ -137,7 +137,7 @@ async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[st
 
 
 @pytest.mark.conformance(52)
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=2 * settings().max_examples)
 @given(
     wanted=st.dictionaries(st.sampled_from(["d0", "0000:3b:00.0", "a/b", "z"]), needs(), min_size=1),
     listed=st.booleans(),

@@ -77,7 +77,7 @@ def test_every_kind_of_device_that_the_specification_has_passes(document: Docume
         (vf(note=""), "its 'pci' is not a mapping of texts"),
     ],
 )
-def test_what_no_network_plugin_could_read_is_told_with_its_reason(document: Any, reason: str) -> None:
+def test_an_unreadable_document_is_refused_with_its_reason(document: Any, reason: str) -> None:
     assert flaw(document) == reason
 
 
@@ -136,7 +136,7 @@ def test_a_file_of_another_program_is_never_removed(directory: DeviceInfoDirecto
     assert later.own() == {}  # forgotten: it is theirs now
 
 
-def test_what_another_program_said_of_a_device_that_a_pod_gets_now_is_replaced_and_told(
+def test_another_programs_file_about_an_allocated_device_is_replaced_and_reported(
     directory: DeviceInfoDirectory,
 ) -> None:
     directory.directory.mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_what_another_program_said_of_a_device_that_a_pod_gets_now_is_replaced_a
     assert seen(directory) == []
 
 
-def test_a_file_of_another_program_that_says_the_same_stays_theirs(directory: DeviceInfoDirectory) -> None:
+def test_an_equal_file_of_another_program_stays_its_own(directory: DeviceInfoDirectory) -> None:
     directory.write(NET, {"0000:3b:02.0": VF})
     other = DeviceInfoDirectory(directory.directory, tag="another kubelet")
     assert other.write(NET, {"0000:3b:02.0": VF}) == []

@@ -169,7 +169,7 @@ async def test_the_file_of_a_container_that_never_started_goes_again(desk: Desk,
     await until(lambda: desk.files() == [])
 
 
-async def test_a_directory_that_cannot_be_used_fails_the_pod_and_says_how_to_fix_it(desk: Desk) -> None:
+async def test_an_unusable_directory_fails_the_pod_with_a_hint(desk: Desk) -> None:
     desk.directory.write_text("a file")
     with pytest.raises(AllocationError) as caught:
         await desk.write("a")
@@ -180,7 +180,7 @@ async def test_a_directory_that_cannot_be_used_fails_the_pod_and_says_how_to_fix
 
 
 @pytest.mark.usefixtures("ordinary_rights")
-async def test_a_directory_that_may_not_be_written_to_fails_the_pod(desk: Desk) -> None:
+async def test_a_read_only_directory_fails_the_pod(desk: Desk) -> None:
     desk.directory.mkdir(mode=0o500)
     with pytest.raises(AllocationError, match="Permission denied"):
         await desk.write("a")

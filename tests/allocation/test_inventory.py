@@ -85,7 +85,7 @@ def test_reasons_and_attributes_alone_make_no_revision_but_are_shown() -> None:
     assert rig.snapshot.entries["a"].members[0].device.attributes == {"model": "x"}
 
 
-def test_since_tells_when_the_health_turned_not_when_the_reason_did() -> None:
+def test_since_is_when_the_health_changed_and_not_the_reason() -> None:
     rig = Rig()
     rig.show("a")
     rig.now, rig.sick["a"] = 110.0, "hot"
@@ -134,7 +134,7 @@ def test_a_token_that_a_container_got_stays_unhealthy_when_its_device_goes() -> 
     assert rig.health() == {"a": ""}
 
 
-def test_a_vanished_token_that_is_released_leaves_and_its_time_is_told() -> None:
+def test_a_vanished_token_that_is_released_is_removed_after_its_grace() -> None:
     rig = Rig()
     rig.show("a", "b")
     assert rig.hear("a", "b")
@@ -180,7 +180,7 @@ def test_who_asks_the_kubelet_is_woken_by_an_allocation_and_by_a_vanished_device
     assert rig.woken == 2
 
 
-def test_a_sick_device_that_vanishes_is_no_news_until_it_leaves() -> None:
+def test_an_unhealthy_device_that_vanishes_is_reported_only_when_it_leaves() -> None:
     rig = Rig(sick={"a": "hot"})
     rig.show("a")
     assert not rig.show()
@@ -189,7 +189,7 @@ def test_a_sick_device_that_vanishes_is_no_news_until_it_leaves() -> None:
     assert rig.show()
 
 
-def test_subscribers_hear_each_revision_once_until_they_leave() -> None:
+def test_subscribers_are_notified_of_each_revision_once_until_they_leave() -> None:
     rig, heard = Rig(), list[int]()
     leave = rig.inventory.subscribe(lambda: heard.append(rig.snapshot.revision))
     rig.show("a")
@@ -201,7 +201,7 @@ def test_subscribers_hear_each_revision_once_until_they_leave() -> None:
     assert heard == [1, 2]
 
 
-def test_a_subscriber_may_leave_while_it_is_told() -> None:
+def test_a_subscriber_may_leave_while_it_is_notified() -> None:
     rig, heard = Rig(), list[str]()
 
     def once() -> None:
@@ -215,7 +215,7 @@ def test_a_subscriber_may_leave_while_it_is_told() -> None:
     assert sorted(heard) == ["first", "second", "second"]
 
 
-def test_clear_empties_at_once_and_is_told_once() -> None:
+def test_clear_empties_the_list_at_once_and_notifies_once() -> None:
     rig = Rig()
     rig.show("a")
     rig.inventory.allocated(["a"])

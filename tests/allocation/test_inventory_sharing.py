@@ -39,7 +39,7 @@ class Rig:
         return {name for name, entry in self.inventory.snapshot.entries.items() if entry.health.healthy}
 
 
-def test_what_a_container_has_for_itself_is_shared_with_nobody_until_it_is_released() -> None:
+def test_a_device_of_one_container_is_not_shared_until_it_is_released() -> None:
     rig = Rig()
     rig.show(1)
     rig.inventory.allocated(["a"])
@@ -58,7 +58,7 @@ def test_what_a_container_has_for_itself_is_shared_with_nobody_until_it_is_relea
     assert rig.healthy() == {"a::0", "a::1", "b::0", "b::1"}
 
 
-def test_what_several_share_goes_to_nobody_alone_until_all_have_released_it() -> None:
+def test_a_shared_device_is_not_exclusive_until_all_have_released_it() -> None:
     rig = Rig()
     rig.show(3)
     rig.inventory.allocated(["a::0", "a::2"])

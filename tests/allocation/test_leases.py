@@ -45,7 +45,7 @@ def test_without_a_list_what_was_allocated_is_held_for_ever() -> None:
     assert rig.held() == {"a": None, "b": None}
 
 
-def test_a_list_tells_who_holds_what_also_of_tokens_that_were_allocated_before_our_time() -> None:
+def test_a_list_names_the_holders_of_tokens_allocated_before_the_start() -> None:
     rig = Rig()
     rig.holding.allocated(["a"])
     rig.now += 1
@@ -92,7 +92,7 @@ def test_one_wrong_answer_between_right_ones_releases_nothing() -> None:
     assert rig.held() == {"a": ONE}
 
 
-def test_a_list_that_began_before_allocate_says_nothing_of_it() -> None:
+def test_a_list_that_began_before_allocate_does_not_count() -> None:
     rig = Rig()
     rig.hear(a=ONE)
     rig.now += 10

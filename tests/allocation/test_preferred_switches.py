@@ -24,9 +24,7 @@ def shared(a: list[str], b: list[str]) -> int:
 
 @pytest.mark.parametrize("order", [(GPU, HCA), (HCA, GPU)], ids=" first".join)
 @pytest.mark.parametrize("gpus", range(1, 9))
-def test_a_pod_shares_switches_whatever_it_wants_and_in_whatever_order(
-    gpus: int, order: tuple[str, str]
-) -> None:
+def test_a_pod_shares_switches_for_any_request_in_any_order(gpus: int, order: tuple[str, str]) -> None:
     for hcas in range(1, 9):
         counts = {GPU: gpus, HCA: hcas}
         got = Machine(gpu=2, hca=2).pod(*((kind, counts[kind]) for kind in order))
@@ -106,7 +104,7 @@ def test_tokens_for_all_devices_of_a_resource_are_nowhere_and_draw_nothing() -> 
     assert got == {"disk": ["all::0"], GPU: ["g0"]}
 
 
-def test_an_allocation_that_makes_no_sense_here_fails_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_allocation_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine(gpu=2)
     machine.vicinity.allocated(GPU, machine.inventories[GPU], machine.now, ["nobody"])
     machine.vicinity.allocated(GPU, None, machine.now, ["g0"])  # type: ignore[arg-type]
@@ -151,7 +149,7 @@ def test_a_kind_seen_in_one_container_with_it_counts_before_other_kinds() -> Non
     assert switch_of(machine.pod((GPU, 1))[GPU][0]) >= 2
 
 
-def test_at_the_level_of_debugging_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_debug_log_has_the_score_of_each_criterion(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine(gpu=2, hca=2)
     machine.pod((GPU, 1), (HCA, 1))
     assert caplog.records == []
@@ -198,7 +196,7 @@ def test_a_resource_that_has_lost_its_last_device_spoils_no_choice_of_another() 
     assert len(machine.prefer(GPU, 2).tokens) == 2
 
 
-def test_no_more_kinds_than_the_limit_are_looked_at() -> None:
+def test_only_as_many_resources_as_the_limit_are_considered() -> None:
     machine = Machine(gpu=2)
     for number in range(KINDS):
         switch = 1 if number < KINDS // 2 else 2

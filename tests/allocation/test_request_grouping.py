@@ -85,7 +85,7 @@ def test_a_resource_asked_again_puts_the_border_where_the_pause_was_widest(node:
     assert node.container("c", "fpga", "hca", "gpu") == [["b", "b"], ["c"], ["c", "c"]]
 
 
-def test_containers_alike_are_parted_right_in_whatever_order_they_ask(node: Node) -> None:
+def test_equal_containers_are_separated_in_any_order_of_requests(node: Node) -> None:
     rng = random.Random(3)
     for number in range(200):
         kinds = rng.sample(["gpu", "hca", "fpga"], 3)
@@ -94,7 +94,7 @@ def test_containers_alike_are_parted_right_in_whatever_order_they_ask(node: Node
         assert [len(some) for some in found[1:]] == [1, 2] or number == 0
 
 
-def test_pauses_that_tell_nothing_leave_the_border_at_the_repeated_request(node: Node) -> None:
+def test_unclear_pauses_leave_the_border_at_the_repeated_request(node: Node) -> None:
     """Pods of one deployment that are admitted without a pause all want the same."""
     rng = random.Random(4)
     for number in range(50):
@@ -167,7 +167,7 @@ def test_requests_that_overlap_belong_together(node: Node) -> None:
     assert [call.resource for call in node.asks("a", "fpga").same] == ["gpu", "hca"]
 
 
-def test_each_guess_is_counted_once_the_kubelet_has_said_who_has_what(node: Node) -> None:
+def test_each_guess_is_counted_after_the_kubelet_has_named_the_holders(node: Node) -> None:
     node.container("a", "gpu")
     node.container("b", "hca", "gpu")
     node.settle()
@@ -181,7 +181,7 @@ def test_each_guess_is_counted_once_the_kubelet_has_said_who_has_what(node: Node
     assert node.guesses == [(Guess.RIGHT, "gpu", "hca"), (Guess.WRONG, "hca", "gpu")]
 
 
-def test_requests_whose_container_is_known_draw_nothing_any_more(node: Node) -> None:
+def test_requests_with_a_known_container_no_longer_attract_others(node: Node) -> None:
     node.container("a", "gpu")
     node.holders["a gpu"] = "pod a"
     node.settle()

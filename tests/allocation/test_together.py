@@ -107,7 +107,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.source.close()
 
 
-def test_there_are_as_many_tokens_as_the_file_says_however_many_devices() -> None:
+def test_the_number_of_tokens_does_not_depend_on_the_number_of_devices() -> None:
     for names in ("a", "abc"):
         rig = Rig()
         rig.show(names)
@@ -122,7 +122,7 @@ def test_a_single_token_keeps_its_name_when_there_are_more() -> None:
     assert rig.health() == {"all::0": "", "all::1": ""}
 
 
-def test_tokens_are_healthy_while_one_device_is_and_name_the_ill_when_none_is() -> None:
+def test_tokens_are_healthy_while_one_device_is_and_else_name_the_unhealthy_ones() -> None:
     rig = Rig()
     rig.sick["a"] = "port 1 is down"
     rig.show("ab")
@@ -136,7 +136,7 @@ def test_tokens_are_healthy_while_one_device_is_and_name_the_ill_when_none_is() 
     assert set(rig.health().values()) == {""}
 
 
-def test_of_many_ill_devices_the_reason_names_some_and_counts_the_rest() -> None:
+def test_of_many_unhealthy_devices_the_reason_names_some_and_counts_the_rest() -> None:
     rig, names = Rig(), "abcdefgh"
     rig.sick = dict.fromkeys(names, "down")
     rig.show(names)
@@ -277,7 +277,7 @@ async def test_no_pod_fails_because_the_backend_fails_at_one_device(
     assert "backend card failed: Input/output error" in str(vars(record))
 
 
-async def test_a_backend_that_fails_at_every_device_is_told_as_one_that_failed(rig: Rig) -> None:
+async def test_a_backend_that_fails_for_every_device_is_reported_as_failed(rig: Rig) -> None:
     def fail(devices: Sequence[Device]) -> None:
         raise OSError(5, "Input/output error")
 
@@ -298,7 +298,7 @@ async def test_a_pod_is_refused_when_no_device_can_be_given(rig: Rig) -> None:
     assert not rig.inventory.is_allocated("all::0")
 
 
-async def test_the_reasons_of_all_refusals_are_told_each_once(rig: Rig) -> None:
+async def test_the_reason_of_each_refusal_is_reported_once(rig: Rig) -> None:
     def refuse(devices: Sequence[Device]) -> None:
         raise AllocationError(f"{devices[0].id.replace('c', 'b')} is busy")
 

@@ -85,7 +85,7 @@ def test_a_host_name_that_does_not_resolve(run: Command) -> None:
 
 def test_a_root_that_does_not_exist(run: Command, tmp_path: Path) -> None:
     ended = run("--root", str(tmp_path / "missing"))
-    ends(ended, CONFIGURATION, "missing does not exist", "give the directory that")
+    ends(ended, CONFIGURATION, "missing does not exist", "give the directory to use as /")
 
 
 def test_a_root_one_level_too_high(run: Command, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ async def test_another_plugin_that_has_a_resource_when_devhost_starts(node: Read
     await over(node, "resource", "registered")
 
 
-async def test_a_devhost_that_was_killed_is_no_other_plugin(node: ReadingNode) -> None:
+async def test_a_killed_devhost_does_not_count_as_another_plugin(node: ReadingNode) -> None:
     for _ in range(3):
         await node.again()
         await node.until(lambda: node.log(message="registered"))

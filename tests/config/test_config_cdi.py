@@ -24,7 +24,7 @@ Complain = Callable[[str], tuple[Diagnostic, ...]]
         ("cdi: {directory: /run/other}", "/run/other"),
     ],
 )
-def test_specifications_go_where_runtimes_look_or_where_the_file_says(
+def test_specifications_go_to_the_default_or_the_configured_directory(
     read: Read, line: str, directory: str
 ) -> None:
     assert read(f"version: 1\nresources: []\n{line}\n").cdi_directory == Path(directory)

@@ -80,7 +80,7 @@ def test_an_option_may_be_written_like_where(read: Read) -> None:
         ("color: xxxxxx", "3:17: backends.port.color: no such color (known words: green, red)"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_place(read: Read, options: str, complaint: str) -> None:
+def test_an_error_is_reported_at_its_position(read: Read, options: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         read(options)
     assert f"f.yaml:{complaint}" in str(refusal.value)

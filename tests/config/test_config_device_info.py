@@ -29,7 +29,7 @@ USUAL = Path("/var/run/k8s.cni.cncf.io/devinfo/dp")
         ("deviceInfo: {directory: /run/other, write: false}", None),
     ],
 )
-def test_files_go_where_network_plugins_look_or_where_the_file_says_or_nowhere(
+def test_files_go_to_the_default_or_the_configured_directory_or_nowhere(
     read: Read, line: str, directory: Path | None
 ) -> None:
     assert read(f"version: 1\nresources: []\n{line}\n").device_info_directory == directory

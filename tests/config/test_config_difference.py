@@ -69,7 +69,7 @@ def test_sharing_together_instead_of_one_by_one_is_a_change() -> None:
     assert [change.keys for change in found.changed] == [("share",)]
 
 
-def test_an_entry_that_only_moved_is_unchanged_but_the_order_is_told() -> None:
+def test_an_entry_that_only_moved_is_unchanged_but_the_new_order_is_reported() -> None:
     found = difference(settings(entry("a", 0), entry("b", 1)), settings(entry("b", 0), entry("a", 1)))
     assert (found.added, found.removed, found.changed) == ((), (), ())
     assert [one.index for one in found.unchanged] == [0, 1]
@@ -77,7 +77,7 @@ def test_an_entry_that_only_moved_is_unchanged_but_the_order_is_told() -> None:
     assert str(found) == "order changed; 2 unchanged"
 
 
-def test_two_entries_of_one_template_are_told_apart_by_their_order() -> None:
+def test_two_entries_of_one_template_are_distinguished_by_their_order() -> None:
     old = settings(entry("a/{x}", 0), entry("a/{x}", 1, Prefer.PACK))
     assert not difference(old, old)
     found = difference(old, settings(entry("a/{x}", 0)))
@@ -90,7 +90,7 @@ def test_an_entry_that_changes_its_backend_is_another_one() -> None:
     assert (names(found.added), names(found.removed)) == (["a"], ["a"])
 
 
-def test_changed_options_and_paths_are_told(read: Read) -> None:
+def test_changed_options_and_paths_are_reported(read: Read) -> None:
     text = "version: 1\nresources: []\nbackends: {card: {level: %s}}"
     assert difference(read(text % "low"), read(text % "high")).backends == ("card",)
     assert str(difference(read(text % "low"), read(text % "high"))) == "options changed of card; 0 unchanged"
@@ -99,7 +99,7 @@ def test_changed_options_and_paths_are_told(read: Read) -> None:
     assert str(found) == "backendPaths changed; 0 unchanged"
 
 
-def test_a_backend_that_comes_into_use_or_leaves_it_is_told_as_that(read: Read) -> None:
+def test_a_backend_that_is_added_or_removed_is_reported(read: Read) -> None:
     with_card = read("version: 1\nresources: [{name: a.b/c, backend: card}]")
     came, went = difference(Settings(), with_card), difference(with_card, Settings())
     assert (came.backends, came.backends_added, came.backends_removed) == ((), ("card",), ())
@@ -108,7 +108,7 @@ def test_a_backend_that_comes_into_use_or_leaves_it_is_told_as_that(read: Read) 
     assert str(went) == "removed a.b/c; backend removed: card; 0 unchanged"
 
 
-def test_the_same_options_of_a_drop_in_imported_anew_are_the_same() -> None:
+def test_equal_options_of_a_drop_in_imported_again_are_unchanged() -> None:
     def options(value: int) -> object:
         inner = make_dataclass("Inner", ["x"], frozen=True)
         outer = make_dataclass("Options", ["inner", "table"], frozen=True)

@@ -26,9 +26,7 @@ Complain = Callable[[str], tuple[Diagnostic, ...]]
         ("labels: {write: true, directory: /run/other}", Path("/run/other"), True),
     ],
 )
-def test_labels_are_written_only_where_the_file_says_so(
-    read: Read, line: str, directory: Path, write: bool
-) -> None:
+def test_labels_are_written_only_if_configured(read: Read, line: str, directory: Path, write: bool) -> None:
     settings = read(f"version: 1\nresources: []\n{line}\n")
     assert (settings.label_directory, settings.write_labels) == (directory, write)
 

@@ -51,7 +51,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_each_path_has_a_copy_of_its_own_in_one_directory(tmp_path):
+def test_each_path_has_a_separate_copy_in_one_directory(tmp_path):
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     keep(one, tmp_path / "state", FIRST)
     keep(other, tmp_path / "state", SECOND)
@@ -103,7 +103,7 @@ def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path, monkeypatc
     assert writer.wait(60) == 0
 
 
-async def test_a_full_disk_leaves_the_old_copy_whole_and_is_a_problem_until_there_is_room(tmp_path):
+async def test_a_full_disk_keeps_the_old_copy_and_is_a_problem_until_it_has_space(tmp_path):
     kept = LastGood(tmp_path / "one.yaml", tmp_path / "state")
     await written(kept, FIRST)
     big = SECOND + b"#" * 100_000

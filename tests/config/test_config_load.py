@@ -111,7 +111,7 @@ def test_wrong_backend_paths_are_refused_alone(tmp_path: Path) -> None:
     assert [complaint.path for complaint in caught.value.diagnostics] == ["backendPaths"]
 
 
-def test_the_complaints_carry_the_files_name_and_a_broken_plugin_nobody_needs_is_none(
+def test_diagnostics_name_the_file_and_an_unused_broken_plugin_is_no_error(
     tmp_path: Path, catalog: Catalog
 ) -> None:
     file = tmp_path / "devhost.yaml"

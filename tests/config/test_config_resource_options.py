@@ -155,7 +155,7 @@ def test_a_backend_that_takes_none_gets_none() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(body: str, complaint: str) -> None:
+def test_an_error_is_reported_with_its_position(body: str, complaint: str) -> None:
     assert said(body) == [complaint]
 
 
@@ -258,7 +258,7 @@ def test_a_class_that_fails_is_its_authors_fault_in_one_line(fault: str, text: s
     assert line.endswith("(report it to its author)")
 
 
-def test_a_class_whose_types_cannot_be_told_is_its_authors_fault_too() -> None:
+def test_a_class_without_usable_types_is_reported_to_its_author() -> None:
     @dataclass(frozen=True)
     class Odd:
         odd: Any = option(0, "Odd.")
@@ -325,7 +325,7 @@ def test_a_changed_value_is_a_change_of_the_entry_by_its_key() -> None:
     assert str(difference(old, new)) == "changed a.b/c (prefer, program); 0 unchanged"
 
 
-def test_the_same_value_of_a_class_imported_anew_is_no_change() -> None:
+def test_an_equal_value_of_a_class_imported_again_is_no_change() -> None:
     again = dataclass(frozen=True)(
         type("Size", (), {"__annotations__": {"size": int}, "size": 0, "__qualname__": Size.__qualname__})
     )

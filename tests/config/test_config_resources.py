@@ -57,7 +57,7 @@ def test_every_key_of_an_entry_is_read(read: Read) -> None:
     assert found.wanted() == {"vendor", "ID_MODEL", "virtual", "sysattr.device/status"}
 
 
-def test_devices_are_shared_one_by_one_unless_the_file_says_all(read: Read) -> None:
+def test_devices_are_shared_one_by_one_unless_the_entry_has_of_all(read: Read) -> None:
     each, together = read(
         file("name: a.b/c, exclusive: false", "name: a.b/d, exclusive: false, share: {replicas: 7, of: all}")
     ).resources
@@ -100,7 +100,7 @@ def test_overrides_of_devices_allocated_together_are_refused_at_their_position(c
         ("{}", ()),
     ],
 )
-def test_a_where_means_what_it_says(read: Read, selection: str, blocks: where.Where) -> None:
+def test_a_where_is_read_as_its_conditions(read: Read, selection: str, blocks: where.Where) -> None:
     assert read(file(f"name: a.b/c, where: {selection}")).resources[0].where == blocks
 
 
@@ -278,7 +278,7 @@ def test_a_second_entry_of_one_name_is_refused_with_the_line_of_the_first(compla
     assert '"a.b/c" is already offered by the entry in line 3' in found.message
 
 
-def test_a_template_may_stand_twice_for_it_makes_different_names(read: Read) -> None:
+def test_a_template_may_appear_twice(read: Read) -> None:
     text = file("name: 'a.b/{vendor}', where: {vendor: x}", "name: 'a.b/{vendor}', where: {vendor: y}")
     assert len(read(text).resources) == 2
 

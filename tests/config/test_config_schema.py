@@ -149,7 +149,7 @@ def _properties(part: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]
             yield from _properties(inner, f"{path}.{key}")
 
 
-def test_every_key_of_the_language_says_what_it_means(whole: dict[str, Any]) -> None:
+def test_every_key_of_the_language_has_a_description(whole: dict[str, Any]) -> None:
     own = [
         p for p in _properties(whole) if ".then." not in p[0] and not p[0].startswith(".properties.backends.")
     ]

@@ -106,13 +106,13 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
         rivals = Rivals(PodResources(tmp_path / "absent.sock"), directory)
         asking = asyncio.create_task(rivals.run())
         registration = Registration(
-            resource, kubelet, rivals, gauge, lambda: None, timing=Timing(stop_grace=0.0)
+            resource, kubelet, rivals, gauge, lambda: None, timing=Timing(stop_grace=WAIT)
         )
         running = asyncio.create_task(registration.run())
         await simulator.wait_for(lambda: simulator.allocatable() == {resource.name: 1}, WAIT)
         server = registration.server
         assert server is not None
-        async with channel(server.path) as connection:
+        async with channel(server.path, ("grpc.http2.bdp_probe", 0)) as connection:  # a window of fixed size
             stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
             await until(lambda: server.streams == 2)
             for revision in range(3):
@@ -123,9 +123,11 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
                     WAIT,
                 )
             registration.stop()
-            await asyncio.wait_for(running, WAIT)
+            await until(lambda: server.streams == 1)  # the server waits for the blocked stream
+            running.cancel()
+            await asyncio.wait([running], timeout=WAIT)
             before = len(gauge.seen)
+            stream.cancel()
             await until(lambda: server.streams == 0)
             assert len(gauge.seen) == before
-            stream.cancel()
         asking.cancel()

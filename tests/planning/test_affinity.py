@@ -179,7 +179,7 @@ def test_distinct_takes_functions_of_different_cards() -> None:
 
 
 @pytest.mark.parametrize("kind", ["usb", "block"])
-def test_distinct_tells_what_is_plugged_into_one_controller_apart(kind: str) -> None:
+def test_distinct_distinguishes_devices_on_one_controller(kind: str) -> None:
     devices = {
         f"{plugged}{n}": Device(
             f"{plugged}{n}", part_of=frozenset({f"{kind}:{plugged}", "pci:0000:00:14.0"}), numa_nodes=(0,)

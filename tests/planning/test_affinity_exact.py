@@ -84,7 +84,7 @@ def test_no_choice_is_better_than_the_one_made(policy: Prefer, seed: int) -> Non
         check(Case(random.Random(f"{seed} {number}")), policy)
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=2 * settings().max_examples)
 @given(st.randoms(use_true_random=False), st.sampled_from(Prefer))
 def test_no_choice_is_better_in_cases_made_to_be_hard(rng: random.Random, policy: Prefer) -> None:
     check(Case(rng), policy)

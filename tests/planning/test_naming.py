@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from devhost.planning import naming
 
-# a busy machine is no fault of the code under test
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
+# a busy machine must not fail the tests
+patient = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=3 * settings().max_examples,
+)
 
 
 def kubelet_accepts(name: str) -> bool:
@@ -50,7 +54,13 @@ almost_names = st.one_of(
         lambda both: "".join(both[0]) + "/" + "".join(both[1])
     ),
     st.text(max_size=30),
-    st.from_regex(r"[a-z0-9.-]{1,250}/[A-Za-z0-9._-]{1,66}", fullmatch=True),
+    st.builds(
+        lambda domain, n, name, m: (domain * n)[:n] + "/" + (name * m)[:m],
+        st.sampled_from(["a", "0", "a-b", "a.b", "a.", "-"]),
+        st.one_of(st.integers(1, 250), st.integers(242, 246)),
+        st.sampled_from(["a", "A-b", "x.y", "0_", "-"]),
+        st.one_of(st.integers(1, 66), st.integers(62, 64)),
+    ),
 )
 
 
@@ -139,11 +149,18 @@ def test_a_name_that_was_cut_has_one_hyphen_before_its_hash() -> None:
     assert re.fullmatch(r"a\.b/v{53}-[0-9a-f]{8}", name)
 
 
+values = st.builds(
+    lambda start, repeated, n, end: start + repeated * n + end,
+    st.text(max_size=6),
+    st.text(max_size=2),
+    st.integers(0, 40),
+    st.text(max_size=6),
+)
 templates = st.sampled_from(["a.b/{x}", "a.b/p-{x}", "a.b/{x}.{y}", "a.b/{y}{x}s"])
 
 
 @patient
-@given(templates, st.text(st.characters(), max_size=90), st.integers())
+@given(templates, values, st.integers())
 def test_every_expansion_is_a_name_the_kubelet_accepts(template: str, x: str, y: int) -> None:
     name = naming.expand(template, {"x": x, "y": y})
     assert name is None or kubelet_accepts(name)
@@ -176,5 +193,5 @@ def test_a_variable_can_bear_the_name_of_the_resource(name: str, resource: str, 
         ("{{RESOURCE}}", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
     ],
 )
-def test_nothing_else_may_stand_in_braces_in_the_name_of_a_variable(name: str, problem: str) -> None:
+def test_other_braces_in_the_name_of_a_variable_are_refused(name: str, problem: str) -> None:
     assert naming.variable_problem(name) == problem

@@ -150,7 +150,7 @@ def test_a_selected_device_is_either_offered_or_refused_with_a_reason(found: Fou
 
 @promise
 @given(found_by(), configurations())
-def test_explain_says_what_the_plan_did(found: Found, config: Settings) -> None:
+def test_explain_agrees_with_the_plan(found: Found, config: Settings) -> None:
     made = make_plan(found, config)
     for backend, devices in found.items():
         for device in devices:
@@ -166,7 +166,7 @@ def test_explain_says_what_the_plan_did(found: Found, config: Settings) -> None:
 
 @promise
 @given(found_by(), configurations())
-def test_a_templated_name_is_legal_and_stands_for_one_value(found: Found, config: Settings) -> None:
+def test_a_name_from_a_template_is_valid_and_has_one_value(found: Found, config: Settings) -> None:
     made = make_plan(found, config)
     for name, resource in made.resources.items():
         assert naming.problem(name) == ""
@@ -196,7 +196,7 @@ def test_a_list_one_byte_longer_than_the_limit_is_refused(
 
 @promise
 @given(st.lists(st.integers(0, 1023), max_size=8), st.integers(1, 40), st.integers(1, 3))
-def test_devices_together_take_the_room_of_their_tokens_only(
+def test_devices_allocated_together_take_the_space_of_their_tokens_only(
     nodes: list[int], replicas: int, count: int
 ) -> None:
     devices = [Device(f"d{number}", numa_nodes=tuple(nodes)) for number in range(count)]
@@ -206,7 +206,7 @@ def test_devices_together_take_the_room_of_their_tokens_only(
     assert len(made.refusals) == count
 
 
-def test_devices_without_topology_take_less_room_in_the_list() -> None:
+def test_devices_without_topology_take_less_space_in_the_list() -> None:
     devices = [Device(f"d{number}", numa_nodes=(0, 1, 2)) for number in range(3)]
     near = ResourceSettings(0, "example.com/a", "one")
     bare = replace(near, topology=False)
@@ -283,7 +283,7 @@ def test_a_missing_attribute_of_a_template_is_refused_by_name() -> None:
     assert not made.resources
 
 
-def test_two_values_that_become_one_name_are_refused_and_both_are_told() -> None:
+def test_two_values_that_become_one_name_are_refused_and_both_are_named() -> None:
     devices = [Device("a", {"profile": "1g+5gb"}), Device("b", {"profile": "1g.5gb"})]
     made = plan_of(ResourceSettings(0, "example.com/mig-{profile}", "gpu"), gpu=devices)
     reason = "the name example.com/mig-1g.5gb already represents 1g+5gb, this device has 1g.5gb"
@@ -345,14 +345,14 @@ def test_the_most_tokens_for_devices_together_fit_the_kubelets_message() -> None
         (Share(of=Of.ALL), "it takes the device, handed out once, all devices together"),
     ],
 )
-def test_explain_tells_how_a_device_is_handed_out(share: Share, said: str) -> None:
+def test_explain_shows_how_a_device_is_allocated(share: Share, said: str) -> None:
     entry = ResourceSettings(0, "example.com/a", "b", share=share)
     made = plan_of(entry, b=[Device("x")])
     (verdict,) = explain(made, Settings((entry,)), "b", Device("x"))
     assert verdict.reason == said
 
 
-def test_a_template_makes_a_set_of_its_own_for_each_name() -> None:
+def test_a_template_makes_a_separate_set_for_each_name() -> None:
     entry = ResourceSettings(0, "example.com/{model}", "b", share=Share(2, of=Of.ALL))
     made = plan_of(entry, b=[Device(f"d{n}", {"model": "ab"[n % 2]}) for n in range(4)])
     sets = {name: plan.units(Of.ALL, resource.offers) for name, resource in made.resources.items()}
@@ -362,7 +362,7 @@ def test_a_template_makes_a_set_of_its_own_for_each_name() -> None:
     }
 
 
-def test_an_empty_resource_is_planned_only_where_the_file_says_so() -> None:
+def test_an_empty_resource_is_planned_only_if_configured() -> None:
     entries = (
         ResourceSettings(0, "example.com/wait", "b"),
         ResourceSettings(1, "example.com/now", "b", when_empty=WhenEmpty.REGISTER),

@@ -82,7 +82,7 @@ def test_an_override_sees_what_its_entry_sees() -> None:
     assert [offer.replicas for offer in plan.resources["e.x/a"].offers] == [3]
 
 
-def test_explain_says_which_attribute_has_to_be_named() -> None:
+def test_explain_names_the_attribute_that_is_needed() -> None:
     settings = read("name: e.x/a, where: {driver: codec}")
     (verdict,) = explain(make_plan({"parts": [WHOLE]}, settings), settings, "parts", WHOLE)
     assert verdict.reason == "driver of this device counts only in a block that names set"

@@ -25,7 +25,7 @@ def plan_of(*devices: Device, entries: tuple[ResourceSettings, ...] = (NET,)) ->
     return make_plan({"nic": devices}, Settings(entries))
 
 
-def test_a_withheld_device_is_in_no_resource_and_the_plan_says_why() -> None:
+def test_a_withheld_device_is_in_no_resource_and_the_plan_has_the_reason() -> None:
     made = plan_of(Device("pf", withheld=REASON), Device("vf"))
     assert [offer.device.id for offer in made.resources["example.com/net"].offers] == ["vf"]
     (refusal,) = made.refusals
@@ -40,7 +40,7 @@ def test_explain_gives_the_reason_for_every_entry_that_selects_it() -> None:
     assert [verdict.reason for verdict in verdicts] == [REASON, "model must be x, it is y"]
 
 
-def test_a_withheld_whole_stands_in_the_way_of_none_of_its_parts() -> None:
+def test_a_withheld_whole_blocks_none_of_its_parts() -> None:
     made = plan_of(
         Device("a-pf", claims=PF, withheld="it has virtual functions"),
         Device("b-vf", claims=frozenset({"pci:0000:3b:00.1"}), part_of=PF),

@@ -41,7 +41,7 @@ def test_a_part_is_built_once_and_its_versions_are_printed(store, said):
     assert said[-1] == "downloaded for it: tool 1.2"
 
 
-def test_another_recipe_makes_a_part_again_and_those_made_of_it_too(store, said):
+def test_a_changed_recipe_rebuilds_a_part_and_those_made_of_it(store, said):
     def both(recipe):
         below = store.part("below", fill, recipe)
         return store.part("above", fill, "always the same", below)
@@ -174,7 +174,7 @@ def test_lists_that_no_slow_machine_excuses_are_wrong(lists, before, after):
         check(lists, before, after)
 
 
-def test_a_part_that_a_computer_or_its_network_cannot_give_is_no_fault_of_its_recipe(tmp_path, monkeypatch):
+def test_a_problem_of_the_computer_or_network_is_not_a_fault_of_the_recipe(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "ENCLOSED", ())
     for text, error in (
         ("E: Failed to fetch http://mirror/a.deb  Connection timed out", Unavailable),
@@ -206,7 +206,7 @@ class Moody:
         return ""
 
 
-def test_a_machine_whose_qemu_died_is_booted_again_but_not_for_ever(capsys):
+def test_a_machine_whose_qemu_crashed_is_booted_again_a_limited_number_of_times(capsys):
     once, ever = Moody(1), Moody(1000)
     assert machine_main.test(once, []) == 0
     assert once.booted == 2

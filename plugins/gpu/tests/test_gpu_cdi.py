@@ -297,7 +297,7 @@ async def test_a_card_that_no_specification_names_has_a_clear_reason(
         ({"hangs": True}, "nvidia-ctk did not end within 0.5 s"),
     ],
 )
-async def test_what_goes_wrong_with_nvidia_ctk_is_the_card_s_reason(
+async def test_a_failure_of_nvidia_ctk_is_the_reason_of_the_card(
     place: Place, what: dict[str, object], words: str
 ) -> None:
     place.specified = place.begun(nvidia_ctk=0.5)
@@ -341,7 +341,7 @@ async def test_no_second_nvidia_ctk_is_started_beside_one_that_cannot_be_killed(
     assert again.endswith("nvidia-ctk did not end within 0.02 s")
 
 
-async def test_an_output_that_is_no_specification_leaves_the_old_one(place: Place) -> None:
+async def test_an_invalid_specification_leaves_the_old_one(place: Place) -> None:
     kit = GpuSpecification(place.root, place.options)
     kit.write(specification(KIND, [A]), [A], [A])
     for text in ("", "[]", "{}", specification(THEIRS, [A, B])):
@@ -439,7 +439,7 @@ async def test_an_additional_device_without_a_name_makes_cards_unhealthy_with_it
     assert extra(asking, "mofed").exists() and not extra(asking, "gds").exists()
 
 
-async def test_a_node_that_has_nothing_of_a_kind_offers_its_gpus_without(
+async def test_a_node_without_devices_of_a_kind_offers_its_gpus_without_them(
     asking: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """NVIDIA's plugin leaves out what it finds nothing of, too."""

@@ -44,7 +44,7 @@ def test_the_page_names_each_vendor_and_kind(word: str) -> None:
         (gpu_others.virtual_machine, {}),
     ],
 )
-def test_the_ready_configuration_offers_what_there_is(
+def test_the_shipped_configuration_offers_the_devices_of_the_machine(
     looking: BackendFixture, tmp_path: Path, machine: Callable[[Path], GpuTree], expected: dict[str, int]
 ) -> None:
     assert EXAMPLE.read_text().startswith("# ")

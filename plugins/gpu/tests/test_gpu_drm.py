@@ -53,7 +53,7 @@ def test_i915_is_asked_for_more_than_its_version() -> None:
     assert asked == [drm.VERSION, drm.I915_THROTTLE]
 
 
-def test_a_missing_node_or_a_plain_file_is_no_error_of_the_card(tmp_path: Path) -> None:
+def test_a_missing_node_or_a_regular_file_is_not_an_error_of_the_card(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     assert drm.refusal(str(tmp_path / "plain"), "xe") == ""
     assert drm.refusal(str(tmp_path / "absent"), "xe") == ""

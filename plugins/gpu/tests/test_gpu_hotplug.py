@@ -49,7 +49,7 @@ def test_a_card_that_is_pulled_out_is_gone_and_cannot_be_allocated(
         backend.allocate(request(backend, [card]))
 
 
-def test_a_vendor_whose_last_card_went_has_none(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_vendor_whose_last_card_was_removed_has_no_cards(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_others.server_console(tmp_path)
     backend = looking(tree)
     assert len(by_id(backend)) == 1

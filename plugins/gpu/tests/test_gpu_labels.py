@@ -149,7 +149,7 @@ def test_the_product_label_shows_sharing_where_the_resource_name_does_not(
         ({}, "Tesla-T4", "none", "false"),
     ],
 )
-def test_a_node_that_shares_gpus_through_mps_is_one_that_nvidia_s_daemon_runs_on(
+def test_a_node_that_shares_gpus_through_mps_has_the_label_for_nvidia_s_daemon(
     resources: dict[str, int], product: str, strategy: str, capable: str
 ) -> None:
     """NVIDIA's mps-control-daemon selects nodes by ``mps.capable``, which GPU feature discovery sets."""
@@ -240,7 +240,7 @@ def test_labels_show_the_mode_of_amd_partitions(tmp_path: Path, looking: Backend
     assert found["amd.com/memory-partitioning-supported"] == "true"
 
 
-def test_intel_cards_are_counted_by_id_and_named_where_intel_does(
+def test_intel_cards_are_counted_by_id_and_named_as_in_intels_rules(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(gpu_intel.max1550(tmp_path))

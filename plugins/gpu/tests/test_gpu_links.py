@@ -100,7 +100,7 @@ def test_switches_join_every_gpu_with_every_other_by_what_both_have() -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 9))
-def test_on_a_cube_mesh_no_set_is_joined_better_than_the_preferred_one(size: int) -> None:
+def test_on_a_cube_mesh_no_set_is_connected_better_than_the_preferred_one(size: int) -> None:
     joints = mesh(DGX_1)
     chosen = preferred(machine(8), joints, size)
     best = max(strength(joints, numbers) for numbers in combinations(range(8), size))
@@ -126,12 +126,12 @@ def test_many_links_count_for_more_than_some() -> None:
     assert preferred(machine(8), mesh({(0, 1): 4, (2, 3): 4, (1, 6): 18}), 2) == [1, 6]
 
 
-def test_where_switches_join_all_alike_pcie_decides() -> None:
+def test_if_switches_connect_all_gpus_equally_pcie_decides() -> None:
     joints = NvLinks({address(n): {SWITCH: 18} for n in range(8)})
     assert preferred(machine(8), joints, 2, [1, 3, 4, 5]) == [4, 5]
 
 
-def test_a_single_gpu_is_taken_where_something_is_in_use_already() -> None:
+def test_a_single_gpu_is_allocated_near_those_in_use() -> None:
     joints = NvLinks({address(n): {SWITCH: 18} for n in range(8)})
     assert preferred(machine(8), joints, 1, [0, 1, 2, 3, 5, 6, 7]) == [5]
 

@@ -139,7 +139,9 @@ def test_gpus_that_more_links_join_are_closer(tmp_path: Path, looking: BackendFi
     assert backend.links(second, fourth) > backend.links(first, fourth) == 0
 
 
-def test_consumer_cards_of_amd_have_no_name_but_all_else(tmp_path: Path, looking: BackendFixture) -> None:
+def test_amd_consumer_cards_have_all_attributes_except_a_name(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     devices = by_id(looking(gpu_amd.radeon(tmp_path)))
     card, integrated = devices["0000:03:00.0"], devices["0000:0e:00.0"]
     assert "product" not in card.attributes
@@ -234,7 +236,7 @@ def test_every_drm_device_of_a_virtual_machine_is_found(tmp_path: Path, looking:
     }
 
 
-def test_virtio_is_one_card_on_older_kernels_too(tmp_path: Path, looking: BackendFixture) -> None:
+def test_virtio_is_one_card_on_older_kernels(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_others.older_virtual_machine(tmp_path)))
     assert list(devices) == ["0000:00:05.0"]
     assert devices["0000:00:05.0"].attributes["driver"] == "virtio_gpu"
@@ -251,7 +253,7 @@ def test_gpus_of_a_board_have_the_names_of_their_devices_and_claim_no_usb_adapte
     assert devices["1-2:1.0"].pcie_path == ()
 
 
-def test_the_console_of_the_firmware_and_of_a_bmc_are_not_the_gpus_beside_them(
+def test_the_console_of_the_firmware_and_of_a_bmc_are_not_gpus(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.radeon(tmp_path)

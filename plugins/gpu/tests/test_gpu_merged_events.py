@@ -92,7 +92,7 @@ async def test_a_source_that_fails_ends_the_stream_and_leaves_nothing_running() 
     assert working.has_ended
 
 
-async def test_a_source_whose_events_are_not_taken_is_ended_too() -> None:
+async def test_a_source_whose_events_are_not_consumed_is_ended() -> None:
     full = Heard(*(["a"] * 500))
     joined = MergedEvents(SOON)
     joined.update({"amd": full})

@@ -64,7 +64,7 @@ def test_an_nvidia_gpu_of_nouveau_lacks_its_driver(lacks: Callable[..., list[Mis
     ],
     ids=["given to vfio-pci", "driven", "reserved for vfio-pci", "graphics of a BMC"],
 )
-def test_a_driver_that_the_user_chose_is_no_missing_driver(
+def test_a_driver_that_the_user_chose_is_not_reported_as_missing(
     lacks: Callable[..., list[MissingDriver]], ids: str, driver: str, files: dict[str, str]
 ) -> None:
     assert lacks(ids, driver, **files) == []

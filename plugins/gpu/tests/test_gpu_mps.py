@@ -96,7 +96,7 @@ async def test_clients_of_nvidia_s_daemon_get_the_server_of_their_resource(node:
             assert not any(mount.read_only for mount in started.mounts)
 
 
-async def test_a_resource_without_mps_gets_nothing_of_it(node: MpsNode) -> None:
+async def test_a_resource_without_mps_gets_no_mps_settings(node: MpsNode) -> None:
     node.daemon(SHARED)
     async with node.serving(entry(SHARED, FOUR + NVIDIAS, first()), entry(GPU)):
         await node.offers({SHARED: 4, GPU: 1})
@@ -153,7 +153,7 @@ async def test_by_cdi_containers_get_the_limits_of_the_shares_they_ask_for(node:
             assert f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={25 * count}" in env
 
 
-async def test_mig_instances_get_nothing_of_mps_and_wait_for_no_server(
+async def test_mig_instances_get_no_mps_settings_and_wait_for_no_server(
     node: MpsNode, nvidia: NvidiaMachine
 ) -> None:
     nvidia.gpu(DGX[2])

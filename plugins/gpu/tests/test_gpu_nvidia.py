@@ -73,7 +73,7 @@ def test_an_instance_has_its_own_nodes_and_is_a_part_of_its_gpu(nvidia: NvidiaMa
     assert card.facts.index == "0:0"  # type: ignore[attr-defined]
 
 
-def test_a_gpu_that_is_split_into_nothing_is_not_offered(nvidia: NvidiaMachine, at: Open) -> None:
+def test_a_gpu_with_mig_and_no_instance_is_not_offered(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A, mig=1)
     other = nvidia.gpu(B, mig_pending=1)
     assert at(nvidia).reasons() == {

@@ -40,9 +40,7 @@ def test_a_gpu_that_was_lost_before_the_start_is_known_from_the_drivers_files(
     assert sum(not device.health for device in found.values()) == 1
 
 
-async def test_an_xid_makes_its_gpu_unhealthy_at_once_and_a_reset_heals_it(
-    station: NvidiaMachine, at: Open
-) -> None:
+async def test_an_xid_makes_its_gpu_unhealthy_at_once_until_a_reset(station: NvidiaMachine, at: Open) -> None:
     desk = at(station, check=0.05, alone_every=0.0, hold=0.2)
     desk.look()
     uuid = station.uuids[A]
@@ -94,7 +92,7 @@ async def test_an_application_error_makes_no_gpu_unhealthy(nvidia: NvidiaMachine
 
 
 @pytest.mark.parametrize(("kind", "word"), [(2, "ECC"), (0x4000, "unavailable"), (0x2000, "poison")])
-async def test_other_events_make_a_gpu_unhealthy_too(
+async def test_other_events_also_make_a_gpu_unhealthy(
     nvidia: NvidiaMachine, at: Open, kind: int, word: str
 ) -> None:
     uuid = nvidia.gpu(A)
@@ -162,7 +160,7 @@ def test_after_a_restart_a_gpu_is_still_unhealthy_if_it_still_reports_a_fault(
         (("xid", "remap"), {"remap"}),
     ],
 )
-def test_signs_that_do_not_count_leave_a_gpu_healthy(
+def test_faults_that_do_not_count_leave_a_gpu_healthy(
     nvidia: NvidiaMachine, at: Open, checks: Any, expected: set[str]
 ) -> None:
     """NVIDIA's plugin looks for Xids alone, and for none with ``DP_DISABLE_HEALTHCHECKS=all``."""
@@ -171,7 +169,7 @@ def test_signs_that_do_not_count_leave_a_gpu_healthy(
     assert desk.probe().keys() == {uuids[sign] for sign in expected}
 
 
-async def test_where_no_sign_counts_only_a_lost_gpu_is_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
+async def test_without_health_checks_only_a_lost_gpu_is_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
     uuid, other = nvidia.gpu(A), nvidia.gpu(B)
     desk = at(nvidia, GpuOptions(health_checks="none"))
     desk.look()
@@ -186,9 +184,7 @@ async def test_where_no_sign_counts_only_a_lost_gpu_is_unhealthy(nvidia: NvidiaM
         assert desk.reasons().keys() == {other}
 
 
-def test_a_gpu_that_is_drained_stays_healthy_where_draining_does_not_count(
-    nvidia: NvidiaMachine, at: Open
-) -> None:
+def test_a_drained_gpu_stays_healthy_if_draining_does_not_count(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     desks = {checks: at(nvidia, GpuOptions(health_checks=checks)) for checks in ("all", "none")}
     assert not any(desk.reasons() for desk in desks.values())
@@ -197,7 +193,7 @@ def test_a_gpu_that_is_drained_stays_healthy_where_draining_does_not_count(
     assert desks["none"].probe() == {} and desks["none"].reasons() == {}
 
 
-def test_xids_to_heed_are_refused_where_no_xid_counts() -> None:
+def test_heed_xids_is_refused_if_no_xid_counts() -> None:
     with pytest.raises(OptionError) as refused:
         GpuOptions(health_checks=("ecc",), heed_xids=(79,))
     assert refused.value.key == "heedXids"

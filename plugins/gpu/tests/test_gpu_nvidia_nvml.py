@@ -143,7 +143,7 @@ def test_a_uevent_of_a_removed_gpu_releases_the_driver(nvidia: NvidiaMachine, at
     desk.until(lambda: not desk.is_open())
 
 
-def test_a_module_on_its_way_out_is_not_opened(nvidia: NvidiaMachine, at: Open) -> None:
+def test_a_module_that_is_being_unloaded_is_not_opened(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     desk = at(nvidia)
     desk.look()
@@ -162,7 +162,7 @@ def test_a_new_driver_meets_a_fresh_process(nvidia: NvidiaMachine, at: Open) -> 
     assert desk.pid != first
 
 
-def test_another_gpu_at_the_same_place_inherits_no_illness(nvidia: NvidiaMachine, at: Open) -> None:
+def test_another_gpu_at_the_same_address_starts_healthy(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.gpu(A, field230=1)
     desk = at(nvidia)
     assert desk.probe()

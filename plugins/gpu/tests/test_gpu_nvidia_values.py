@@ -82,7 +82,7 @@ def test_an_xid_has_words() -> None:
 
 
 @pytest.mark.parametrize("options", [{"ignore_xids": (0,)}, {"heed_xids": (-1,)}])
-def test_what_is_no_xid_is_refused(options: dict[str, tuple[int, ...]]) -> None:
+def test_an_invalid_xid_is_refused(options: dict[str, tuple[int, ...]]) -> None:
     with pytest.raises(OptionError, match="1 or more"):
         GpuOptions(**options)  # type: ignore[arg-type]
 
@@ -106,7 +106,7 @@ def test_a_fault_that_a_check_finds_has_words(found: Check | NvmlError, words: s
 
 
 @pytest.mark.parametrize("found", [WELL, Check(""), Check("", remap_pending=True)])
-def test_memory_that_the_driver_works_around_is_no_fault(found: Check) -> None:
+def test_memory_that_the_driver_works_around_is_not_a_fault(found: Check) -> None:
     assert fault(found) == ""
 
 

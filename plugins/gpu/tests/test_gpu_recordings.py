@@ -56,7 +56,7 @@ def test_a_partition_has_its_share_of_memory_if_nothing_else_is_reported(
     assert devices["amdgpu_xcp_14"].attributes["memory"] == whole // 2
 
 
-def test_partitions_of_joined_gpus_are_one_hop_apart(tmp_path: Path, looking: BackendFixture) -> None:
+def test_partitions_of_connected_gpus_are_one_hop_apart(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_recorded.amd(tmp_path, "CPX", "CPX"))
     devices = by_id(backend)
     other = backend.links(devices["amdgpu_xcp_0"], devices["amdgpu_xcp_7"])
@@ -64,7 +64,7 @@ def test_partitions_of_joined_gpus_are_one_hop_apart(tmp_path: Path, looking: Ba
     assert backend.links(devices["amdgpu_xcp_0"], devices["amdgpu_xcp_1"]) > other
 
 
-def test_partitions_are_found_where_the_class_of_drm_devices_was_not_recorded(
+def test_partitions_are_found_if_the_class_of_drm_devices_was_not_recorded(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2)

@@ -34,7 +34,7 @@ def work_queue(machine: Any, kind: str, name: str, minor: int, mode: str, state:
 
 
 @pytest.mark.parametrize("kind", ["dsa", "iax"])
-def test_a_work_queue_comes_by_its_number_too(machine: Any, kind: str) -> None:
+def test_a_work_queue_is_also_available_by_its_number(machine: Any, kind: str) -> None:
     """Intel's DSA and IAA plugins give the node and /dev/char/<major>:<minor>: libaccel-config opens that."""
     work_queue(machine, kind, "wq0.1", 3, "dedicated")
     backend = machine.backend(Group("q", members=(Member(f"/dev/{kind}/wq*", permissions="r"),)))
@@ -220,7 +220,7 @@ def test_kubevirt_gets_several_usb_devices_in_one_variable_and_those_of_groups(m
     assert tty.stat().st_uid != 107
 
 
-def test_kubevirt_is_refused_what_is_no_whole_usb_device(machine: Any) -> None:
+def test_kubevirt_does_not_get_part_of_a_usb_device(machine: Any) -> None:
     machine.usb_serial("ttyUSB0", "1", "A10B")
     backend = machine.backend()
     tty = next(d for d in backend.discover() if d.attributes.get("subsystem") == "tty")

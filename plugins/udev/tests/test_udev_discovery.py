@@ -17,7 +17,7 @@ from devhost.backend import HEALTHY, Device, Event
 ByNode = Callable[[list[Device]], dict[str, Device]]
 
 
-def test_a_usb_serial_adapter_is_described_by_everything_it_hangs_on(machine: Any, by_node: ByNode) -> None:
+def test_a_usb_serial_adapter_has_the_attributes_of_its_ancestors(machine: Any, by_node: ByNode) -> None:
     machine.usb_serial("ttyUSB0", "1.4", serial="A10B")
     tty = by_node(machine.backend().discover())["/dev/ttyUSB0"]
     assert tty.attributes == {
@@ -66,7 +66,7 @@ def test_a_disk_behind_native_multipath_leads_to_its_only_controller(machine: An
     assert disk.id == "block-eui.77"
 
 
-def test_numa_node_minus_one_is_no_numa_node(machine: Any, by_node: ByNode) -> None:
+def test_numa_node_minus_one_means_no_numa_node(machine: Any, by_node: ByNode) -> None:
     machine.usb_serial("ttyUSB0", "1")
     tty = by_node(machine.backend().discover())["/dev/ttyUSB0"]
     assert tty.numa_nodes == ()
@@ -135,7 +135,7 @@ def test_a_sysfs_file_is_read_only_if_it_is_a_small_text_that_describes_a_device
     assert found.attributes.get(attribute) == value
 
 
-def test_a_node_that_goes_and_comes_back_is_unhealthy_meanwhile(machine: Any) -> None:
+def test_a_device_is_unhealthy_while_its_node_is_missing(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend()
     (before,) = backend.discover()
@@ -196,7 +196,7 @@ def test_one_event_among_many_devices_reads_one_device(machine: Any) -> None:
     assert {device.attributes["ID_MODEL"] for device in changed} == {"new"}
 
 
-def test_a_node_event_makes_nothing_be_read_again(machine: Any) -> None:
+def test_a_node_event_does_not_read_the_device_again(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend()
     (before,) = backend.discover()
@@ -256,7 +256,7 @@ def test_a_disk_whose_number_is_damaged_is_withheld_with_the_reason(machine: Any
     assert disk.withheld == "it cannot be claimed: 'x:0' is not the number of a block device such as 8:0"
 
 
-def test_an_entry_that_is_no_device_number_is_ignored(machine: Any) -> None:
+def test_an_entry_that_is_not_a_device_number_is_ignored(machine: Any) -> None:
     machine.misc("fuse", 229)
     machine.link("/sys/dev/char/damaged", "/sys/devices/virtual/misc/fuse")
     assert [device.id for device in machine.backend().discover()] == ["misc-fuse"]
@@ -326,7 +326,7 @@ def test_a_pool_that_does_not_name_its_disks_leaves_the_question_open(machine: A
     assert "system" not in by_node(machine.backend().discover())["/dev/nvme0n1"].attributes
 
 
-def test_where_no_mount_leads_to_a_disk_no_disk_is_called_free(machine: Any, by_node: ByNode) -> None:
+def test_if_no_mount_leads_to_a_disk_no_disk_counts_as_free(machine: Any, by_node: ByNode) -> None:
     machine.nvme("nvme0", "A", "eui.a", 0)
     machine.mounts("0:35 / overlay")
     assert "system" not in by_node(machine.backend().discover())["/dev/nvme0n1"].attributes
@@ -334,7 +334,7 @@ def test_where_no_mount_leads_to_a_disk_no_disk_is_called_free(machine: Any, by_
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
-def test_a_node_whose_module_is_not_loaded_keeps_its_id_when_it_is(machine: Any) -> None:
+def test_a_node_keeps_its_id_when_its_module_is_loaded(machine: Any) -> None:
     for name, number in (("net/tun", (10, 200)), ("ppp", (108, 0))):
         path = machine.root / "dev" / name
         path.parent.mkdir(exist_ok=True)

@@ -56,13 +56,13 @@ def test_a_group_comes_alive_when_its_last_part_appears(machine: Any) -> None:
     assert groups(backend)[0].health.reason == "/usr/lib64/libonload.so is missing"
 
 
-def test_a_glob_that_matches_nothing_makes_no_device(machine: Any) -> None:
+def test_a_glob_without_matches_makes_no_device(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend(Group("s", members=(Member("/dev/ttyUSB*"), Member("/dev/fuse"))))
     assert groups(backend) == []
 
 
-def test_globs_pair_up_in_natural_order_where_that_is_asked_for_and_the_shortest_decides(
+def test_with_pair_order_globs_are_paired_in_natural_order_up_to_the_shortest(
     machine: Any,
 ) -> None:
     for n in (10, 9, 2):
@@ -198,7 +198,7 @@ def test_a_shared_usb_device_can_be_in_other_groups_and_so_can_its_port(machine:
     assert alone.claims and alone.claims <= one.part_of
 
 
-def test_a_shared_member_can_be_in_other_groups_too(machine: Any) -> None:
+def test_a_shared_member_can_be_in_other_groups(machine: Any) -> None:
     machine.misc("fuse", 229)
     member = Member("/dev/fuse", shared=True)
     first, second = groups(machine.backend(Group("a", members=(member,)), Group("b", members=(member,))))

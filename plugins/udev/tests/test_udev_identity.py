@@ -36,7 +36,7 @@ def offered(backend: Any) -> dict[str, str]:
     return {str(d.attributes["devNode"]): d.id for d in backend.discover() if not d.withheld}
 
 
-def test_devices_with_one_serial_number_are_offered_by_port_where_the_options_list_it(machine: Any) -> None:
+def test_devices_with_a_shared_serial_number_are_named_by_port(machine: Any) -> None:
     machine.usb_serial("ttyUSB0", "1", serial="A10B")
     machine.usb_serial("ttyUSB1", "2", serial="A10B")
     ids = offered(machine.backend(shared=("A10B",)))
@@ -69,7 +69,7 @@ def test_a_device_has_its_id_again_when_the_one_with_the_same_serial_number_has_
 
 
 @pytest.mark.parametrize("serial", ["0001", "00000002", "SN0001", "200901010001"])
-def test_a_serial_number_that_only_counts_is_no_name(machine: Any, serial: str) -> None:
+def test_a_serial_number_that_only_counts_does_not_name_a_device(machine: Any, serial: str) -> None:
     machine.usb_serial("ttyUSB0", "1", serial=serial)
     machine.usb_serial("ttyUSB1", "2", serial=serial)
     ids = offered(machine.backend())
@@ -136,7 +136,7 @@ def test_a_namespace_with_a_made_up_wwid_is_named_by_its_controller(machine: Any
     assert machine.ids()["/dev/nvme0n1"] == "block-deadbeef-n1"
 
 
-def test_what_has_nothing_but_a_name_is_named_by_it(machine: Any) -> None:
+def test_a_device_with_only_a_name_is_named_by_it(machine: Any) -> None:
     machine.misc("fuse", 229)
     machine.misc("tun", 200, "net/tun")
     machine.disk("virtual/block/zram0", "253:0")

@@ -102,7 +102,7 @@ def reasons(node: Node) -> dict[str, str]:
     }
 
 
-async def test_the_queue_of_a_running_pod_goes_to_no_other_when_its_sibling_is_disabled(node: Node) -> None:
+async def test_the_queue_of_a_running_pod_is_not_reallocated_when_another_is_disabled(node: Node) -> None:
     node.configure(PLAIN)
     async with node.served():
         await node.offers({WQ: 2})

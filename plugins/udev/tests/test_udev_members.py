@@ -108,7 +108,7 @@ def test_a_missing_partner_heals_when_it_appears(machine: Any) -> None:
     assert nodes(backend) == {"/dev/video0": ["/dev/video0", "/dev/media0"]}
 
 
-def test_an_optional_member_without_a_node_there_is_left_out(machine: Any) -> None:
+def test_an_optional_member_without_a_node_on_the_hardware_is_omitted(machine: Any) -> None:
     codec(machine, "fdb50000.video-codec", 1)
     codec(machine, "fdee0000.video-codec", 0, media=(0,))
     group = Group("dec", members=(Member("/dev/video*"), Member("/dev/media*", optional=True)))
@@ -200,7 +200,7 @@ def test_an_i2c_bus_of_a_card_belongs_to_the_card(machine: Any) -> None:
     }
 
 
-def test_all_nodes_of_a_member_join_where_one_device_is_on_the_chip(machine: Any) -> None:
+def test_all_nodes_of_a_member_join_the_only_device_on_the_chip(machine: Any) -> None:
     for card, function in enumerate(("0000:00:1f.3", "0000:05:00.1")):
         sound = f"pci0000:00/{function}/sound/card{card}"
         machine.pci(f"pci0000:00/{function}", driver="snd_hda_intel")
@@ -238,7 +238,7 @@ def test_a_node_is_in_one_device_of_a_chip_unless_limit_allows_more(
     assert {"node:/dev/media0"} == found(twice)["/dev/video0"].part_of
 
 
-def test_a_node_goes_to_the_nearest_of_two_devices_on_one_chip(machine: Any) -> None:
+def test_a_node_belongs_to_the_nearest_of_two_devices_on_one_chip(machine: Any) -> None:
     """Two cameras in one USB device: each media node hangs on the interface of its own camera."""
     device = machine.usb("1", "046d", "0825")
     for n, interface in ((0, "2"), (1, "0")):

@@ -225,10 +225,12 @@ class Registration:
         try:
             await self._loop.run()
         finally:
-            await self._withdraw()
-            self._over = True
-            for end in ends:
-                end()
+            try:
+                await self._withdraw()
+            finally:
+                self._over = True
+                for end in ends:
+                    end()
 
     def stop(self) -> None:
         """Ends the streams without an empty list, so that the kubelet keeps the number of devices."""
