@@ -177,8 +177,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     ),
     "F14": (
         "After a reboot, pods are admitted before the plugin runs, and fail.",
-        "[No plugin can prevent this](kubelet-contract.md#after-a-reboot). The [manifests](../deploy/README.md) "
-        "set a high priority class.",
+        "[No plugin can prevent this](kubelet-contract.md#after-a-reboot). The "
+        "[manifests](../deploy/README.md) set a high priority class.",
     ),
     "F15": (
         "The first list is empty or unhealthy while the plugin still scans, so pods are refused.",
