@@ -106,7 +106,7 @@ async def raw(host, method: str, data: bytes) -> grpc.aio.AioRpcError:
                 async for _ in channel.unary_stream(name)(data, timeout=WAIT):
                     pass
             else:
-                await channel.unary_unary(name)(data, timeout=WAIT)
+                await channel.unary_unary(name)(data, timeout=WAIT, wait_for_ready=True)
         return failed.value
 
 
