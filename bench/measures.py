@@ -63,12 +63,12 @@ ISOLATION = {
         ),
     )
     for mode, beside, allocate, change in (
-        ("calm", "beside a well-behaved backend", 0, 0),
-        ("hang", "beside a hung backend", 0, 0),
-        ("raise", "beside one that always raises", 0, 0),
-        ("python", "beside one that uses a core in Python", 0, 0),
-        ("c", "beside one that uses a core in C", 0, 0),
-        ("nvml", "beside GPUs whose NVML hangs", 0, 0),
+        ("calm", "beside a backend that behaves well", 0, 0),
+        ("hang", "beside a backend that hangs", 0, 0),
+        ("raise", "beside a backend that always raises", 0, 0),
+        ("python", "beside a backend that uses a core in Python", 0, 0),
+        ("c", "beside a backend that uses a core in C", 0, 0),
+        ("nvml", "beside a backend of GPUs whose NVML hangs", 0, 0),
     )
 }
 """Allocate and a change of an undisturbed resource, by the behaviour of another backend."""

@@ -177,7 +177,7 @@ BROKEN = (
         f"{SERIAL}, share: {{of: all, overrides: [{{where: {{subsystem: tty}}, replicas: 2}}]}}",
         "3:73",
         "has no effect with of: all",
-        "make entries of their own",
+        "add a separate entry",
     ),
 )
 

@@ -91,7 +91,7 @@ async def test_the_help_begins_with_the_purpose():
     async with running("--help") as kubelet:
         code, err = await kubelet.end()
     assert (code, err) == (0, "")
-    assert "Simulates a kubelet, to try a device plugin without Kubernetes" in "\n".join(kubelet.lines[:4])
+    assert "Simulates a kubelet, to test a device plugin without Kubernetes" in "\n".join(kubelet.lines[:4])
     assert "allocate N of RESOURCE" in "\n".join(kubelet.lines)
 
 
@@ -116,7 +116,7 @@ async def test_a_session_shows_registration_list_and_allocation(plugin_dir, tiny
     assert f"pod-1/main  {RESOURCE}  a\n" in text
     assert f"{RESOURCE}  a  healthy  held by pod-1\n" in text
     assert f"{RESOURCE}  capacity 2, allocatable 2, in use 1\n" in text
-    assert "pod-1/main gets again\n" in text
+    assert "pod-1/main is restarted with\n" in text
 
 
 async def test_json_lines_have_the_same_content(plugin_dir, tiny):
@@ -176,7 +176,7 @@ async def test_streams_can_be_killed_and_the_kubelet_restarted_and_crashed(plugi
         ("allocate 1 of a/b", "admission-failed  a/b  pod-1/main: cannot allocate unregistered device a/b"),
         ("release me", "there is no pod me (run the command pods to list all pods)"),
         ("restart pod me", "pod me has no container main with devices"),
-        ("devices a/b", "no plugin has listed a/b"),
+        ("devices a/b", "no plugin has listed devices of a/b"),
         ("kill stream a/b", "a/b has no open stream"),
         ("wait for a/b 0.01", "a/b had no free healthy device within 0.01 s"),
         ("wait for a/b soon", "the time to wait must be a number above 0, not 'soon'"),
