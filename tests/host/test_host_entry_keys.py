@@ -146,9 +146,7 @@ async def test_an_edit_of_the_limit_takes_effect_at_once_and_keeps_running_pods(
         since = node.kubelet.events.position
         configure(node, f"name: {NIC}, share: {{maxPerContainer: 1}}")
         assert not await node.reload()
-        with pytest.raises(
-            UnexpectedAdmissionError, match="maxPerContainer in the node.s configuration is 1"
-        ):
+        with pytest.raises(UnexpectedAdmissionError, match="maxPerContainer in the node"):
             await node.container({NIC: 2})
         assert len((await node.kubelet.start_container("pod-0", "main")).devices) == 4
         configure(node, f"name: {NIC}, share: {{maxPerContainer: 2}}")
