@@ -151,7 +151,8 @@ async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
                 for _ in range(10):
                     await peers.connect(5, data)
                     await peers.until_alive(0)
-            assert len(caplog.records) == logged
+            messages = {record.getMessage() for record in caplog.records[logged:]}
+            assert messages <= {"registered"}  # which may follow the list that the kubelet has
             await serves_on(kubelet)
     assert "Traceback" not in capfd.readouterr().err
 

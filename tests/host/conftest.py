@@ -97,7 +97,7 @@ FAST = Timing(
     ),
     config=ConfigTiming(settle=0.02),
     kubelet=KubeletTiming(
-        settle=0.01,
+        settle=0.05,
         ask=0.1,
         rivals_gap=0.05,
         rivals_changed=0.1,
