@@ -328,7 +328,7 @@ async def test_functions_that_another_program_created_are_not_changed(node, card
     await stands(node, "failed", "did not create")
     assert card.count == 3
     await node.serve(KERNEL, backends=wanted(card, 8, ""))
-    await stands(node, "failed", "7 virtual functions at most")
+    await stands(node, "failed", "at most 7 virtual functions")
 
 
 async def test_netlink_reports_the_mode_of_a_switch_and_the_representors():
