@@ -80,10 +80,10 @@ def test_pods_for_single_devices_leave_whole_switches() -> None:
 
 def test_an_unhealthy_companion_is_none() -> None:
     machine = Machine(gpu=2)
-    ill = [
+    unusable = [
         behind(n // 2, f"h{n}", health=unhealthy("down") if n < 6 else Device("x").health) for n in range(8)
     ]
-    machine.add(HCA, ill)
+    machine.add(HCA, unusable)
     assert switch_of(machine.pod((GPU, 1))[GPU][0]) == 3
 
 

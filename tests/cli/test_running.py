@@ -54,9 +54,9 @@ def test_discover_and_explain_show_the_result_of_the_probe(probed: Any) -> None:
     assert "example.com/toy one Unhealthy: it does not answer - 1" in shown
     assert "example.com/toy two Healthy - 1" in shown
     (resource,) = json.loads(probed.devhost("discover", "--output", "json").stdout)["resources"]
-    ill = {"health": "Unhealthy", "reason": "it does not answer"}
+    unhealthy = {"health": "Unhealthy", "reason": "it does not answer"}
     first, second = resource["devices"]
-    assert {key: first[key] for key in ill} == first["probe"] == ill
+    assert {key: first[key] for key in unhealthy} == first["probe"] == unhealthy
     assert second["health"] == "Healthy"
     assert probed.devhost("explain", "one").stdout.startswith(
         "one of backend toy: Unhealthy: it does not answer\n"
@@ -64,7 +64,7 @@ def test_discover_and_explain_show_the_result_of_the_probe(probed: Any) -> None:
     (found,) = json.loads(probed.devhost("explain", "one", "--output", "json").stdout)
     assert (found["health"], found["probe"], found["running"], found["heldBy"]) == (
         "Unhealthy",
-        ill,
+        unhealthy,
         None,
         None,
     )

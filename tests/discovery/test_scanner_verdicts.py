@@ -218,7 +218,7 @@ def test_a_verdict_counts_for_a_device_that_only_changed_attributes(
             expected = DOWN if laid else after.health
             assert scene.health("d1") == expected
             await asyncio.sleep(30)
-            assert len(scene.source.probed) == 3, "found ill, or not known: either way it is asked again soon"
+            assert len(scene.source.probed) == 3, "unhealthy or unknown: it is probed again soon"
 
     virtual(main())
 

@@ -9,16 +9,16 @@ from onenode.offers import ZRAM
 
 
 def test_an_unhealthy_device_lowers_allocatable_and_its_recovery_raises_it(cluster, devhost, zram):
-    ill = Path(f"/dev/zram{zram.plug()}")
+    broken = Path(f"/dev/zram{zram.plug()}")
     zram.plug()
     count = plugged()
     cluster.shows(ZRAM, count)
-    hidden = ill.with_name(f".{ill.name}")
-    ill.rename(hidden)
+    hidden = broken.with_name(f".{broken.name}")
+    broken.rename(hidden)
     try:
         cluster.shows(ZRAM, count, count - 1)
     finally:
-        hidden.rename(ill)
+        hidden.rename(broken)
     cluster.shows(ZRAM, count)
 
 

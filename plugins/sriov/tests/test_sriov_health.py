@@ -159,8 +159,8 @@ def test_an_event_of_another_group_member_updates_the_health(looking, tmp_path):
     backend = looking(tree)
     by_id(backend)
     backend.notice(Event("net", "change", "/sys/class/net/lo"))
-    ill = by_id(backend)["0000:5e:02.2"].health
-    assert "0000:5e:1f.0 in the same IOMMU group 62 is bound to snd_hda_intel" in ill.reason
+    health = by_id(backend)["0000:5e:02.2"].health
+    assert "0000:5e:1f.0 in the same IOMMU group 62 is bound to snd_hda_intel" in health.reason
     (tmp_path / "sys/devices" / audio / "driver").unlink()
     backend.notice(Event("pci", "unbind", f"/sys/devices/{audio}"))
     assert "0000:5e:1f.0" not in (by_id(backend)["0000:5e:02.2"].health.reason or "")
