@@ -6,7 +6,6 @@ only for entries without devices: it takes a comparison with every device of the
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -310,6 +309,8 @@ def _listed(term: Term, values: Collection[AttributeValue]) -> list[str]:
     shown = sorted({quoted(value) for value in values})
     similar: list[str] = []
     if len(shown) > NAMED:
+        import difflib  # 0.2 MB, only for an entry that selects nothing
+
         for pattern in term.patterns[:NAMED]:
             similar += difflib.get_close_matches(quoted(str(pattern)), shown[:_SIMILAR], NAMED)
     few = list(dict.fromkeys((*similar, *shown)))[:NAMED]
