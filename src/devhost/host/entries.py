@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from devhost.backend import MissingDriver
-from devhost.backend.model import AttributeValue, Device, Holder
+from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
@@ -59,7 +59,7 @@ class EntryOutcome:
     resources: tuple[str, ...]
     state: State
     reason: str = ""
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 class EntryOutcomes:
