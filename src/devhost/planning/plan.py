@@ -207,11 +207,8 @@ class AllocationView(Protocol):
 class SidesView(Protocol):
     """What the plan needs to know of devices that change from one side to the other."""
 
-    def begin(self) -> None:
-        """A plan is about to be made."""
-
-    def held(self, found: Found) -> Sequence[Held]:
-        """The devices that are moving, as held through the resource that they leave."""
+    def begin(self, found: Found) -> Sequence[Held]:
+        """Begins a plan: the devices that are moving, as held through the resource that they leave."""
 
     def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
         """Why a DRA resource must not get a device yet; empty if it may."""
@@ -236,18 +233,17 @@ def plan_devices(
     """
     devices = {backend: tuple(known.values()) for backend, known in found.items()}
     allocations.observe(found, settings)
-    if sides is None:
-        plan = make_plan(devices, settings, allocations.held())
-        while allocations.learn(plan):
-            plan = make_plan(devices, settings, allocations.held())
-        return plan
     while True:
-        sides.begin()
-        plan = make_plan(devices, settings, [*allocations.held(), *sides.held(found)], sides=sides)
+        moving = sides.begin(found) if sides else ()
+        plan = make_plan(devices, settings, [*allocations.held(), *moving], sides=sides)
         stale = allocations.learn(plan)
-        if not (sides.learn(plan) or stale):
-            sides.commit(plan)
-            return plan
+        if sides and sides.learn(plan):
+            stale = True
+        if not stale:
+            break
+    if sides:
+        sides.commit(plan)
+    return plan
 
 
 def make_plan(

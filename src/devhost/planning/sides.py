@@ -95,8 +95,9 @@ class Sides:
         for key, resource in published.items():
             self._published.setdefault(key, resource)
 
-    def held(self, found: Found) -> Sequence[Held]:
-        """The devices that are moving, as held through the resource that they leave."""
+    def begin(self, found: Found) -> Sequence[Held]:
+        """Begins a plan: the devices that are moving, as held through the resource that they leave."""
+        self._awaited = {}
         moving = []
         for one in self.moving():
             device = found.get(one.key[0], {}).get(one.key[1])
@@ -114,10 +115,6 @@ class Sides:
             return ""
         self._awaited[resource] = entry.backend
         return f"{_FROM_PLUGIN} until the node offers no more than the lists of the device plugin"
-
-    def begin(self) -> None:
-        """A plan is about to be made: what waits for the Node is found again."""
-        self._awaited = {}
 
     def learn(self, plan: Plan) -> bool:
         """Takes what a plan moves; true if the plan must be made again, because it assumes too much."""
