@@ -78,7 +78,7 @@ class HealthStreams:
         self._source = source
         self._clock = clock
         self._now = now
-        self._ending = False
+        self._ending = asyncio.Event()
         self._open: set[asyncio.Event] = set()
 
     @property
@@ -92,7 +92,7 @@ class HealthStreams:
 
     def stop(self) -> None:
         """Ends every stream."""
-        self._ending = True
+        self._ending.set()
         for wake in self._open:
             wake.set()
 
@@ -115,16 +115,16 @@ class HealthStreams:
             sent = {(one.pool, one.device): one for one in everything}
             full_at = self._clock.time() + RESEND
             yield everything
-            while not self._ending:
+            while not self._ending.is_set():
                 timer = self._clock.call_at(full_at, wake.set)
                 try:
                     await wake.wait()
                 finally:
                     timer.cancel()
-                if not self._ending and self._clock.time() < full_at:
+                if not self._ending.is_set() and self._clock.time() < full_at:
                     await self._pause()
                 wake.clear()
-                if self._ending:
+                if self._ending.is_set():
                     return
                 full = self._clock.time() >= full_at
                 current = {(one.pool, one.device): one for one in self._source.devices()}

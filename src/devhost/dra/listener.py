@@ -126,7 +126,7 @@ class Listener:
                 self.path.unlink(missing_ok=True)
                 return
             except OSError:
-                pass  # it cannot be told that no process listens
+                pass  # it is unknown whether a process listens
         raise EnvironmentFailure(
             f"another process serves {self.path}", "stop it, or choose another dra.driver"
         )

@@ -23,7 +23,7 @@ VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alph
 
 
 class Registration:
-    """Answers at once, whatever the rest of devhost is doing.
+    """Answers at once, also while the rest of devhost is still starting.
 
     Args:
         driver: the name of the driver.
