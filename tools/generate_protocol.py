@@ -1,7 +1,7 @@
 """Generates the Python code of the kubelet's protocols: device plugins, podresources and DRA.
 
     python tools/generate_protocol.py             # writes next to the proto files
-    python tools/generate_protocol.py DIRECTORY   # writes DIRECTORY/devhost/kubelet/api/ and DIRECTORY/devhost/dra/api/
+    python tools/generate_protocol.py DIRECTORY   # writes the same paths below DIRECTORY
 
 Requires grpcio-tools. In addition to the output of protoc, the result
  - names the generator in its first line, so that a test knows when a comparison must be exact;
@@ -36,8 +36,6 @@ PROTOS = (
 # requires a runtime at least as new as itself.
 OLDEST_GRPC = "1.75.0"
 OLDEST_PROTOBUF = (6, 31, 0)
-
-LONGEST_LINE = 110  # line-length in pyproject.toml
 
 # Generated code keeps the generator's style; ruff requires each exemption to be named.
 _EXEMPT = {".py": "F401, I001", ".pyi": "E501"}
@@ -94,10 +92,7 @@ def _protoc(root: Path, *flags: str, proto: str) -> None:
 
 def _with_header(proto: str, text: str, suffix: str) -> str:
     first = f"# Generated from {proto} with grpcio-tools {generator()}."
-    exempt = _EXEMPT[suffix]
-    if "E501" not in exempt and any(len(line) > LONGEST_LINE for line in text.splitlines()):
-        exempt = f"E501, {exempt}"
-    return f"{first}\n# fmt: off\n# ruff: noqa: {exempt}\n{text}"
+    return f"{first}\n# fmt: off\n# ruff: noqa: {_EXEMPT[suffix]}\n{text}"
 
 
 def _with_oldest_runtime(text: str) -> str:
