@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -161,3 +162,15 @@ async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None
 def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_served() -> None:
     with pytest.raises(EnvironmentFailure, match="at most 107 are possible"):
         check_paths(DRIVER, Path("/", "d" * 100), Path("/run"))
+
+
+async def test_the_socket_of_a_killed_process_is_replaced(place: Path) -> None:
+    path = service_socket(place / "plugins", DRIVER)
+    path.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    async with served(place) as (_, channel, _):
+        answer = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+            dra_v1_pb2.NodePrepareResourcesRequest()
+        )
+    assert not answer.claims
