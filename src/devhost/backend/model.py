@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -257,6 +257,17 @@ class Holder:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+class ClaimHolder(NamedTuple):
+    """A ResourceClaim that devices were prepared for; its ``uid`` tells it from a later one of that name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"ResourceClaim {self.namespace}/{self.name}"
 
 
 PERMISSIONS = r"(?=.*[rw])(?!.*(.).*\1)[rwm]{1,3}"
