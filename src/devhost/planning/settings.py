@@ -69,6 +69,29 @@ class WhenEmpty(StrEnum):
     """The resource, without devices."""
 
 
+class Serve(StrEnum):
+    """Through which API the kubelet and the scheduler get the devices of an entry."""
+
+    PLUGIN = "plugin"
+    """The device plugin API."""
+    DRA = "dra"
+    """Dynamic Resource Allocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraTerms:
+    """How an entry is served through Dynamic Resource Allocation.
+
+    ``device_class`` is the name of its DeviceClass; empty for the one made from the resource's name. With
+    ``extended_name`` that class carries the resource's name, too. ``claim_options`` are the keys of the
+    backend's options that the configuration of a claim may set.
+    """
+
+    device_class: str = ""
+    extended_name: bool = False
+    claim_options: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaOverride:
     """Devices that ``where`` selects are shared ``replicas`` times instead of the default."""
@@ -118,6 +141,8 @@ class ResourceSettings:
     optional: bool = False
     take_over: bool = False
     options: object = field(default=None, hash=False)  # third-party values need not be hashable
+    serve: Serve = Serve.PLUGIN
+    dra: DraTerms = DraTerms()
 
     @property
     def uses(self) -> frozenset[str]:
