@@ -4,8 +4,8 @@ An opaque configuration for this driver has the parameters
 
     {apiVersion: devhost/v1, kind: DeviceOptions, options: {…}}
 
-whose ``options`` are those of the resource's entry in the configuration file. The same reader reads them. They
-replace the entry's options: first those of the device class, then those of the claim. A class may set
+whose ``options`` are those of the resource's entry in the configuration file. The same reader reads them.
+They replace the entry's options: first those of the device class, then those of the claim. A class may set
 every option, because administrators make classes; a claim may set only what the entry allows.
 """
 
@@ -49,7 +49,7 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, key: str, effect: str) -> bool:
-        """Whether it tolerates a taint with this key, whatever its value.
+        """Whether it tolerates a taint with this key and any value.
 
         The value names what is wrong with a device, which may change between scheduling and now.
         """

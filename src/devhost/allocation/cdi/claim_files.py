@@ -2,8 +2,8 @@
 
 A file has one CDI device for each device of the claim. Each of them sets one variable, ``DEVHOST_CLAIM_…``,
 that names the claim, the request and the device, so that the file can be read back after a restart without
-the API server. There is no second record that could disagree: writing the file prepares the claim, and removing
-it releases the claim.
+the API server. There is no second record that could disagree: writing the file prepares the claim, and
+removing it releases the claim.
 
 A file of an earlier boot counts as absent, because the state of its devices ended with that boot. Files carry
 the id of the boot instead of relying on their time: a clock that is set after the boot would make new files
@@ -64,8 +64,8 @@ def device_name(uid: str, request: str, number: int) -> str:
 
 
 def set_name(uid: str, request: str, number: int) -> str:
-    """The CDI name of what a backend grants for several devices of a request; ``number`` counts such sets."""
-    return f"{uid}-{request}-set{number or ''}"
+    """The CDI name of what a backend grants for several devices of a request; ``number`` is from 1."""
+    return f"{uid}-{request}-set{number if number > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +329,11 @@ class ClaimFiles:
         """New files go there from now on; those in earlier directories are still read and removed."""
         self._files.move(directory)
         self._current = self._files.of(directory)
+
+    @property
+    def records(self) -> Mapping[str, ClaimRecord]:
+        """What this process has written or read and not removed, by the claim's uid."""
+        return {uid: known.record for uid, known in self._known.items()}
 
     async def read_all(self) -> list[ClaimRecord]:
         """The claims that are prepared now. Removes the files of earlier boots, and unfinished ones.
