@@ -4,8 +4,8 @@ The kubelet repeats calls, gives up on them while they run, and calls for a clai
 
 * calls for one claim run one after another; those for different claims do not wait for each other, and the
   object is read from the API server before a claim is locked;
-* the claim's file is the last thing that Prepare makes and the first that Unprepare removes. A claim with a file
-  is prepared, and answered from it;
+* the claim's file is the last thing that Prepare makes and the first that Unprepare removes. A claim with a
+  file is prepared, and answered from it;
 * a Prepare that is still running when Unprepare is called for the claim makes nothing;
 * Unprepare needs neither the API server nor the devices.
 """
@@ -13,6 +13,7 @@ The kubelet repeats calls, gives up on them while they run, and calls for a clai
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -39,6 +40,9 @@ API_DEADLINE = 9.0
 
 DEADLINE = 40.0
 """Seconds for one claim; the kubelet gives up after 45."""
+
+REMEMBERED = 600.0
+"""Seconds for which a released claim is remembered: no list of pods takes that long."""
 
 _FAILED = "devhost failed; its log has the reason"
 
@@ -140,7 +144,7 @@ class Preparer:
 
     @contextmanager
     def turn(self, uid: str) -> Iterator[Turn]:
-        """The order of the calls for a claim; whoever uses its lock is the only one that changes the claim."""
+        """The order of the calls for a claim. A claim is changed only while its lock is held."""
         turn = self._turns.setdefault(uid, Turn())
         turn.users += 1
         try:
@@ -151,21 +155,44 @@ class Preparer:
                 del self._turns[uid]
 
     def unprepared_since(self, uid: str, moment: float) -> bool:
-        """Whether Unprepare was called for a claim at or after this monotonic time.
+        """Whether a claim was released at or after this monotonic time, at most :data:`REMEMBERED` ago."""
+        return self._unprepared_at.get(uid, -math.inf) >= moment
 
-        Args:
-            moment: not earlier than in earlier calls; what happened before is forgotten.
-        """
-        self._unprepared_at = {one: when for one, when in self._unprepared_at.items() if when >= moment}
-        return uid in self._unprepared_at
+    def _note_unprepared(self, uid: str) -> None:
+        now = self._clock()
+        recent = {one: when for one, when in self._unprepared_at.items() if now - when < REMEMBERED}
+        self._unprepared_at = recent | {uid: now}
 
     async def read(self, ref: ClaimRef) -> ClaimObject:
         """The object of a claim, which has devices of this driver.
 
         Raises:
-            ClaimError: it is not as the kubelet says, or not allocated.
+            ClaimError: it differs from what the kubelet names, or is not allocated.
             Unreachable: the API server does not answer, or has a fault.
         """
+        found = await self._get(ref)
+        if found is None:
+            raise ClaimError(f"{ref} does not exist")
+        if found.uid != ref.uid:
+            raise ClaimError(f"{ref} was deleted and created again: its uid is {found.uid}, not {ref.uid}")
+        if not found.allocated:
+            raise ClaimError(f"{ref} is not allocated")
+        if not found.results:
+            raise ClaimError(f"{ref} has no device of driver {self.driver}")
+        return found
+
+    async def is_gone(self, ref: ClaimRef) -> bool:
+        """Whether a claim does not exist; another one of its name may.
+
+        Raises:
+            ClaimError: the API server refuses to show it, or answers something else.
+            Unreachable: the API server does not answer, or has a fault.
+        """
+        found = await self._get(ref)
+        return found is None or found.uid != ref.uid
+
+    async def _get(self, ref: ClaimRef) -> ClaimObject | None:
+        """The object of this name; ``None`` if there is none."""
         path = f"{API}/namespaces/{quote(ref.namespace, '')}/resourceclaims/{quote(ref.name, '')}"
         try:
             async with asyncio.timeout(self._api_deadline):
@@ -173,17 +200,10 @@ class Preparer:
         except TimeoutError:
             raise Unreachable(f"the API server did not answer within {self._api_deadline:g} s") from None
         except ApiError as error:
+            if error.status == 404:
+                return None
             raise _refusal(ref, error) from None
-        found = read_claim(body, self.driver)
-        if found.uid != ref.uid:
-            raise ClaimError(
-                f"{ref} was deleted, and another one of that name exists: its uid is {found.uid}, not {ref.uid}"
-            )
-        if not found.allocated:
-            raise ClaimError(f"{ref} is not allocated")
-        if not found.results:
-            raise ClaimError(f"{ref} has no device of driver {self.driver}")
-        return found
+        return read_claim(body, self.driver)
 
     async def commit(
         self, ref: ClaimRef, claim: ClaimObject, turn: Turn, *, running: bool = False
@@ -191,8 +211,8 @@ class Preparer:
         """Makes the file of a claim, which then holds its devices. The claim is locked.
 
         Args:
-            running: whether containers use the claim already: it holds its devices anyway, and the backend must
-                not prepare them again.
+            running: whether containers use the claim already: it holds its devices anyway, and the backend
+                must not prepare them again.
 
         Raises:
             ClaimError: a device cannot be used, or the claim has been released meanwhile.
@@ -226,9 +246,7 @@ class Preparer:
         return removed
 
     async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
-        renderings = []
-        for group in groups(chosen):
-            renderings.append((group, await render(group, self._timing.allocate)))
+        renderings = [(group, await render(group, self._timing.allocate)) for group in groups(chosen)]
         if not running:
             for group, _ in renderings:
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)
@@ -309,7 +327,7 @@ class Preparer:
                 async with asyncio.timeout(self._deadline), turn.lock:
                     if await self.release(ref.uid):
                         log.info("released a claim", claim=str(ref), uid=ref.uid)
-                    self._unprepared_at[ref.uid] = self._clock()
+                    self._note_unprepared(ref.uid)
                     return ""
             except TimeoutError:
                 reason = f"{ref} could not be released within {self._deadline:g} s"
@@ -335,8 +353,6 @@ def _released(ref: ClaimRef) -> ClaimError:
 
 def _refusal(ref: ClaimRef, error: ApiError) -> ClaimError | Unreachable:
     """What an error of the API server means for a claim."""
-    if error.status == 404:
-        return ClaimError(f"{ref} does not exist")
     if error.status in (401, 403):
         hint = "allow devhost's service account to get resourceclaims"
         return ClaimError(f"the API server refuses to show {ref}: permission denied", hint)
