@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -223,12 +223,8 @@ class Preparer:
         holder = ClaimHolder(ref.namespace, ref.name, ref.uid)
         chosen = choose(claim, self.driver, self._resources, running=running)
         devices = [one.claimed() for one in chosen]
-        if running:
-            record = await self._write(holder, chosen, running=True)
-            self._claims.prepared(holder, devices)
-            return record
-        with self._claims.reserved(holder, devices):
-            record = await self._write(holder, chosen, running=False)
+        with nullcontext() if running else self._claims.reserved(holder, devices):
+            record = await self._write(holder, chosen, running=running)
             if turn.unprepared != calls:
                 await self._files.remove(ref.uid)
                 raise _released(ref)
