@@ -71,7 +71,7 @@ cdi_names = st.from_regex(r"[a-z]{1,5}\.[a-z]{1,5}/[a-z]{1,5}=[A-Za-z0-9,:._-]{1
     labels,
     st.integers(1, 100_000),
 )
-def test_a_file_tells_everything_of_its_claim(found, name, replicas):
+def test_a_file_has_everything_of_its_claim(found, name, replicas):
     devices = tuple(
         device(
             number,
