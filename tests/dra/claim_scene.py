@@ -212,7 +212,14 @@ def config(options: Any, source: str = "FromClass", *requests: str, driver: str 
 class Scene:
     """The cards ``a`` to ``d``, and a preparer of their claims."""
 
-    def __init__(self, place: Path, kind: type[Cards] = Cards, replicas: int = 1, **more: Any) -> None:
+    def __init__(
+        self,
+        place: Path,
+        kind: type[Cards] = Cards,
+        replicas: int = 1,
+        options: object = CardOptions(),
+        **more: Any,
+    ) -> None:
         self.place = place
         self.api = FakeApi()
         self.ledger = Ledger()
@@ -222,7 +229,7 @@ class Scene:
             RESOURCE,
             kind.name,
             share=Share(replicas),
-            options=CardOptions(),
+            options=options,
             serve=Serve.DRA,
             dra=DraTerms(claim_options=("mode",)),
         )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from claim_scene import (
     KIND,
     POOL,
     RESOURCE,
+    CardOptions,
     Cards,
     Scene,
     Together,
@@ -27,7 +31,8 @@ from claim_scene import (
 )
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.backend.model import unhealthy
+from devhost.backend import option
+from devhost.backend.model import Edits, unhealthy
 from devhost.dra.kube import ApiError
 from devhost.dra.prepared import ClaimRef
 from devhost.testing import runtime
@@ -67,8 +72,6 @@ async def test_a_prepared_claim_has_its_file_before_the_answer(scene: Scene) -> 
 
 
 async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) -> None:
-    import json
-
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"))
     await scene.devices(ref)
     text = scene.files.path(ref.uid).read_text()
@@ -192,6 +195,17 @@ async def test_the_names_of_other_specifications_are_passed_on_and_kept(scenes: 
     assert await scene.devices(ref) == answer
 
 
+async def test_cdi_names_that_several_devices_have_together_replace_their_own(scenes: Any) -> None:
+    class Paired(Cards):
+        def allocate(self, request: Any) -> Edits:
+            names = "+".join(device.id for device in request.devices)
+            return Edits(cdi_devices=(f"example.com/pair={names}",))
+
+    scene = await scenes(Paired)
+    first, second = await scene.devices(scene.claim(1, result("gpu", "a"), result("gpu", "b")))
+    assert first.cdi_ids[1:] == ("example.com/pair=a+b",) and second.cdi_ids[1:] == ()
+
+
 async def test_containers_with_different_requests_get_only_their_own(scenes: Any) -> None:
     scene = await scenes(Together)
     ref = scene.claim(1, result("x", "a"), result("y", "b"))
@@ -290,6 +304,43 @@ async def test_two_shares_of_one_device_in_one_claim_are_two_devices_with_their_
     assert scene.container(ref, [first, second]) == {"CARD_A_MODE": "safe"}
 
 
+async def test_a_backend_that_takes_shares_gets_those_of_each_request(scenes: Any) -> None:
+    seen: list[dict[str, str]] = []
+
+    class Sliced(Together):
+        takes_shares = True
+
+        def allocate(self, request: Any) -> Edits:
+            seen.append({name: str(part) for name, part in request.shares.items()})
+            return super().allocate(request)
+
+    scene = await scenes(Sliced, replicas=4)
+    half = {"consumedCapacity": {f"{DRIVER}/slots": "2"}}
+    await scene.devices(scene.claim(1, result("gpu", "a", shareID="s-1", **half), result("gpu", "b")))
+    assert seen == [{"a": "1/2", "b": "1/4"}, {"a": "1/2"}, {"b": "1/4"}]
+
+
+async def test_an_option_for_which_a_device_is_unusable_is_refused(scenes: Any) -> None:
+    @dataclass(frozen=True)
+    class Using(CardOptions):
+        rdma: bool = option(False, "whether it has RDMA")
+
+        @property
+        def uses(self) -> tuple[str, ...]:
+            return ("rdma",) if self.rdma else ()
+
+    class Nics(Cards):
+        ResourceOptions = Using
+
+    scene = await scenes(Nics, options=Using())
+    offered = scene.resources.offered["a"]
+    device = replace(offered.device, unusable_for={"rdma": "it has no uverbs node"})
+    scene.resources.offered["a"] = replace(offered, device=device)
+    refused = scene.claim(1, result("nic", "a"), config=[config({"rdma": True})])
+    assert await scene.error(refused) == f"device {POOL}/a is unhealthy: it has no uverbs node"
+    assert await scene.devices(scene.claim(2, result("nic", "a")))
+
+
 async def test_releasing_is_done_for_an_unknown_claim_and_again(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     assert await scene.unprepare(ref) == [""]
@@ -367,8 +418,6 @@ async def test_a_prepare_that_ends_after_its_claim_was_released_leaves_nothing(s
 
 
 async def test_a_release_while_the_backend_answers_leaves_nothing(scenes: Any) -> None:
-    import threading
-
     entered, go = threading.Event(), threading.Event()
 
     class Slow(Cards):
@@ -386,6 +435,20 @@ async def test_a_release_while_the_backend_answers_leaves_nothing(scenes: Any) -
     assert await task == {ref.uid: f"{ref} was released while it was being prepared"}
     assert await release == {ref.uid: ""}
     assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up(scenes: Any) -> None:
+    go = threading.Event()
+
+    class Hung(Cards):
+        def prepare(self, request: Any) -> None:
+            go.wait(10)
+
+    scene = await scenes(Hung, deadline=0.1)
+    ref = scene.claim(1, result("gpu", "a"))
+    assert await scene.error(ref) == f"{ref} could not be prepared within 0.1 s"
+    go.set()
+    assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
 
 
 async def test_a_full_disk_is_an_error_without_a_file_and_without_a_holder(
@@ -451,6 +514,16 @@ async def test_a_removed_file_is_restored_at_the_next_prepare(scene: Scene) -> N
     scene.files.path(ref.uid).unlink()
     assert await scene.devices(ref) == answer
     assert scene.files.path(ref.uid).read_text() == text
+    assert scene.cards.prepared == [["a"]]
+
+
+async def test_a_claim_that_is_answered_from_its_record_holds_its_devices(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    answer = await scene.devices(ref)
+    scene.ledger.claims = {}
+    assert await scene.devices(ref) == answer and scene.ledger.held == ["a"]
+    scene.ledger.claims, scene.ledger.tokens = {}, {"a"}
+    assert "a pod holds it" in await scene.error(ref)
 
 
 async def test_a_claim_of_two_pods_is_held_until_it_is_released(scene: Scene) -> None:

@@ -12,6 +12,7 @@ from claim_scene import DRIVER, KIND, Scene, config, result, uid
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend.model import unhealthy
+from devhost.dra.kube import ApiError
 from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.upkeep import GRACE, Upkeep
 
@@ -192,8 +193,6 @@ async def test_the_record_of_a_claim_whose_name_another_one_has_now_is_removed(n
 
 @pytest.mark.parametrize("keeps", ["claim", "pod", "unreachable", "forbidden", "no pods", "back"])
 async def test_a_record_stays_while_anything_may_need_it(node: Node, keeps: str) -> None:
-    from devhost.dra.kube import ApiError
-
     scene = node.scene
     ref = scene.claim(1, result("gpu", "a"))
     await node.prepared(ref)

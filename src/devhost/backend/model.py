@@ -260,7 +260,7 @@ class Holder:
 
 
 class ClaimHolder(NamedTuple):
-    """A ResourceClaim that devices were prepared for; its ``uid`` tells it from a later one of that name."""
+    """A ResourceClaim that devices were prepared for; its ``uid`` differs from that of a later one with its name."""
 
     namespace: str
     name: str

@@ -279,8 +279,6 @@ class Preparer:
             except Unreachable as error:
                 unreachable = error.message
             async with turn.lock:
-                if turn.unprepared != calls:
-                    raise _released(ref)
                 await self._files.restore([ref.uid])
                 record = await self._files.read(ref.uid)
                 if record is not None and (claim is None or self._records(record, claim)):

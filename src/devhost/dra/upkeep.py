@@ -142,7 +142,7 @@ class Upkeep:
         with self._preparer.turn(ref.uid) as turn:
             claim = await self._preparer.read(ref)
             async with turn.lock:
-                gone = turn.unprepared or self._preparer.unprepared_since(ref.uid, listing.began)
+                gone = self._preparer.unprepared_since(ref.uid, listing.began)
                 if gone or ref.uid in self._files.records:
                     return
                 await self._preparer.commit(ref, claim, turn, running=True)
