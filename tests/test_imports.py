@@ -42,7 +42,7 @@ LIBRARIES = {
     "asyncinotify": ("discovery.uevents",),
     "click": ("cli",),
     "google": ("dra", "kubelet", "testing"),
-    "grpc": ("dra", "kubelet", "testing"),
+    "grpc": ("cli.memory", "dra", "kubelet", "testing"),
     "h11": ("dra.kube", "telemetry.http"),
     "markupsafe": ("telemetry.page",),
     "pluggy": ("backend.observe", "discovery.catalog"),

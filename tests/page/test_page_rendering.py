@@ -293,7 +293,7 @@ def in_use(container: Holder) -> Reason:
     held = Held("a/b", "d1", "gpu", mine, True, container)
     found = ClaimIndex([held]).objection(("rdma", "d2"), other, "c/d", True)
     assert found is not None
-    return found
+    return found.reason
 
 
 def test_hidden_pods_are_nowhere_on_the_page() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from devhost.backend.errors import AllocationError
-from devhost.backend.model import Device, Holder
+from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.scanner import Scanner
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.log import get
@@ -41,7 +41,7 @@ class UnhealthyDevice(AllocationError):
     goes to the status of another pod.
     """
 
-    def __init__(self, message: str, held_by: Sequence[Holder] = ()) -> None:
+    def __init__(self, message: str, held_by: Sequence[AnyHolder] = ()) -> None:
         super().__init__(message)
         self.held_by = held_by
 

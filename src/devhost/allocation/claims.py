@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from devhost.backend.errors import AllocationError
-from devhost.backend.model import ClaimHolder, Device, Holder
+from devhost.backend.model import AnyHolder, Device
 from devhost.planning.claims import Key
 
 
 class DeviceHeld(AllocationError):
     """A container or another claim holds a device, or hardware that conflicts with it."""
 
-    def __init__(self, message: str, held_by: Sequence[Holder | ClaimHolder] = ()) -> None:
+    def __init__(self, message: str, held_by: Sequence[AnyHolder] = ()) -> None:
         super().__init__(message)
         self.held_by = tuple(held_by)
 

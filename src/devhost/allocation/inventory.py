@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from devhost.backend.model import HEALTHY, NO_REASON, Device, Health, Holder, unhealthy
+from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.planning.claims import Reason, pod
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
@@ -128,7 +128,7 @@ class Entry:
     since: float
     gone_at: float | None = None
     stands_in: bool = False
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ class Holder:
 
 
 class ClaimHolder(NamedTuple):
-    """A ResourceClaim that devices were prepared for; its ``uid`` differs from that of a later one with its name."""
+    """A ResourceClaim that is prepared on this node."""
 
     namespace: str
     name: str
@@ -268,6 +268,10 @@ class ClaimHolder(NamedTuple):
 
     def __str__(self) -> str:
         return f"ResourceClaim {self.namespace}/{self.name}"
+
+
+AnyHolder = Holder | ClaimHolder
+"""What holds a device: a container, or a ResourceClaim."""
 
 
 PERMISSIONS = r"(?=.*[rw])(?!.*(.).*\1)[rwm]{1,3}"

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import sys
-from contextlib import suppress
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from types import ModuleType
 
 _M_ARENA_MAX = -8
 """Parameter of ``mallopt``: the maximum number of heaps (malloc.h of glibc)."""
@@ -27,6 +32,22 @@ def use_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+@contextmanager
+def collecting_often() -> Iterator[None]:
+    """Collects garbage often while modules are imported, which saves 0.4 MB.
+
+    Each dataclass with slots leaves its first version behind, and Python would collect it only after many
+    more have been made, when the memory for those has been taken.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(300, 5, 1)
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.set_threshold(*usual)
+
+
 def import_without_openssl() -> None:
     """Imports asyncio and hashlib as if Python was built without OpenSSL, which saves 5 MB of memory.
 
@@ -45,4 +66,36 @@ def import_without_openssl() -> None:
         del asyncio, hashlib
     finally:
         for name in blocked:
+            del sys.modules[name]
+
+
+class TypingExtensions(ModuleType):
+    """Has what ``typing`` has, and loads the real module for anything else."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)  # what import asks of every module
+        if hasattr(typing, name):
+            return getattr(typing, name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def import_grpc_without_typing_extensions() -> None:
+    """Imports gRPC with ``typing`` instead of ``typing_extensions``, which saves 0.6 MB of memory.
+
+    gRPC needs names that ``typing`` has since Python 3.11. It has no effect if typing_extensions was imported
+    before.
+    """
+    name = "typing_extensions"
+    if name in sys.modules:
+        return
+    sys.modules[name] = TypingExtensions(name)
+    try:
+        import grpc.aio
+
+        del grpc
+    finally:
+        if isinstance(sys.modules.get(name), TypingExtensions):
             del sys.modules[name]

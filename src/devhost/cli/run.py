@@ -13,7 +13,12 @@ from devhost.backend.errors import ConfigError, DevhostError
 from devhost.telemetry import log as telemetry
 
 from . import options as shared
-from .memory import import_without_openssl, use_one_heap
+from .memory import (
+    collecting_often,
+    import_grpc_without_typing_extensions,
+    import_without_openssl,
+    use_one_heap,
+)
 
 log = telemetry.get(__name__)
 
@@ -107,11 +112,13 @@ def command(
     telemetry.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
     try:
         descriptors.provide(descriptors.SERVING)
-        import asyncio
+        with collecting_often():
+            import_grpc_without_typing_extensions()
+            import asyncio
 
-        from devhost.config.loader import DEFAULT
-        from devhost.host import daemon
-        from devhost.host.host import KUBELET_DIRECTORY
+            from devhost.config.loader import DEFAULT
+            from devhost.host import daemon
+            from devhost.host.host import KUBELET_DIRECTORY
 
         options = daemon.Options(
             config or DEFAULT,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from devhost.allocation.allocations import Listing
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
-from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
+from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
 from devhost.host.scan_once import ScanResult, scan_once
@@ -92,7 +92,7 @@ class View:
             for resource, holder in self._held(backend, device)
         ]
 
-    def _held(self, backend: str, device: Device) -> Iterable[tuple[str, Holder | None]]:
+    def _held(self, backend: str, device: Device) -> Iterable[tuple[str, AnyHolder | None]]:
         return self.found.holders.get((backend, device.id), ())
 
 
@@ -190,5 +190,5 @@ def _holder(holder: HolderStatus | None) -> Holder | None:
     return Holder(holder["namespace"], holder["pod"], holder["container"]) if holder else None
 
 
-def _named(holder: Holder | None) -> str:
+def _named(holder: AnyHolder | None) -> str:
     return str(holder) if holder else UNKNOWN_POD

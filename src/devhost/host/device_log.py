@@ -13,7 +13,7 @@ from typing import Protocol
 
 from devhost.allocation.inventory import Changes, Member
 from devhost.backend.incident import Incident
-from devhost.backend.model import Holder
+from devhost.backend.model import AnyHolder
 from devhost.planning.claims import holder_field
 from devhost.telemetry.log import get
 
@@ -79,7 +79,7 @@ class DeviceLog:
         devices: Mapping[str, str],
         one: str,
         more: str,
-        held_by: Mapping[str, Sequence[Holder]] = MappingProxyType({}),
+        held_by: Mapping[str, Sequence[AnyHolder]] = MappingProxyType({}),
     ) -> None:
         for device, reason in islice(devices.items(), NAMED):
             fields = {"reason": reason, **holder_field(held_by.get(device, ()))} if reason else {}

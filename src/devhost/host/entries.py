@@ -6,14 +6,13 @@ only for entries without devices: it takes a comparison with every device of the
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from devhost.backend import MissingDriver
-from devhost.backend.model import AttributeValue, Device, Holder
+from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
@@ -60,7 +59,7 @@ class EntryOutcome:
     resources: tuple[str, ...]
     state: State
     reason: str = ""
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 class EntryOutcomes:
@@ -310,6 +309,8 @@ def _listed(term: Term, values: Collection[AttributeValue]) -> list[str]:
     shown = sorted({quoted(value) for value in values})
     similar: list[str] = []
     if len(shown) > NAMED:
+        import difflib  # 0.2 MB, only for an entry that selects nothing
+
         for pattern in term.patterns[:NAMED]:
             similar += difflib.get_close_matches(quoted(str(pattern)), shown[:_SIMILAR], NAMED)
     few = list(dict.fromkeys((*similar, *shown)))[:NAMED]

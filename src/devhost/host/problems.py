@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, get_args
 
 from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
-from devhost.backend.model import Holder
+from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import State as ObserverState
 from devhost.discovery.provisioning import State as ProvisioningState
 from devhost.discovery.scanner import State as BackendState
@@ -50,7 +50,7 @@ class Problem:
     reason: str
     since: float | None = None
     count: int = 1
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Unhealthy(NamedTuple):
 
     reason: str
     since: float | None = None
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 def unhealthy_devices(snapshot: Snapshot) -> dict[str, Unhealthy]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.inventory import Changes, Given, Member
 from devhost.backend import observe
-from devhost.backend.model import Device, Holder
+from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Condition, State
 from devhost.planning.claims import Held
@@ -208,7 +208,7 @@ class _Part:
 
 def _by_device(held: Iterable[Held]) -> list[_Part]:
     """A container may have several tokens of one device, and several devices by one token."""
-    parts: dict[tuple[str, str, str, Holder | None], _Part] = {}
+    parts: dict[tuple[str, str, str, AnyHolder | None], _Part] = {}
     for one in held:
         key = one.resource, one.backend, one.device.id, one.holder
         parts.setdefault(key, _Part(one)).tokens.append(one.token)

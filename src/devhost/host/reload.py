@@ -11,7 +11,6 @@ from pathlib import Path
 
 from devhost.backend.errors import BackendTimeout, ConfigError
 from devhost.backend.files import fingerprint
-from devhost.config.difference import difference
 from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Loaded
 from devhost.config.watcher import ConfigWatch
@@ -203,6 +202,8 @@ class Reloader:
             return
         await self.keep(loaded.accepted)
         configuration.read_from = loaded.seen
+        from devhost.config.difference import difference  # 0.2 MB, which no start needs
+
         change = difference(configuration.settings, loaded.settings)
         if change or requested or configuration.last_reload.complaints:
             configuration.adopt(loaded)

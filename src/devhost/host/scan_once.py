@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devhost.allocation.allocations import Allocations, Listing
-from devhost.backend.model import Device, Health, Holder
+from devhost.backend.model import AnyHolder, Device, Health
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
@@ -30,7 +30,7 @@ class ScanResult:
     settings: Settings
     plan: Plan
     scanners: Mapping[str, Scanner]
-    holders: Mapping[Key, Sequence[tuple[str, Holder | None]]] = field(default_factory=dict)
+    holders: Mapping[Key, Sequence[tuple[str, AnyHolder | None]]] = field(default_factory=dict)
     """The resources and containers that hold a device, as far as the plan knows them."""
 
     def entries(self) -> Sequence[EntryOutcome]:
@@ -82,7 +82,7 @@ async def scan_once(
     if listing is not None:
         allocations.apply(listing)
     plan = plan_devices(found, settings, allocations)
-    holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
+    holders: dict[Key, dict[tuple[str, AnyHolder | None], None]] = {}
     for held in allocations.held():
         holders.setdefault(held.key, {})[held.resource, held.holder] = None
     return ScanResult(settings, plan, scanners, {key: tuple(found) for key, found in holders.items()})

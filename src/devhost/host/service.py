@@ -17,9 +17,8 @@ from devhost.allocation.injection import make_injection
 from devhost.allocation.inventory import Changes, Given, Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.backend.model import Device, Health
-from devhost.discovery.health import Recovery, in_resource, worst
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.verdicts import Verdicts
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
@@ -117,8 +116,7 @@ class ResourceService:
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, Reason] = NONE_REFUSED
         self._caused_at: float | None = None
-        self._recovery = Recovery()
-        self._judged_at = 0.0
+        self._verdicts = Verdicts(scanner, planned.entry)
         self._left = False
         self.registration = Registration(
             self.allocator,
@@ -146,8 +144,8 @@ class ResourceService:
         refused: Mapping[str, Reason] = NONE_REFUSED,
     ) -> None:
         """Takes the devices that the plan gives this resource, and by id why it refuses others."""
-        self._follow(planned.entry, refused)
         self.scanner = scanner
+        self._follow(planned.entry, refused)
         self.allocator.follow(scanner, planned.entry)
         self._show(planned.offers, caused_at)
 
@@ -179,7 +177,7 @@ class ResourceService:
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
-        waits = self.inventory.next_change(), self._recovery.next_change(time.monotonic(), self._judged_at)
+        waits = self.inventory.next_change(), self._verdicts.next_change()
         return min((wait for wait in waits if wait is not None), default=None)
 
     @property
@@ -213,41 +211,21 @@ class ResourceService:
         self._injection.stop()
 
     def _follow(self, entry: ResourceSettings, refused: Mapping[str, Reason]) -> None:
-        if entry.healthy_while != self.entry.healthy_while:
-            self._recovery = Recovery()  # failures of another condition do not count for this one
         edited = entry.take_over != self.entry.take_over
         self.entry, self._refused = entry, refused
+        self._verdicts.follow(self.scanner, entry)
         if edited:
             self.registration.follow(entry.take_over)
 
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
         self._offers, self._caused_at = offers, caused_at
-        self._injection.want(offers, self._verdict())
+        self._injection.want(offers, self._verdicts.now())
         self._publish()
-
-    def _verdict(self) -> Callable[[Device], Health]:
-        """The health of a device in this resource: that of the device, and the entry's condition."""
-        known, now = self.scanner.health, time.monotonic()
-        entry, recovery = self.entry, self._recovery
-
-        def usable(device: Device) -> Health:
-            return in_resource(device, known.verdict(device, now), entry.uses)
-
-        if not entry.healthy_while or not entry.watched() <= self.scanner.requested:
-            # after an edit the backend may not have read an attribute yet, which is no fault of the device
-            return usable
-        self._judged_at = now
-        recovery.forget(self.scanner.devices)
-
-        def verdict(device: Device) -> Health:
-            return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
-
-        return verdict
 
     def _publish(self) -> None:
         if self._left or not self._injection.ready.is_set():
             return
-        offers, verdict = self._injection.listable(self._offers, self._verdict())
+        offers, verdict = self._injection.listable(self._offers, self._verdicts.now())
         topology = self.entry.topology
         tokens = units(self.entry.share.of, offers, topology=topology)
         self.inventory.update(tokens, verdict, self.why_not, self._caused_at, topology=topology)

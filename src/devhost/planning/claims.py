@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from devhost.backend.model import Device, Holder
+from devhost.backend.model import AnyHolder, ClaimHolder, Device
 from devhost.telemetry.tables import few
+
+from .settings import Serve
 
 Key = tuple[str, str]
 """A device across backends: the backend's name and the device's id."""
@@ -25,27 +27,28 @@ class Reason:
     """
 
     text: str
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
-def pod(holder: Holder | None) -> str:
-    """What a reason calls a container, without its name."""
+def pod(holder: AnyHolder | None) -> str:
+    """What a reason calls a container or a ResourceClaim, without its name."""
+    if isinstance(holder, ClaimHolder):
+        return "a claim"
     return "a pod" if holder else UNNAMED
 
 
-def holder_field(held_by: Sequence[Holder]) -> dict[str, str]:
+def holder_field(held_by: Sequence[AnyHolder]) -> dict[str, str]:
     """The field of a log line that names the containers to which its reason refers."""
     return {"holder": few([str(one) for one in held_by])} if held_by else {}
 
 
-_UNTIL = "; it is free when that pod ends"
-
-
 class Held(NamedTuple):
-    """One device that a container holds, and the token through which it holds the device.
+    """One device that a container or a ResourceClaim holds, and the token through which it does.
 
     ``exclusive`` is whether the resource shares its devices with no other, ``holder`` is ``None`` until the
     kubelet has named the container. A token may represent several devices, and several tokens one device.
+    ``serve`` is the side of the resource. ``moving`` is why the resource keeps a device that no container
+    holds (see :mod:`.sides`); empty if one does.
     """
 
     resource: str
@@ -53,7 +56,9 @@ class Held(NamedTuple):
     backend: str
     device: Device
     exclusive: bool
-    holder: Holder | None
+    holder: AnyHolder | None
+    serve: Serve = Serve.PLUGIN
+    moving: str = ""
 
     @property
     def key(self) -> Key:
@@ -61,15 +66,27 @@ class Held(NamedTuple):
         return self.backend, self.device.id
 
     def reason(self, text: str) -> Reason:
-        """A reason that refers to this container."""
+        """A reason that refers to this holder."""
         return Reason(text, (self.holder,) if self.holder else ())
+
+    def holds(self, what: str) -> str:
+        """A sentence: who holds ``what``, and when it will be free."""
+        until = "that claim is released" if isinstance(self.holder, ClaimHolder) else "that pod ends"
+        return f"{pod(self.holder)} holds {what} through {self.resource}; it is free when {until}"
+
+
+class Objection(NamedTuple):
+    """Why a device must not be offered; ``moving`` if no container holds it and it only changes sides."""
+
+    reason: Reason
+    moving: bool
 
 
 class ClaimIndex:
     """What containers hold, found by device and by claim."""
 
     def __init__(self, held: Iterable[Held]) -> None:
-        self._through: dict[Key, dict[str, Held]] = {}
+        self._through: dict[Key, dict[tuple[str, Serve], Held]] = {}
         self._wholes: dict[str, list[Held]] = {}
         self._parts: dict[str, list[Held]] = {}
         for one in held:
@@ -79,28 +96,40 @@ class ClaimIndex:
                     self._wholes.setdefault(claim, []).append(one)
                 for claim in one.device.part_of:
                     self._parts.setdefault(claim, []).append(one)
-            resources.setdefault(one.resource, one)
+            before = resources.setdefault((one.resource, one.serve), one)
+            if before.moving and not one.moving:
+                resources[one.resource, one.serve] = one
 
-    def objection(self, key: Key, device: Device, resource: str, exclusive: bool) -> Reason | None:
+    def objection(
+        self, key: Key, device: Device, resource: str, exclusive: bool, serve: Serve = Serve.PLUGIN
+    ) -> Objection | None:
         """Why a device must not be offered through a resource; ``None`` if it may be.
 
-        A held device stays with the resource through which it is held. Another resource may offer it only if
-        neither is exclusive. No resource offers a device whose claims conflict with those of a held device.
+        A held device stays with the resource through which it is held, and on its side. Another resource of
+        the same side may offer it only if neither is exclusive. No resource offers a device whose claims
+        conflict with those of a held device.
 
         Args:
             exclusive: whether the resource shares its devices with no other.
+            serve: the side of the resource.
         """
-        objections = [
-            one.reason(f"{pod(one.holder)} holds it through {one.resource}{_UNTIL}")
-            for one in self._through.get(key, {}).values()
-            if one.resource != resource and (exclusive or one.exclusive)
-        ]
+        objections = []
+        for (name, side), one in self._through.get(key, {}).items():
+            alone = exclusive or one.exclusive or side is not serve
+            if (name, side) != (resource, serve) and alone:
+                text = one.moving or one.holds("it")
+                objections.append(Objection(one.reason(text), bool(one.moving)))
         for claim, one in self._conflicts(device):
             if one.key != key:
-                what = f"{one.device.id} of backend {one.backend} through {one.resource}"
-                objections.append(one.reason(f"{claim} is in use: {pod(one.holder)} holds {what}{_UNTIL}"))
+                what = f"{one.device.id} of backend {one.backend}"
+                why = f"{what}: {one.moving}" if one.moving else one.holds(what)
+                objections.append(Objection(one.reason(f"{claim} is in use: {why}"), bool(one.moving)))
         # a set has no order, and the plan must be deterministic
-        return min(objections, key=lambda one: (one.text, [*map(str, one.held_by)]), default=None)
+        return min(
+            objections,
+            key=lambda one: (one.moving, one.reason.text, [*map(str, one.reason.held_by)]),
+            default=None,
+        )
 
     def _conflicts(self, device: Device) -> Iterator[tuple[str, Held]]:
         for claim in device.claims:

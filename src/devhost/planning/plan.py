@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from devhost.backend.model import AttributeValue, Device, Holder
+from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.where import holds, objection, selected, show
 
 from . import naming
 from .claims import ClaimIndex, Held, Key, Reason
-from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
+from .settings import Of, ResourceSettings, Serve, Settings, Share, WhenEmpty
 from .tokens import ALL
 
 LIST_LIMIT = 4_000_000
@@ -124,6 +124,8 @@ class RefusalKind(StrEnum):
     """Another device with the same claim is offered."""
     HELD = "held"
     """A container holds it, or a device with the same claim, through another resource."""
+    MOVING = "moving"
+    """It changes from the device plugin to DRA or back, and schedulers may still see it where it was."""
     FULL = "full"
     """The device list would be longer than the kubelet accepts."""
 
@@ -142,7 +144,7 @@ class Refusal:
     kind: RefusalKind
     reason: str
     taker: int | None = None
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Verdict:
     resource: str
     taken: bool
     reason: str
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,20 +204,50 @@ class AllocationView(Protocol):
         """Learns the devices behind tokens from a plan; whether containers hold more than was known."""
 
 
-def plan_devices(found: Found, settings: Settings, allocations: AllocationView) -> Plan:
+class SidesView(Protocol):
+    """What the plan needs to know of devices that change from one side to the other."""
+
+    def begin(self) -> None:
+        """A plan is about to be made."""
+
+    def held(self, found: Found) -> Sequence[Held]:
+        """The devices that are moving, as held through the resource that they leave."""
+
+    def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
+        """Why a DRA resource must not get a device yet; empty if it may."""
+
+    def learn(self, plan: Plan) -> bool:
+        """Learns what a plan moves; whether it must be made again."""
+
+    def commit(self, plan: Plan) -> None:
+        """Takes the plan that takes effect."""
+
+
+def plan_devices(
+    found: Found, settings: Settings, allocations: AllocationView, sides: SidesView | None = None
+) -> Plan:
     """Makes the plan, and repeats it as long as it shows that containers hold more than was known.
 
     Args:
         found: every device of every backend.
         settings: the whole configuration.
         allocations: what containers hold; they learn from the plan.
+        sides: the devices that change sides, if DRA is used; they learn from the plan.
     """
     devices = {backend: tuple(known.values()) for backend, known in found.items()}
     allocations.observe(found, settings)
-    plan = make_plan(devices, settings, allocations.held())
-    while allocations.learn(plan):
+    if sides is None:
         plan = make_plan(devices, settings, allocations.held())
-    return plan
+        while allocations.learn(plan):
+            plan = make_plan(devices, settings, allocations.held())
+        return plan
+    while True:
+        sides.begin()
+        plan = make_plan(devices, settings, [*allocations.held(), *sides.held(found)], sides=sides)
+        stale = allocations.learn(plan)
+        if not (sides.learn(plan) or stale):
+            sides.commit(plan)
+            return plan
 
 
 def make_plan(
@@ -223,6 +255,7 @@ def make_plan(
     settings: Settings,
     held: Sequence[Held] = (),
     list_limit: int = LIST_LIMIT,
+    sides: SidesView | None = None,
 ) -> Plan:
     """Assigns devices to resources.
 
@@ -231,8 +264,9 @@ def make_plan(
         settings: the whole configuration.
         held: what containers hold now; the devices may be gone, and the resources may no longer exist.
         list_limit: bytes that the device list of a resource may have.
+        sides: whether a DRA resource may get a device already; without it, it may.
     """
-    planner = _Planner(ClaimIndex(held) if held else None, list_limit)
+    planner = _Planner(ClaimIndex(held) if held else None, list_limit, sides)
     ordered = {name: sorted(devices, key=lambda device: device.id) for name, devices in found.items()}
     for entry in settings.resources:
         planner.entry(entry, ordered.get(entry.backend, ()))
@@ -276,8 +310,9 @@ def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
 class _Planner:
     """The state of one run through the entries."""
 
-    def __init__(self, held: ClaimIndex | None, list_limit: int) -> None:
+    def __init__(self, held: ClaimIndex | None, list_limit: int, sides: SidesView | None) -> None:
         self._held = held
+        self._sides = sides
         self._list_limit = list_limit
         self.offers: dict[str, list[Offer]] = {}
         self.owners: dict[str, ResourceSettings] = {}
@@ -299,7 +334,7 @@ class _Planner:
             key = (entry.backend, device.id)
             name = naming.expand(entry.name, seen) if fields else entry.name
             taker = None
-            held_by: tuple[Holder, ...] = ()
+            held_by: tuple[AnyHolder, ...] = ()
             replicas = replicas_of(entry.share, seen)
             if reason := device.withheld:
                 kind = RefusalKind.WITHHELD
@@ -311,8 +346,11 @@ class _Planner:
                 kind, reason = _taken(taker, entry)
             elif reason := self._no_claim(key, device):
                 kind = RefusalKind.CLAIMED
-            elif self._held and (held := self._held.objection(key, device, name, entry.exclusive)):
-                kind, reason, held_by = RefusalKind.HELD, held.text, held.held_by
+            elif held := self._held and self._held.objection(key, device, name, entry.exclusive, entry.serve):
+                kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
+                reason, held_by = held.reason.text, held.reason.held_by
+            elif reason := self._too_soon(name, key, entry):
+                kind = RefusalKind.MOVING
             elif reason := self._no_room(name, device, entry, replicas):
                 kind = RefusalKind.FULL
             else:
@@ -342,9 +380,15 @@ class _Planner:
 
     def _taken_by(self, key: Key, entry: ResourceSettings) -> ResourceSettings | None:
         for other in self._taken.get(key, ()):
-            if entry.exclusive or other.exclusive:
+            if entry.exclusive or other.exclusive or entry.serve is not other.serve:
                 return other
         return None
+
+    def _too_soon(self, name: str, key: Key, entry: ResourceSettings) -> str:
+        """Why a DRA resource must not get a device yet; empty if it may."""
+        if self._sides is None or entry.serve is Serve.PLUGIN:
+            return ""
+        return self._sides.refusal(key, name, entry)
 
     def _no_claim(self, key: Key, device: Device) -> str:
         conflicts = []
@@ -360,6 +404,8 @@ class _Planner:
 
     def _no_room(self, name: str, device: Device, entry: ResourceSettings, replicas: int) -> str:
         together = entry.share.of is Of.ALL
+        if entry.serve is Serve.DRA:
+            return ""  # there is no list
         if together and name in self._sizes:
             return ""  # the tokens are in the list already
         # the same as units() makes; that is too slow for each device at each event
@@ -403,6 +449,8 @@ def _shown(values: Sequence[AttributeValue]) -> str:
 
 def _taken(taker: ResourceSettings, entry: ResourceSettings) -> tuple[RefusalKind, str]:
     reason = f"entry {taker.index + 1} ({taker.name}) already took it"
+    if entry.serve is not taker.serve:
+        return RefusalKind.TAKEN, f"{reason}, and serves it with serve: {taker.serve}"
     if entry.exclusive:
         return RefusalKind.TAKEN, reason
     return RefusalKind.UNSHARED, f"{reason} and does not have exclusive: false"

@@ -60,6 +60,15 @@ class Inject(StrEnum):
     """Names of Container Device Interface devices, resolved by the runtime."""
 
 
+class Serve(StrEnum):
+    """The side through which a resource is offered."""
+
+    PLUGIN = "plugin"
+    """The device plugin API."""
+    DRA = "dra"
+    """Dynamic Resource Allocation: ResourceSlices and ResourceClaims."""
+
+
 class WhenEmpty(StrEnum):
     """What the kubelet receives of a resource before its first device."""
 
@@ -67,29 +76,6 @@ class WhenEmpty(StrEnum):
     """Nothing, until the first device appears."""
     REGISTER = "register"
     """The resource, without devices."""
-
-
-class Serve(StrEnum):
-    """Through which API the kubelet and the scheduler get the devices of an entry."""
-
-    PLUGIN = "plugin"
-    """The device plugin API."""
-    DRA = "dra"
-    """Dynamic Resource Allocation."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraTerms:
-    """How an entry is served through Dynamic Resource Allocation.
-
-    ``device_class`` is the name of its DeviceClass; empty for the one made from the resource's name. With
-    ``extended_name`` that class carries the resource's name, too. ``claim_options`` are the keys of the
-    backend's options that the configuration of a claim may set.
-    """
-
-    device_class: str = ""
-    extended_name: bool = False
-    claim_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +98,20 @@ class Share:
     overrides: tuple[ReplicaOverride, ...] = ()
     of: Of = Of.EACH
     max_per_container: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraTerms:
+    """How an entry is offered through DRA.
+
+    ``device_class`` is the name of its DeviceClass; empty: made from the resource's name. With
+    ``extended_name``, pods may request the resource by its own name (KEP-5004). ``claim_options`` are the
+    options of the backend that the configuration of a claim may set; a DeviceClass may set all.
+    """
+
+    device_class: str = ""
+    extended_name: bool = False
+    claim_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class ResourceSettings:
     permissions: str = ""
     optional: bool = False
     take_over: bool = False
-    options: object = field(default=None, hash=False)  # third-party values need not be hashable
     serve: Serve = Serve.PLUGIN
     dra: DraTerms = DraTerms()
+    options: object = field(default=None, hash=False)  # third-party values need not be hashable
 
     @property
     def uses(self) -> frozenset[str]:
@@ -184,6 +184,8 @@ class Settings:
 
     ``skipped`` are the entries without an installed backend; they are not among ``resources``.
 
+    ``dra_driver`` is the name of the DRA driver; empty if the file has none, so that DRA is not used.
+
     ``device_info_directory`` is ``None`` if no device-info files are wanted. ``label_directory`` is set even
     if no labels are wanted, because earlier ones are removed from it.
     """
@@ -196,6 +198,7 @@ class Settings:
     label_directory: Path = LABEL_DIRECTORY
     write_labels: bool = False
     skipped: tuple[Skipped, ...] = ()
+    dra_driver: str = ""
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that resources need, in file order."""

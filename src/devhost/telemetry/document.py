@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypedDict, TypeVar, cast
 
-from devhost.backend.model import Holder
+from devhost.backend.model import AnyHolder, ClaimHolder
 
 
 class Reload(TypedDict):
@@ -69,8 +69,14 @@ class KubeletStatus(TypedDict):
     podResources: PodResourcesStatus
 
 
-class HolderStatus(TypedDict):
-    """The container that holds a device."""
+class ClaimName(TypedDict, total=False):
+    """The ResourceClaim that holds a device, if it is not a container."""
+
+    claim: str
+
+
+class HolderStatus(ClaimName):
+    """The container or ResourceClaim that holds a device; a claim has neither pod nor container."""
 
     namespace: str
     pod: str
@@ -321,22 +327,24 @@ _NONE: Reasoned = {}
 R = TypeVar("R", bound=Reasoned)
 
 
-def held_by(holders: Sequence[Holder]) -> Reasoned:
-    """The key for the containers that a reason refers to."""
+def held_by(holders: Sequence[AnyHolder]) -> Reasoned:
+    """The key for the containers and claims that a reason refers to."""
     return {"heldBy": [_named(holder) for holder in holders]} if holders else _NONE
 
 
-def holder_status(holder: Holder | None) -> HolderStatus | None:
-    """A container in the form of the document."""
+def holder_status(holder: AnyHolder | None) -> HolderStatus | None:
+    """A container or a claim in the form of the document."""
     return _named(holder) if holder else None
 
 
-def _named(holder: Holder) -> HolderStatus:
+def _named(holder: AnyHolder) -> HolderStatus:
+    if isinstance(holder, ClaimHolder):
+        return {"namespace": holder.namespace, "pod": "", "container": "", "claim": holder.name}
     return {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
 
 
 def without_holders(document: StatusDocument) -> StatusDocument:
-    """The document without the names of pods, namespaces and containers (``devhost run --hide-pods``)."""
+    """The document without the names of pods, claims and containers (``devhost run --hide-pods``)."""
     return {
         **document,
         "problems": _unnamed(document["problems"]),

@@ -79,6 +79,8 @@ def container(holder: HolderStatus | None, unnamed: str = UNKNOWN_POD) -> str:
     """``namespace/pod/container``."""
     if holder is None:
         return unnamed
+    if "claim" in holder:
+        return f"ResourceClaim {holder['namespace']}/{holder['claim']}"
     return f"{holder['namespace']}/{holder['pod']}/{holder['container']}"
 
 

@@ -1,0 +1,58 @@
+"""The health of devices in one resource, for both front ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from devhost.backend.model import Device, Health
+from devhost.planning.settings import ResourceSettings
+
+from .health import Recovery, in_resource, worst
+from .scanner import Scanner
+
+Verdict = Callable[[Device], Health]
+
+
+class Verdicts:
+    """The health of the devices of one entry: that of the device itself, and the entry's ``healthyWhile``.
+
+    Args:
+        scanner: the backend that finds the devices.
+        entry: the entry of the configuration.
+    """
+
+    def __init__(self, scanner: Scanner, entry: ResourceSettings) -> None:
+        self._scanner = scanner
+        self._entry = entry
+        self._recovery = Recovery()
+        self._judged_at = 0.0
+
+    def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
+        """Uses this scanner and entry from now on."""
+        if entry.healthy_while != self._entry.healthy_while:
+            self._recovery = Recovery()  # failures of another condition do not count for this one
+        self._scanner, self._entry = scanner, entry
+
+    def now(self) -> Verdict:
+        """The verdicts at this moment, for each device of the scanner."""
+        known, now = self._scanner.health, time.monotonic()
+        entry, recovery = self._entry, self._recovery
+
+        def usable(device: Device) -> Health:
+            return in_resource(device, known.verdict(device, now), entry.uses)
+
+        if not entry.healthy_while or not entry.watched() <= self._scanner.requested:
+            # after an edit the backend may not have read an attribute yet, which is no fault of the device
+            return usable
+        self._judged_at = now
+        recovery.forget(self._scanner.devices)
+
+        def verdict(device: Device) -> Health:
+            return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
+
+        return verdict
+
+    def next_change(self) -> float | None:
+        """Seconds until time alone changes a verdict of ``healthyWhile``; ``None`` if it will not."""
+        return self._recovery.next_change(time.monotonic(), self._judged_at)

@@ -1,0 +1,266 @@
+"""On which side each device is offered: through the device plugin or through DRA. Pure.
+
+Schedulers learn late of what a node offers. The device plugin's side is a number in the Node's status, which
+the kubelet updates about every ten seconds. The DRA side is ResourceSlices, and a ResourceClaim may name a
+device long after it has left its slice. A device that leaves one side is *moving*: it is offered on neither
+until no scheduler can allocate it on the side that it has left.
+
+* **From the plugin to DRA**: until the Node, as read after the device left the list, offers at most as many
+  tokens of the resource as the list has healthy ones.
+* **From DRA to the plugin, or to another DRA resource**: until the API server has confirmed slices without
+  the device, schedulers have had :data:`SETTLE` seconds to notice, and no ResourceClaim has it allocated.
+
+The plan sees a moving device as held through the resource that it leaves. It gives neither the device nor
+hardware that it shares to any other resource, and returns it to the resource that it leaves if the
+configuration changes again.
+
+After a start, a record has the devices that may be in slices. Every other device may have been in a list of
+an earlier run: it joins DRA when the Node agrees with the lists of this run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .claims import Held, Key
+from .plan import Found, Plan
+from .settings import ResourceSettings, Serve
+
+SETTLE = 30.0
+"""Seconds after which every scheduler has noticed that a device left its ResourceSlice."""
+
+RECHECK = 60.0
+"""Seconds between two lists of ResourceClaims while one of them has a moving device allocated."""
+
+_FROM_PLUGIN = "it is moving from the device plugin to DRA: devhost waits"
+_FROM_DRA = "it is moving away from DRA: devhost waits"
+
+
+class Listed(NamedTuple):
+    """What the device plugin lists of one resource.
+
+    ``healthy`` is the number of healthy tokens, ``None`` while a stream has not sent the newest list.
+    """
+
+    backend: str
+    healthy: int | None
+
+
+class Moving(NamedTuple):
+    """A device that is moving: what it leaves, and what it waits for."""
+
+    key: Key
+    resource: str
+    serve: Serve
+    waits_for: str
+
+
+@dataclass(slots=True)
+class _Withdrawn:
+    """A device whose slices without it are confirmed. Times are monotonic seconds."""
+
+    resource: str
+    since: float
+    checked: float | None = None
+    """When the last list of claims began that had it allocated."""
+
+
+class Sides:
+    """Which devices each side offers, and which are moving.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._plugin: Mapping[Key, str] = {}
+        self._dra: Mapping[Key, str] = {}
+        self._published: dict[Key, str] = {}
+        """The devices that slices may hold, each with its resource."""
+        self._withdrawn: dict[Key, _Withdrawn] = {}
+        self._listed_before: dict[Key, dict[str, float]] = {}
+        """The plugin resources that a device has left, each with the time."""
+        self._leaving: frozenset[Key] = frozenset()
+        """Devices of slices, or withdrawn ones, which their DRA resource does not offer."""
+        self._agreed: set[str] = set()
+        """Resources, and backends with a trailing slash, for which the Node has agreed with the lists."""
+        self._awaited: dict[str, str] = {}
+        """Resources that wait for the Node, each with its backend."""
+
+    def start(self, published: Mapping[Key, str]) -> None:
+        """Takes the record of an earlier run: the devices that slices may hold, each with its resource."""
+        for key, resource in published.items():
+            self._published.setdefault(key, resource)
+
+    def held(self, found: Found) -> Sequence[Held]:
+        """The devices that are moving, as held through the resource that they leave."""
+        moving = []
+        for one in self.moving():
+            device = found.get(one.key[0], {}).get(one.key[1])
+            if device is not None:
+                moving.append(
+                    Held(one.resource, "", one.key[0], device, True, None, one.serve, one.waits_for)
+                )
+        return moving
+
+    def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
+        """Why a DRA resource must not get a device yet after the start; empty if it may."""
+        if key in self._published or key in self._withdrawn:
+            return ""
+        if resource in self._agreed and f"{entry.backend}/" in self._agreed:
+            return ""
+        self._awaited[resource] = entry.backend
+        return f"{_FROM_PLUGIN} until the node offers no more than the lists of the device plugin"
+
+    def begin(self) -> None:
+        """A plan is about to be made: what waits for the Node is found again."""
+        self._awaited = {}
+
+    def learn(self, plan: Plan) -> bool:
+        """Takes what a plan moves; true if the plan must be made again, because it assumes too much."""
+        plugin, dra = _offered(plan)
+        now, new = self._clock(), False
+        for key, resource in self._plugin.items():
+            if plugin.get(key) != resource and resource not in self._listed_before.get(key, ()):
+                self._listed_before.setdefault(key, {})[resource] = now
+                new = True
+        leaving = self._not_offered(dra)
+        new = new or not leaving <= self._leaving
+        self._leaving |= leaving
+        return new
+
+    def commit(self, plan: Plan) -> None:
+        """Takes the plan that takes effect."""
+        self._plugin, self._dra = _offered(plan)
+        for key, resource in self._plugin.items():
+            left = self._listed_before.get(key)
+            if left is not None and left.pop(resource, None) is not None and not left:
+                del self._listed_before[key]
+        self._leaving = self._not_offered(self._dra)
+
+    def publishing(self, devices: Mapping[Key, str]) -> None:
+        """Slices may hold these devices from now on. Must be called before they are written."""
+        for key, resource in devices.items():
+            self._published[key] = resource
+            self._withdrawn.pop(key, None)
+
+    def unpublished(self, keys: Collection[Key]) -> None:
+        """The API server has confirmed that no slice holds these devices."""
+        now = self._clock()
+        for key in keys:
+            if (resource := self._published.pop(key, None)) is not None:
+                self._withdrawn[key] = _Withdrawn(resource, now)
+        self._leaving = self._not_offered(self._dra)
+
+    def node_seen(self, began: float, allocatable: Mapping[str, int], listed: Mapping[str, Listed]) -> bool:
+        """Takes the Node's status; true if a device may be offered now that was moving.
+
+        Args:
+            began: when the Node was asked for.
+            allocatable: what it offers, by resource.
+            listed: what the device plugin lists, by resource.
+        """
+
+        def agrees(resource: str) -> bool:
+            one = listed.get(resource)
+            healthy = 0 if one is None else one.healthy
+            return healthy is not None and allocatable.get(resource, 0) <= healthy
+
+        freed = False
+        for key, left in list(self._listed_before.items()):
+            for resource, since in list(left.items()):
+                if began > since and agrees(resource):
+                    del left[resource]
+                    freed = True
+            if not left:
+                del self._listed_before[key]
+        for resource, backend in self._awaited.items():
+            names = {resource, *(name for name, one in listed.items() if one.backend == backend)}
+            if all(map(agrees, names)) and not {resource, f"{backend}/"} <= self._agreed:
+                self._agreed |= {resource, f"{backend}/"}
+                freed = True
+        return freed
+
+    def claims_seen(self, began: float, allocated: Collection[Key]) -> bool:
+        """Takes the devices that any ResourceClaim has allocated; true if one of the moving ones is free.
+
+        Args:
+            began: when the list was asked for.
+        """
+        freed = False
+        for key, one in list(self._withdrawn.items()):
+            if began < one.since + SETTLE:
+                continue
+            if key in allocated:
+                one.checked = began
+            else:
+                del self._withdrawn[key]
+                freed = True
+        self._leaving = self._not_offered(self._dra)
+        return freed
+
+    def record(self) -> Mapping[Key, str]:
+        """The devices that slices may hold, and those whose claims are not checked: for the next start."""
+        return {**{key: one.resource for key, one in self._withdrawn.items()}, **self._published}
+
+    def needs_node(self) -> bool:
+        """Whether a device waits for the Node."""
+        return bool(self._listed_before or self._awaited)
+
+    def claims_due(self) -> float | None:
+        """Seconds until a list of ResourceClaims is wanted; ``None`` if nothing waits for one."""
+        now = self._clock()
+        due = [
+            (one.since + SETTLE if one.checked is None else one.checked + RECHECK) - now
+            for key, one in self._withdrawn.items()
+        ]
+        return max(0.0, min(due)) if due else None
+
+    def moving(self) -> Sequence[Moving]:
+        """The devices that are moving, in a stable order."""
+        found = [
+            Moving(
+                key,
+                resource,
+                Serve.PLUGIN,
+                f"{_FROM_PLUGIN} until the node no longer offers it as {resource}",
+            )
+            for key, left in self._listed_before.items()
+            for resource in left
+        ]
+        for key in self._leaving:
+            if (withdrawn := self._withdrawn.get(key)) is None:
+                found.append(
+                    Moving(
+                        key,
+                        self._published[key],
+                        Serve.DRA,
+                        f"{_FROM_DRA} until the API server has its ResourceSlice without it",
+                    )
+                )
+            else:
+                why = "until schedulers have noticed that it left its ResourceSlice"
+                if withdrawn.checked is not None:
+                    why = "for the ResourceClaim that has it allocated"
+                found.append(Moving(key, withdrawn.resource, Serve.DRA, f"{_FROM_DRA} {why}"))
+        return sorted(found)
+
+    def _not_offered(self, dra: Mapping[Key, str]) -> frozenset[Key]:
+        """The devices of slices, and withdrawn ones, that their resource does not offer."""
+        found = {key for key, resource in self._published.items() if dra.get(key) != resource}
+        found |= {key for key, one in self._withdrawn.items() if dra.get(key) != one.resource}
+        return frozenset(found)
+
+
+def _offered(plan: Plan) -> tuple[dict[Key, str], dict[Key, str]]:
+    """The devices that a plan offers through the device plugin and through DRA, each with its resource."""
+    plugin: dict[Key, str] = {}
+    dra: dict[Key, str] = {}
+    for resource in plan.resources.values():
+        side = dra if resource.entry.serve is Serve.DRA else plugin
+        for offer in resource.offers:
+            side[resource.entry.backend, offer.device.id] = resource.name
+    return plugin, dra

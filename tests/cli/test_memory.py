@@ -1,0 +1,50 @@
+"""Imports that keep the memory of a long-running process small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def _run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def test_grpc_works_without_typing_extensions_and_others_still_get_it() -> None:
+    shown = _run(
+        "import sys\n"
+        "from devhost.cli.memory import import_grpc_without_typing_extensions as imported\n"
+        "imported()\n"
+        "import grpc.aio\n"
+        "print(grpc.aio.Metadata(('a', 'b'))['a'], 'typing_extensions' in sys.modules)\n"
+        "import typing_extensions\n"
+        "print(typing_extensions.__file__.endswith('typing_extensions.py'))\n"
+    )
+    assert shown.splitlines() == ["b False", "True"]
+
+
+def test_a_name_that_typing_lacks_comes_from_typing_extensions() -> None:
+    shown = _run(
+        "import sys\n"
+        "from devhost.cli.memory import TypingExtensions\n"
+        "sys.modules['typing_extensions'] = TypingExtensions('typing_extensions')\n"
+        "from typing_extensions import Self, deprecated, get_original_bases\n"
+        "import typing\n"
+        "print(Self is typing.Self, deprecated.__module__, get_original_bases.__module__)\n"
+    )
+    assert shown.startswith("True ")
+
+
+def test_garbage_is_collected_as_usual_after_the_imports() -> None:
+    shown = _run(
+        "import gc\n"
+        "from devhost.cli.memory import collecting_often\n"
+        "usual = gc.get_threshold()\n"
+        "with collecting_often():\n"
+        "    print(gc.get_threshold() != usual)\n"
+        "print(gc.get_threshold() == usual)\n"
+    )
+    assert shown.splitlines() == ["True", "True"]
