@@ -1,7 +1,7 @@
-"""Generates the Python code of the kubelet's protocols: ``api.proto`` and ``podresources.proto``.
+"""Generates the Python code of the kubelet's protocols: device plugins, podresources and DRA.
 
     python tools/generate_protocol.py             # writes next to the proto files
-    python tools/generate_protocol.py DIRECTORY   # writes DIRECTORY/devhost/kubelet/api/
+    python tools/generate_protocol.py DIRECTORY   # writes the same paths below DIRECTORY
 
 Requires grpcio-tools. In addition to the output of protoc, the result
  - names the generator in its first line, so that a test knows when a comparison must be exact;
@@ -22,7 +22,15 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from grpc_tools import protoc  # type: ignore[import-untyped]  # it ships no annotations
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
-PROTOS = ("devhost/kubelet/api/api.proto", "devhost/kubelet/api/podresources.proto")
+PROTOS = (
+    "devhost/kubelet/api/api.proto",
+    "devhost/kubelet/api/podresources.proto",
+    "devhost/dra/api/dra_v1.proto",
+    "devhost/dra/api/dra_v1beta1.proto",
+    "devhost/dra/api/health_v1.proto",
+    "devhost/dra/api/health_v1alpha1.proto",
+    "devhost/dra/api/registration.proto",
+)
 
 # The generated code works with these releases (the oldest allowed in pyproject.toml), but a generator always
 # requires a runtime at least as new as itself.

@@ -8,7 +8,6 @@ earlier answer as long as the pod lives. Allocate writes the changes until then.
 from __future__ import annotations
 
 import asyncio
-import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ from devhost.telemetry.log import get
 
 from . import spec
 from .files import SpecFiles
+from .rendering import adds_up, rendered
 from .spec import ContainerEdits
 
 if TYPE_CHECKING:
@@ -317,8 +317,7 @@ class CdiInjection:
         return device if share in (None, self._share_of.get(device)) else f"{device}*{share}"
 
     def _rendered(self, granted: Granted) -> ContainerEdits:
-        look = functools.partial(spec.host_node, root=self._backend.runner.context.root)
-        return spec.container_edits(granted.edits, look, granted.left_out)
+        return rendered(granted, self._backend.runner.context.root)
 
     async def _adopt(self) -> None:
         """Takes over what an earlier run wrote: its pods may still live.
@@ -466,4 +465,4 @@ def _adds_up(single: Mapping[str, _Unit], whole: _Unit, devices: int) -> bool:
     """Whether a container that gets single devices has the same as one that gets them together."""
     if len(single) < devices:
         return False
-    return spec.applied([unit.edits for unit in single.values()]) == spec.applied([whole.edits])
+    return adds_up([unit.edits for unit in single.values()], whole.edits)

@@ -54,6 +54,11 @@ def kind(resource: str, owner: str = OWNER) -> str:
     return f"{_word(f'{owner}.{domain}', _MAX_VENDOR)}/{_word(name, _MAX_CLASS)}"
 
 
+def claim_kind(driver: str) -> str:
+    """The ``vendor/class`` of the devices of claims."""
+    return f"{_word(driver, _MAX_VENDOR)}/claim"
+
+
 def _word(text: str, longest: int) -> str:
     if _WORD.fullmatch(text) and len(text) <= longest:
         return text

@@ -1,0 +1,472 @@
+"""The CDI specifications of prepared claims: one file for each, which is also the record of the claim.
+
+A file has one CDI device for each device of the claim. Each of them sets one variable, ``DEVHOST_CLAIM_…``,
+that names the claim, the request and the device, so that the file can be read back after a restart without
+the API server. There is no second record that could disagree: writing the file prepares the claim, and
+removing it releases the claim.
+
+A file of an earlier boot counts as absent, because the state of its devices ended with that boot. Files carry
+the id of the boot instead of relying on their time: a clock that is set after the boot would make new files
+look old.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
+from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.files import without_waiting
+from devhost.backend.model import ClaimHolder, Device
+from devhost.discovery.worker import FILE_DEADLINE
+from devhost.planning.claims import Key
+from devhost.telemetry.log import get
+
+from . import spec
+from .files import HINT
+from .spec import ContainerEdits
+
+log = get(__name__)
+
+MAX_BYTES = 4 << 20
+"""A larger file is no record: a claim has at most 32 devices."""
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Differs after each boot (``random(4)``); the same in every container of the machine."""
+
+VARIABLE = "DEVHOST_CLAIM_"
+"""The beginning of the variables that make a file the record of its claim."""
+
+_UID = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
+_SAFE = "/:.,@+-_*"
+_SAFE_IN_LIST = _SAFE.replace(",", "")
+_NO_WORD = re.compile(r"[^A-Z0-9]")
+
+
+def is_uid(text: str) -> bool:
+    """Whether a text can be the uid of a claim, and so a part of a file's name."""
+    return _UID.fullmatch(text) is not None
+
+
+def device_name(uid: str, request: str, number: int) -> str:
+    """The CDI name of a device of a claim; ``number`` counts the devices of the request."""
+    return f"{uid}-{request}-{number}"
+
+
+def set_name(uid: str, request: str, number: int) -> str:
+    """The CDI name of what a backend grants for several devices of a request; ``number`` is from 1."""
+    return f"{uid}-{request}-set{number if number > 1 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDevice:
+    """One device of a prepared claim.
+
+    ``request`` is the claim's request (with a subrequest: ``request/subrequest``), ``device`` the device's
+    name in its pool, ``key`` the device of the backend. The first of ``cdi_ids`` is unique to the device.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share: str
+    key: Key
+    resource: str
+    cdi_ids: tuple[str, ...]
+    admin: bool = False
+    replicas: int = 1
+    exclusive: bool = True
+
+    def claimed(self, device: Device | None = None) -> ClaimedDevice:
+        """The device as a claim holds it; by its id alone if it was not found."""
+        found = device or Device(self.key[1])
+        return ClaimedDevice(
+            self.key,
+            found,
+            self.resource,
+            self.exclusive,
+            self.request,
+            self.share,
+            self.admin,
+            self.replicas,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """A prepared claim, and its devices in the order of the claim's allocation."""
+
+    claim: ClaimHolder
+    driver: str
+    devices: tuple[RecordedDevice, ...]
+
+
+def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str) -> dict[str, Any]:
+    """The specification of a claim.
+
+    Args:
+        record: what it records.
+        edits: what each CDI name of the specification adds to a container.
+        boot: the id of this boot.
+    """
+    content = {name: dict(edit) for name, edit in edits.items()}
+    for number, device in enumerate(record.devices):
+        name = device.cdi_ids[0].rpartition("=")[2]
+        variable = f"{VARIABLE}{_NO_WORD.sub('_', name.upper())}"
+        value = _value(record, device, number, boot)
+        own = content.setdefault(name, {})
+        own["env"] = [f"{variable}={value}", *own.get("env", ())]
+    return spec.document(spec.claim_kind(record.driver), content)
+
+
+def _value(record: ClaimRecord, device: RecordedDevice, number: int, boot: str) -> str:
+    claim = record.claim
+    words = [
+        device.request,
+        f"{device.pool}/{device.device}",
+        device.share or "-",
+        f"claim={quote(f'{claim.namespace}/{claim.name}', _SAFE)}",
+        f"resource={quote(device.resource, _SAFE)}",
+        f"id={quote(f'{device.key[0]}/{device.key[1]}', _SAFE)}",
+        f"driver={record.driver}",
+        f"replicas={device.replicas}",
+        f"n={number}",
+        f"of={len(record.devices)}",
+        f"boot={boot}",
+    ]
+    if len(device.cdi_ids) > 1:
+        words.append(f"also={','.join(quote(name, _SAFE_IN_LIST) for name in device.cdi_ids[1:])}")
+    words += ["admin"] * device.admin
+    words += ["exclusive"] * device.exclusive
+    return " ".join(words)
+
+
+def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
+    """The record in a file's content, and the boot it is of; ``None`` if it is no record of this claim."""
+    try:
+        found = json.loads(data)
+        kind = str(found["kind"])
+        records = sorted(
+            (
+                _parsed_value(kind, str(device["name"]), variable)
+                for device in found["devices"]
+                for variable in device["containerEdits"].get("env", ())
+                if str(variable).startswith(VARIABLE)
+            ),
+            key=lambda one: one.number,
+        )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return None
+    if not records or any(not one.name.startswith(f"{uid}-") for one in records):
+        return None
+    first = records[0]
+    if [one.number for one in records] != list(range(first.count)):
+        return None
+    if any((one.claim, one.driver, one.boot) != (first.claim, first.driver, first.boot) for one in records):
+        return None
+    claim = ClaimHolder(*first.claim, uid)
+    return ClaimRecord(claim, first.driver, tuple(one.device for one in records)), first.boot
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    name: str
+    number: int
+    count: int
+    claim: tuple[str, str]
+    driver: str
+    boot: str
+    device: RecordedDevice
+
+
+def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
+    """One device of a file; any exception that :func:`parsed` handles if it is none."""
+    request, place, share, *rest = variable.partition("=")[2].split(" ")
+    flags = {word for word in rest if "=" not in word}
+    given = dict(word.split("=", 1) for word in rest if "=" in word)
+    pool, _, device = place.rpartition("/")
+    namespace, _, claim = unquote(given["claim"]).partition("/")
+    backend, _, identity = unquote(given["id"]).partition("/")
+    resource = unquote(given["resource"])
+    if not all((request, pool, device, namespace, claim, backend, identity, resource, given["driver"])):
+        raise ValueError(variable)
+    also = tuple(map(unquote, given["also"].split(","))) if "also" in given else ()
+    recorded = RecordedDevice(
+        request,
+        pool,
+        device,
+        "" if share == "-" else share,
+        (backend, identity),
+        resource,
+        (f"{kind}={name}", *also),
+        "admin" in flags,
+        max(1, int(given["replicas"])),
+        "exclusive" in flags,
+    )
+    return _Parsed(
+        name, int(given["n"]), int(given["of"]), (namespace, claim), given["driver"], given["boot"], recorded
+    )
+
+
+class ClaimDirectory(OwnedDirectory):
+    """The files of claims in one directory. Every method may block.
+
+    Their names begin differently from those of other specifications, so that neither removes the other's.
+    """
+
+    def __init__(self, directory: Path, tag: str = "") -> None:
+        super().__init__(directory, tag)
+        self.prefix = f"{owner(tag)}-dra_"
+
+    def name(self, uid: str) -> str:
+        """The name of a claim's file."""
+        return f"{self.prefix}{uid}.json"
+
+    def uids(self) -> list[str]:
+        """The claims that have a file.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        names = (name for name in self.names() if name.endswith(".json"))
+        found = (name.removeprefix(self.prefix).removesuffix(".json") for name in names)
+        return [uid for uid in found if is_uid(uid)]
+
+    def content(self, uid: str) -> bytes:
+        """The content of a claim's file; empty if there is none, or it is no regular file of usual size.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        path = self.directory / self.name(uid)
+        try:
+            if not stat.S_ISREG(path.lstat().st_mode):
+                return b""
+            with open(path, "rb", opener=without_waiting) as file:
+                data = file.read(MAX_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        return data if len(data) <= MAX_BYTES else b""
+
+
+class _Write:
+    """A write that may finish after nothing waits for it any longer: then it removes what it wrote."""
+
+    def __init__(self, place: ClaimDirectory, name: str, data: bytes) -> None:
+        self._place = place
+        self._name = name
+        self._data = data
+        self._lock = threading.Lock()
+        self._revoked = False
+        self.finished = False
+
+    def run(self) -> None:
+        """Writes the file. Runs on the thread.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        try:
+            if not self._revoked:
+                self._place.write_file(self._name, self._data)
+        finally:
+            with self._lock:
+                self.finished = True
+                if self._revoked:
+                    with suppress(OSError):
+                        self._place.remove_file(self._name)
+
+    def revoke(self) -> bool:
+        """Nothing waits for it any longer; true if it has finished, so that its file must be removed."""
+        with self._lock:
+            self._revoked = True
+            return self.finished
+
+
+@dataclass(slots=True)
+class _Known:
+    """A file as this process wrote or read it."""
+
+    place: ClaimDirectory
+    data: bytes
+    record: ClaimRecord = field(repr=False)
+
+
+class ClaimFiles:
+    """The files of the claims of one devhost.
+
+    Args:
+        directory: made when first needed; the container runtime reads it.
+        tag: see :func:`devhost.allocation.owned_files.owner`.
+        deadline: seconds one file operation may take.
+        boot_id: a file with the id of this boot.
+    """
+
+    def __init__(
+        self, directory: Path, tag: str = "", deadline: float = FILE_DEADLINE, boot_id: Path = BOOT_ID
+    ) -> None:
+        self._files = OwnedFiles(ClaimDirectory, directory, "cdi-claims", HINT, tag, deadline)
+        self._current = self._files.of(directory)
+        self._boot_id = boot_id
+        self._known: dict[str, _Known] = {}
+        self._hanging: dict[str, _Write] = {}
+
+    def path(self, uid: str) -> Path:
+        """The file of a claim."""
+        return self._current.directory / self._current.name(uid)
+
+    def move(self, directory: Path) -> None:
+        """New files go there from now on; those in earlier directories are still read and removed."""
+        self._files.move(directory)
+        self._current = self._files.of(directory)
+
+    @property
+    def records(self) -> Mapping[str, ClaimRecord]:
+        """What this process has written or read and not removed, by the claim's uid."""
+        return {uid: known.record for uid, known in self._known.items()}
+
+    async def read_all(self) -> list[ClaimRecord]:
+        """The claims that are prepared now. Removes the files of earlier boots, and unfinished ones.
+
+        A file that is no record is left alone: another version of devhost may have written it.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory hangs.
+        """
+        records = []
+        for place in self._files.directories:
+            found = await self._files.run(f"read {place.directory}", self._read_all, place)
+            for known in found:
+                self._known[known.record.claim.uid] = known
+                records.append(known.record)
+        return records
+
+    async def read(self, uid: str) -> ClaimRecord | None:
+        """The record of a claim; ``None`` if it is not prepared, or was in an earlier boot.
+
+        Raises:
+            EnvironmentFailure: the file cannot be read, or the directory hangs.
+        """
+        for place in self._places(uid):
+            what = f"read {place.directory / place.name(uid)}"
+            if (known := await self._files.run(what, self._read, place, uid)) is not None:
+                self._known[uid] = known
+                return known.record
+        return None
+
+    async def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> None:
+        """Makes a claim prepared: its file is on the disk when this returns.
+
+        If it raises, also because it was cancelled, there is no file, at the latest when a write that hangs
+        has ended.
+
+        Args:
+            record: the claim and its devices.
+            edits: what each CDI name adds to a container, without the variables of the record.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        """
+        uid = record.claim.uid
+        place, path = self._current, self.path(uid)
+        self._hanging = {one: write for one, write in self._hanging.items() if not write.finished}
+        if uid in self._hanging:
+            raise EnvironmentFailure(f"cannot write {path}: an earlier write still hangs")
+        boot = await self._files.run(f"read {self._boot_id}", _boot, self._boot_id)
+        data = spec.dumps(document(record, edits, boot)).encode()
+        write = self._hanging[uid] = _Write(place, path.name, data)
+        try:
+            await self._files.run(f"write {path}", write.run)
+        except BaseException:
+            if write.revoke():
+                with suppress(EnvironmentFailure):
+                    await self._files.run(f"remove {path}", place.remove_file, path.name)
+            raise
+        self._known[uid] = _Known(place, data, record)
+
+    async def remove(self, uid: str) -> bool:
+        """Removes the file of a claim, if there is one; true if there was.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory hangs.
+        """
+        removed = False
+        for place in self._places(uid):
+            name = place.name(uid)
+            removed |= await self._files.run(f"remove {place.directory / name}", place.remove_file, name)
+        self._known.pop(uid, None)
+        return removed
+
+    async def restore(self, uids: Collection[str]) -> list[str]:
+        """Writes files again that have been removed or changed since; gives the claims it did this for.
+
+        Args:
+            uids: the claims that are prepared now. Those that this process has not written or read are
+                skipped.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        """
+        restored = []
+        for uid in uids:
+            known = self._known.get(uid)
+            if known is not None:
+                name = known.place.name(uid)
+                what = f"write {known.place.directory / name}"
+                if await self._files.run(what, known.place.write_file, name, known.data):
+                    restored.append(uid)
+        return restored
+
+    def close(self) -> None:
+        """Lets the thread end; waits for nothing."""
+        self._files.close()
+
+    def _places(self, uid: str) -> Sequence[ClaimDirectory]:
+        """Where a claim's file may be; nowhere for what is no uid."""
+        return (self._current, *self._files.former) if is_uid(uid) else ()
+
+    def _read_all(self, place: ClaimDirectory) -> list[_Known]:
+        place.remove_unfinished()
+        return list(self._records(place))
+
+    def _records(self, place: ClaimDirectory) -> Iterator[_Known]:
+        for uid in place.uids():
+            try:
+                data = place.content(uid)
+            except OSError as error:
+                log.warning("a claim file cannot be read", file=place.name(uid), reason=error.strerror)
+                continue
+            found = parsed(data, uid)
+            if found is None:
+                log.warning("a claim file is no record", file=str(place.directory / place.name(uid)))
+            elif found[1] != _boot(self._boot_id):
+                place.remove_file(place.name(uid))
+                log.info("removed the claim file of an earlier boot", claim=str(found[0].claim), uid=uid)
+            else:
+                yield _Known(place, data, found[0])
+
+    def _read(self, place: ClaimDirectory, uid: str) -> _Known | None:
+        data = place.content(uid)
+        found = parsed(data, uid)
+        if found is None or found[1] != _boot(self._boot_id):
+            return None
+        return _Known(place, data, found[0])
+
+
+def _boot(path: Path) -> str:
+    """The id of this boot.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return quote(path.read_text().strip(), "")

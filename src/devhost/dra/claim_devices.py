@@ -1,0 +1,301 @@
+"""The devices of a claim: found, checked, and rendered as what its containers get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from devhost.allocation.cdi.claim_files import ClaimRecord, RecordedDevice, device_name, set_name
+from devhost.allocation.cdi.rendering import adds_up, rendered
+from devhost.allocation.cdi.spec import ContainerEdits, claim_kind
+from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.resource_backend import ResourceBackend, Terms
+from devhost.backend.errors import AllocationError, BackendError
+from devhost.backend.model import ClaimHolder, Device, Health, sound_reason
+from devhost.planning.claims import Key
+from devhost.planning.settings import ResourceSettings
+
+from .claim_objects import ClaimError, ClaimObject, Result, options_for
+
+UNHEALTHY = "unhealthy"
+"""The name of the driver's taint for unhealthy devices, after the driver and a slash."""
+
+EFFECT = "NoSchedule"
+"""The effect of that taint."""
+
+SLOTS = "slots"
+"""The capacity of a shared device: how many claims may use it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraDevice:
+    """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once."""
+
+    key: Key
+    device: Device
+    health: Health
+    resource: str
+    entry: ResourceSettings
+    backend: ResourceBackend
+    replicas: int = 1
+
+
+class DraResources(Protocol):
+    """The devices that are offered now."""
+
+    def find(self, pool: str, device: str) -> DraDevice | None:
+        """The device of this name in this pool."""
+        ...
+
+    def missing(self, pool: str, device: str) -> str:
+        """Why there is none, as the end of a sentence; empty if nothing of that name is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One allocated device, and the terms on which the claim gets it."""
+
+    result: Result
+    found: DraDevice
+    options: object
+
+    def claimed(self) -> ClaimedDevice:
+        """The device as the claim holds it."""
+        result, found = self.result, self.found
+        return ClaimedDevice(
+            found.key,
+            found.device,
+            found.resource,
+            found.entry.exclusive,
+            result.request,
+            result.share,
+            result.admin,
+            found.replicas,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The devices of one request that one resource has: the backend is asked for them together."""
+
+    members: tuple[Chosen, ...]
+
+    @property
+    def backend(self) -> ResourceBackend:
+        return self.members[0].found.backend
+
+    @property
+    def devices(self) -> list[Device]:
+        """Each device once, in the order of the allocation."""
+        return list({one.found.device.id: one.found.device for one in self.members}.values())
+
+    @property
+    def terms(self) -> Terms:
+        """The terms on which a container gets them."""
+        terms = replace(self.backend.terms, options=self.members[0].options)
+        if not self.backend.runner.takes_shares:
+            return terms
+        from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
+
+        shares: dict[str, Fraction] = {}
+        for one in self.members:
+            part = Fraction(min(_slots(one.result), one.found.replicas), one.found.replicas)
+            name = one.found.device.id
+            shares[name] = shares.get(name, Fraction(0)) + part
+        return replace(terms, shares=shares)
+
+
+def choose(
+    claim: ClaimObject, driver: str, resources: DraResources, *, running: bool = False
+) -> list[Chosen]:
+    """The devices of a claim, in the order of its allocation.
+
+    Args:
+        claim: has results of this driver.
+        driver: its name.
+        resources: the devices now.
+        running: whether containers use the claim already, so that health is no question.
+
+    Raises:
+        ClaimError: a device is unknown, withdrawn or unhealthy, or its configuration is wrong.
+    """
+    chosen = []
+    for result in claim.results:
+        name = f"{result.pool}/{result.device}"
+        found = resources.find(result.pool, result.device)
+        if found is None:
+            reason = resources.missing(result.pool, result.device) or "devhost has no such device"
+            raise ClaimError(f"device {name} is not available: {reason}")
+        options = options_for(
+            result.request,
+            claim.config,
+            found.backend.terms.options,
+            found.backend.runner.kind,
+            found.entry,
+            found.entry.dra.claim_options,
+            found.resource,
+        )
+        if not running:
+            _check_health(result, found, options, driver)
+        chosen.append(Chosen(result, found, options))
+    return chosen
+
+
+def _check_health(result: Result, found: DraDevice, options: object, driver: str) -> None:
+    """Refuses a device that cannot be used, unless the claim tolerates that.
+
+    Raises:
+        ClaimError: it is unhealthy.
+    """
+    if result.tolerates(f"{driver}/{UNHEALTHY}", EFFECT):
+        return
+    reason = "" if found.health.healthy else sound_reason(found.health.reason)
+    for use in getattr(options, "uses", ()):
+        reason = reason or found.device.unusable_for.get(use, "")
+    if reason:
+        raise ClaimError(f"device {result.pool}/{result.device} is unhealthy: {reason}")
+
+
+def groups(chosen: Sequence[Chosen]) -> list[Group]:
+    """The devices by request and resource."""
+    found: dict[tuple[str, str], list[Chosen]] = {}
+    for one in chosen:
+        found.setdefault((one.result.request, one.found.resource), []).append(one)
+    return [Group(tuple(members)) for members in found.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What the containers of a group get.
+
+    Either ``single`` has the edits and further CDI names for each device, by its id; or, if the devices
+    together give more than each by itself, ``whole`` has them all.
+    """
+
+    single: Mapping[str, tuple[ContainerEdits, tuple[str, ...]]]
+    whole: tuple[ContainerEdits, tuple[str, ...]] | None = None
+
+
+async def render(group: Group, deadline: float) -> Rendering:
+    """Asks the backend what the containers of a group get.
+
+    Raises:
+        AllocationError: a device cannot be used now.
+        BackendError: the backend failed, or did not answer within ``deadline`` seconds.
+    """
+    backend = group.backend
+    scanner = backend.scanner
+    try:
+        result = await backend.call(deadline, _render, backend, group.devices, group.terms)
+    except AllocationError:
+        scanner.recheck()
+        raise
+    if isinstance(result, Rendering):
+        return result
+    for device, paths in result.items():
+        scanner.report_missing(device, paths)
+    raise backend.lacking(result)
+
+
+def _render(
+    backend: ResourceBackend, devices: Sequence[Device], terms: Terms
+) -> Rendering | Mapping[str, Sequence[str]]:
+    """The same on the backend's thread, or what of the host the devices lack."""
+    root = backend.runner.context.root
+    answer = backend.answer([(device,) for device in devices], terms)
+    if not answer.devices:
+        return answer.lacking
+    whole = rendered(answer.granted, root), answer.granted.edits.cdi_devices
+    if len(devices) == 1:
+        return Rendering({devices[0].id: whole})
+    single = {}
+    try:
+        for device in devices:
+            shares = {name: part for name, part in terms.shares.items() if name == device.id}
+            granted = backend.ask((device,), replace(terms, shares=shares))
+            single[device.id] = rendered(granted, root), granted.edits.cdi_devices
+    except BackendError:  # the backend gives these devices together only
+        return Rendering({}, whole)
+    same = adds_up([edits for edits, _ in single.values()], whole[0])
+    same = same and {name for _, names in single.values() for name in names} == set(whole[1])
+    return Rendering(single) if same else Rendering({}, whole)
+
+
+def record_of(
+    claim: ClaimHolder,
+    driver: str,
+    chosen: Sequence[Chosen],
+    renderings: Sequence[tuple[Group, Rendering]],
+) -> tuple[ClaimRecord, dict[str, ContainerEdits]]:
+    """The record of a claim, and the edits of each CDI name in its file.
+
+    The kubelet gives a container the CDI names of all devices of a request and does not remove repeated ones,
+    so a name is in one device of a request at most.
+    """
+    kind = claim_kind(driver)
+    edits: dict[str, ContainerEdits] = {}
+    names: dict[int, list[str]] = {}
+    numbers: dict[str, int] = {}
+    for position, one in enumerate(chosen):
+        number = numbers[one.result.base] = numbers.get(one.result.base, -1) + 1
+        name = device_name(claim.uid, one.result.base, number)
+        edits[name] = {}
+        names[position] = [f"{kind}={name}"]
+    sets: dict[str, int] = {}
+    given: dict[str, set[str]] = {}
+    positions = {id(one): position for position, one in enumerate(chosen)}
+    for group, rendering in renderings:
+        first = group.members[0]
+        base = first.result.base
+        there = given.setdefault(base, set())
+        if rendering.whole is not None:
+            number = sets[base] = sets.get(base, 0) + 1
+            name = set_name(claim.uid, base, number)
+            edits[name], more = rendering.whole
+            names[positions[id(first)]] += [f"{kind}={name}"] if edits[name] else []
+            if not edits[name]:
+                del edits[name]
+            _add(names[positions[id(first)]], more, there)
+            continue
+        rest = dict(rendering.single)
+        for one in group.members:  # two shares of one device need its edits once
+            own, more = rest.pop(one.found.device.id, ({}, ()))
+            own_names = names[positions[id(one)]]
+            edits[own_names[0].rpartition("=")[2]] = own
+            _add(own_names, more, there)
+    devices = tuple(_recorded(one, names[position]) for position, one in enumerate(chosen))
+    return ClaimRecord(claim, driver, devices), edits
+
+
+def _add(names: list[str], more: Sequence[str], there: set[str]) -> None:
+    """Adds the CDI names of others that the request does not have yet."""
+    for name in more:
+        if name not in there:
+            there.add(name)
+            names.append(name)
+
+
+def _recorded(one: Chosen, names: Sequence[str]) -> RecordedDevice:
+    result, found = one.result, one.found
+    return RecordedDevice(
+        result.request,
+        result.pool,
+        result.device,
+        result.share,
+        found.key,
+        found.resource,
+        tuple(names),
+        result.admin,
+        found.replicas,
+        found.entry.exclusive,
+    )
+
+
+def _slots(result: Result) -> int:
+    """How many slots of a shared device a result uses."""
+    for name, amount in result.consumed.items():
+        if name.rpartition("/")[2] == SLOTS and amount.isdecimal():
+            return int(amount)
+    return 1

@@ -1,0 +1,354 @@
+"""Preparing claims for the containers of this node, and releasing them.
+
+The kubelet repeats calls, gives up on them while they run, and calls for a claim whose object is gone. So:
+
+* calls for one claim run one after another; those for different claims do not wait for each other, and the
+  object is read from the API server before a claim is locked;
+* the claim's file is the last thing that Prepare makes and the first that Unprepare removes. A claim with a
+  file is prepared, and answered from it;
+* a Prepare that is still running when Unprepare is called for the claim makes nothing;
+* Unprepare needs neither the API server nor the devices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
+from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.timing import NODE, Timing
+from devhost.backend.errors import DevhostError
+from devhost.backend.model import ClaimHolder
+from devhost.discovery.reconciler import LOOP_CLOCK
+from devhost.telemetry.log import get
+from devhost.telemetry.tables import few
+
+from .claim_devices import Chosen, DraResources, choose, groups, record_of, render
+from .claim_objects import API, ClaimError, ClaimObject, read_claim
+from .kube import ApiError, Unreachable
+from .prepared import ClaimRef, PreparedDevice
+
+log = get(__name__)
+
+API_DEADLINE = 9.0
+"""Seconds for the API server to answer; a kubelet's call must not take 10 when it does not."""
+
+DEADLINE = 40.0
+"""Seconds for one claim; the kubelet gives up after 45."""
+
+REMEMBERED = 600.0
+"""Seconds for which a released claim is remembered: no list of pods takes that long."""
+
+_FAILED = "devhost failed; its log has the reason"
+
+
+class ClaimReader(Protocol):
+    """The part of the API client that is used."""
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """The object at a path of the API server.
+
+        Raises:
+            ApiError: the API server refuses.
+            Unreachable: it does not answer.
+        """
+        ...
+
+
+class ClaimLedger(Protocol):
+    """Who holds which device: ``devhost.allocation.claims.ClaimAllocations``."""
+
+    def reserved(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> AbstractContextManager[None]:
+        """Keeps the devices for a claim until the context ends, or for good once they are prepared.
+
+        Raises:
+            DeviceHeld: a container or another claim holds one.
+        """
+        ...
+
+    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
+        """The claim holds these devices."""
+        ...
+
+    def released(self, uid: str) -> None:
+        """The claim holds nothing."""
+        ...
+
+
+class Turn:
+    """The order of the calls for one claim."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+        self.unprepared = 0
+        """How often Unprepare was called."""
+
+
+class Preparer:
+    """Prepares the claims of one driver.
+
+    Args:
+        driver: its name.
+        api: reads ResourceClaims.
+        resources: the devices that are offered.
+        claims: who holds what.
+        files: the files of the claims; they have been read once.
+        timing: deadlines of the backends.
+        api_deadline: see :data:`API_DEADLINE`.
+        deadline: see :data:`DEADLINE`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        api: ClaimReader,
+        resources: DraResources,
+        claims: ClaimLedger,
+        files: ClaimFiles,
+        *,
+        timing: Timing = NODE,
+        api_deadline: float = API_DEADLINE,
+        deadline: float = DEADLINE,
+        clock: Callable[[], float] = LOOP_CLOCK.time,
+    ) -> None:
+        self.driver = driver
+        self._api = api
+        self._resources = resources
+        self._claims = claims
+        self._files = files
+        self._timing = timing
+        self._api_deadline = api_deadline
+        self._deadline = deadline
+        self._clock = clock
+        self._turns: dict[str, Turn] = {}
+        self._unprepared_at: dict[str, float] = {}
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+        """By uid: the devices of the claim, or why it cannot be prepared."""
+        wanted = {claim.uid: claim for claim in claims}
+        answers = await asyncio.gather(*map(self._prepare, wanted.values()))
+        return dict(zip(wanted, answers, strict=True))
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+        """By uid: empty if the claim is released, or was not prepared; else why not."""
+        wanted = {claim.uid: claim for claim in claims}
+        answers = await asyncio.gather(*map(self._unprepare, wanted.values()))
+        return dict(zip(wanted, answers, strict=True))
+
+    @contextmanager
+    def turn(self, uid: str) -> Iterator[Turn]:
+        """The order of the calls for a claim. A claim is changed only while its lock is held."""
+        turn = self._turns.setdefault(uid, Turn())
+        turn.users += 1
+        try:
+            yield turn
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[uid]
+
+    def unprepared_since(self, uid: str, moment: float) -> bool:
+        """Whether a claim was released at or after this monotonic time, at most :data:`REMEMBERED` ago."""
+        return self._unprepared_at.get(uid, -math.inf) >= moment
+
+    def _note_unprepared(self, uid: str) -> None:
+        now = self._clock()
+        recent = {one: when for one, when in self._unprepared_at.items() if now - when < REMEMBERED}
+        self._unprepared_at = recent | {uid: now}
+
+    async def read(self, ref: ClaimRef) -> ClaimObject:
+        """The object of a claim, which has devices of this driver.
+
+        Raises:
+            ClaimError: it differs from what the kubelet names, or is not allocated.
+            Unreachable: the API server does not answer, or has a fault.
+        """
+        found = await self._get(ref)
+        if found is None:
+            raise ClaimError(f"{ref} does not exist")
+        if found.uid != ref.uid:
+            raise ClaimError(f"{ref} was deleted and created again: its uid is {found.uid}, not {ref.uid}")
+        if not found.allocated:
+            raise ClaimError(f"{ref} is not allocated")
+        if not found.results:
+            raise ClaimError(f"{ref} has no device of driver {self.driver}")
+        return found
+
+    async def is_gone(self, ref: ClaimRef) -> bool:
+        """Whether a claim does not exist; another one of its name may.
+
+        Raises:
+            ClaimError: the API server refuses to show it, or answers something else.
+            Unreachable: the API server does not answer, or has a fault.
+        """
+        found = await self._get(ref)
+        return found is None or found.uid != ref.uid
+
+    async def _get(self, ref: ClaimRef) -> ClaimObject | None:
+        """The object of this name; ``None`` if there is none."""
+        path = f"{API}/namespaces/{quote(ref.namespace, '')}/resourceclaims/{quote(ref.name, '')}"
+        try:
+            async with asyncio.timeout(self._api_deadline):
+                body = await self._api.get(path)
+        except TimeoutError:
+            raise Unreachable(f"the API server did not answer within {self._api_deadline:g} s") from None
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise _refusal(ref, error) from None
+        return read_claim(body, self.driver)
+
+    async def commit(
+        self, ref: ClaimRef, claim: ClaimObject, turn: Turn, *, running: bool = False
+    ) -> ClaimRecord:
+        """Makes the file of a claim, which then holds its devices. The claim is locked.
+
+        Args:
+            running: whether containers use the claim already: it holds its devices anyway, and the backend
+                must not prepare them again.
+
+        Raises:
+            ClaimError: a device cannot be used, or the claim has been released meanwhile.
+            BackendError: the backend failed, or refuses a device.
+            EnvironmentFailure: the file cannot be written.
+        """
+        calls = turn.unprepared
+        holder = ClaimHolder(ref.namespace, ref.name, ref.uid)
+        chosen = choose(claim, self.driver, self._resources, running=running)
+        devices = [one.claimed() for one in chosen]
+        with nullcontext() if running else self._claims.reserved(holder, devices):
+            record = await self._write(holder, chosen, running=running)
+            if turn.unprepared != calls:
+                await self._files.remove(ref.uid)
+                raise _released(ref)
+            self._claims.prepared(holder, devices)
+        return record
+
+    async def release(self, uid: str) -> bool:
+        """Removes the file of a claim, which then holds nothing; true if there was one. The claim is locked.
+
+        Raises:
+            EnvironmentFailure: the file cannot be removed; the claim still holds its devices.
+        """
+        removed = await self._files.remove(uid)
+        self._claims.released(uid)
+        return removed
+
+    async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
+        renderings = [(group, await render(group, self._timing.allocate)) for group in groups(chosen)]
+        if not running:
+            for group, _ in renderings:
+                await group.backend.prepare(self._timing.prepare, group.devices, group.terms)
+        record, edits = record_of(holder, self.driver, chosen, renderings)
+        await self._files.write(record, edits)
+        return record
+
+    async def _prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice] | str:
+        try:
+            async with asyncio.timeout(self._deadline):
+                record = await self._prepared(ref)
+        except TimeoutError:
+            reason = f"{ref} could not be prepared within {self._deadline:g} s"
+        except Unreachable as error:
+            reason = error.message
+        except DevhostError as error:
+            reason = str(error)
+        except Exception:
+            log.exception("preparing a claim failed", claim=str(ref), uid=ref.uid)
+            return _FAILED
+        else:
+            return _answer(record)
+        log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason)
+        return reason
+
+    async def _prepared(self, ref: ClaimRef) -> ClaimRecord:
+        if not is_uid(ref.uid):
+            raise ClaimError(f"{ref} has an impossible uid")
+        with self.turn(ref.uid) as turn:
+            calls = turn.unprepared
+            claim, unreachable = None, ""
+            try:
+                claim = await self.read(ref)
+            except Unreachable as error:
+                unreachable = error.message
+            async with turn.lock:
+                await self._files.restore([ref.uid])
+                record = await self._files.read(ref.uid)
+                if record is not None and (claim is None or self._records(record, claim)):
+                    self._hold(record)
+                    return record
+                if claim is None:
+                    raise Unreachable(unreachable)
+                if record is not None:  # the claim was allocated again after its last pod
+                    await self.release(ref.uid)
+                if turn.unprepared != calls:
+                    raise _released(ref)
+                record = await self.commit(ref, claim, turn)
+        devices = few([f"{one.pool}/{one.device}" for one in record.devices])
+        log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
+        return record
+
+    def _records(self, record: ClaimRecord, claim: ClaimObject) -> bool:
+        """Whether a record is of the devices that are allocated now."""
+        recorded = [(one.request, one.pool, one.device, one.share, one.admin) for one in record.devices]
+        allocated = [(one.request, one.pool, one.device, one.share, one.admin) for one in claim.results]
+        return record.driver == self.driver and recorded == allocated
+
+    def _hold(self, record: ClaimRecord) -> None:
+        """Makes sure that a prepared claim holds its devices.
+
+        Raises:
+            DeviceHeld: a container or another claim holds one.
+        """
+        devices = []
+        for one in record.devices:
+            found = self._resources.find(one.pool, one.device)
+            devices.append(one.claimed(found.device if found and found.key == one.key else None))
+        with self._claims.reserved(record.claim, devices):
+            self._claims.prepared(record.claim, devices)
+
+    async def _unprepare(self, ref: ClaimRef) -> str:
+        with self.turn(ref.uid) as turn:
+            turn.unprepared += 1
+            try:
+                async with asyncio.timeout(self._deadline), turn.lock:
+                    if await self.release(ref.uid):
+                        log.info("released a claim", claim=str(ref), uid=ref.uid)
+                    self._note_unprepared(ref.uid)
+                    return ""
+            except TimeoutError:
+                reason = f"{ref} could not be released within {self._deadline:g} s"
+            except DevhostError as error:
+                reason = str(error)
+            except Exception:
+                log.exception("releasing a claim failed", claim=str(ref), uid=ref.uid)
+                return _FAILED
+        log.warning("a claim cannot be released", claim=str(ref), uid=ref.uid, reason=reason)
+        return reason
+
+
+def _answer(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+    return tuple(
+        PreparedDevice((one.request.partition("/")[0],), one.pool, one.device, one.cdi_ids, one.share)
+        for one in record.devices
+    )
+
+
+def _released(ref: ClaimRef) -> ClaimError:
+    return ClaimError(f"{ref} was released while it was being prepared")
+
+
+def _refusal(ref: ClaimRef, error: ApiError) -> ClaimError | Unreachable:
+    """What an error of the API server means for a claim."""
+    if error.status in (401, 403):
+        hint = "allow devhost's service account to get resourceclaims"
+        return ClaimError(f"the API server refuses to show {ref}: permission denied", hint)
+    detail = f": {' '.join(error.message.split())[:300]}" if error.message else ""
+    return Unreachable(f"the API server answered {error.status} for {ref}{detail}")

@@ -1,0 +1,177 @@
+"""The DRA driver as the kubelet sees it: a service socket, and a registration socket that names it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock
+from devhost.telemetry.log import get
+
+from .api import dra_v1_pb2, dra_v1beta1_pb2
+from .health import HealthSource, HealthStreams
+from .listener import Listener, check_path
+from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
+from .registration import SERVICE, Registration
+from .requests import decoded
+
+log = get(__name__)
+
+SERVICES: dict[str, ModuleType] = {
+    "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": dra_v1_pb2,
+    "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin": dra_v1beta1_pb2,
+}
+
+GRACE = 2.0
+"""Seconds that calls in progress have at a stop."""
+
+_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
+"""Uids become parts of file names, so nothing else is let in."""
+
+_FAILED = "devhost failed; its log has the reason"
+
+
+def service_socket(plugins: Path, driver: str) -> Path:
+    """Where the kubelet calls the driver."""
+    return plugins / driver / "dra.sock"
+
+
+def registration_socket(registry: Path, driver: str) -> Path:
+    """Where the kubelet finds the driver."""
+    return registry / f"{driver}-reg.sock"
+
+
+def check_paths(driver: str, plugins: Path, registry: Path) -> None:
+    """Refuses directories in which no socket can be made, before anything is served.
+
+    Raises:
+        EnvironmentFailure: a path is too long.
+    """
+    check_path(service_socket(plugins, driver), "--plugins-dir")
+    check_path(registration_socket(registry, driver), "--plugins-registry")
+
+
+class DraServer:
+    """Serves one driver until stopped.
+
+    Args:
+        preparer: prepares claims.
+        health: the health of devices of claims.
+        driver: the name of the driver.
+        plugins: the directory of service sockets, with the same path in the kubelet's view.
+        registry: the directory that the kubelet watches.
+        changed: called when the kubelet has reported whether it uses the driver.
+        clock: paces the health stream.
+
+    Attributes:
+        registration: whether the kubelet uses the driver.
+    """
+
+    def __init__(
+        self,
+        preparer: ClaimPreparer,
+        health: HealthSource,
+        driver: str,
+        plugins: Path,
+        registry: Path,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        check_paths(driver, plugins, registry)
+        endpoint = service_socket(plugins, driver)
+        self.registration = Registration(driver, str(endpoint), changed)
+        self._preparer = preparer
+        self._health = HealthStreams(health, clock=clock)
+        claims = {name: self._methods(api) for name, api in SERVICES.items()}
+        self._service = Listener(endpoint, {**claims, **self._health.services()})
+        self._registrar = Listener(
+            registration_socket(registry, driver), {SERVICE: self.registration.methods()}
+        )
+
+    async def start(self) -> None:
+        """Serves, and only then lets the kubelet find it.
+
+        Raises:
+            EnvironmentFailure: a socket is in use or cannot be made.
+        """
+        await self._service.start()
+        try:
+            await self._registrar.start()
+        except BaseException:
+            await self._service.stop(0)
+            raise
+
+    async def stop(self) -> None:
+        """Unlinks the registration socket first, so that no new call begins. Safe to call twice."""
+        await self._registrar.stop(GRACE)
+        self._health.stop()
+        await self._service.stop(GRACE)
+
+    def _methods(self, api: ModuleType) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        async def prepare(data: bytes, context: Any) -> Any:
+            request = await decoded(api.NodePrepareResourcesRequest, data, context)
+            results = await self._results(request.claims, self._preparer.prepare)
+            response = api.NodePrepareResourcesResponse()
+            for uid, result in results.items():
+                if isinstance(result, str):
+                    response.claims[uid].error = result or _FAILED
+                    continue
+                entry = response.claims[uid]
+                for one in result:
+                    added = entry.devices.add(
+                        request_names=_base_names(one.requests),
+                        pool_name=one.pool,
+                        device_name=one.device,
+                        cdi_device_ids=one.cdi_ids,
+                    )
+                    if one.share and api is dra_v1_pb2:
+                        added.share_id = one.share
+            return response
+
+        async def unprepare(data: bytes, context: Any) -> Any:
+            request = await decoded(api.NodeUnprepareResourcesRequest, data, context)
+            results = await self._results(request.claims, self._preparer.unprepare)
+            response = api.NodeUnprepareResourcesResponse()
+            for uid, error in results.items():
+                response.claims[uid].error = error
+            return response
+
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "NodePrepareResources": unary(prepare, None, api.NodePrepareResourcesResponse.SerializeToString),
+            "NodeUnprepareResources": unary(
+                unprepare, None, api.NodeUnprepareResourcesResponse.SerializeToString
+            ),
+        }
+
+    async def _results(
+        self, asked: Sequence[Any], work: Callable[[Sequence[ClaimRef]], Any]
+    ) -> Mapping[str, Any]:
+        """The result for each requested uid and no other; a kubelet refuses any other answer."""
+        claims = {claim.uid: ClaimRef(claim.namespace, claim.uid, claim.name) for claim in asked}
+        valid = [claim for uid, claim in claims.items() if _UID.fullmatch(uid)]
+        found: Mapping[str, Sequence[PreparedDevice] | str] = {}
+        if valid:
+            try:
+                found = await work(valid)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("claims failed", claims=", ".join(map(str, valid)))
+        known = {claim.uid for claim in valid}
+        return {
+            uid: found.get(uid, _FAILED) if uid in known else "the claim's uid is not that of an object"
+            for uid in claims
+        }
+
+
+def _base_names(requests: Sequence[str]) -> list[str]:
+    """The requests without subrequests, each once."""
+    return list(dict.fromkeys(name.partition("/")[0] for name in requests))

@@ -1,0 +1,306 @@
+"""The files of claims: what they record, and that nothing in the directory can stop devhost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, RecordedDevice, document, parsed
+from devhost.allocation.cdi.files import SpecFiles
+from devhost.allocation.cdi.spec import dumps
+from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.model import ClaimHolder
+
+UID = "0a000000-0000-4000-8000-000000000000"
+DRIVER = "devhost.example.com"
+KIND = f"{DRIVER}/claim"
+
+
+def device(number: int = 0, **more: object) -> RecordedDevice:
+    values: dict[str, object] = {
+        "request": "gpu",
+        "pool": "node-1/card",
+        "device": f"card-{number}",
+        "share": "",
+        "key": ("udev", f"card {number}=%,"),
+        "resource": "example.com/card",
+        "cdi_ids": (f"{KIND}={UID}-gpu-{number}",),
+    }
+    return RecordedDevice(**(values | more))  # type: ignore[arg-type]
+
+
+def record(*devices: RecordedDevice) -> ClaimRecord:
+    return ClaimRecord(ClaimHolder("team", "claim", UID), DRIVER, devices or (device(),))
+
+
+@pytest.fixture
+async def files(tmp_path: Path) -> AsyncIterator[ClaimFiles]:
+    (tmp_path / "boot_id").write_text("boot-1\n")
+    made = ClaimFiles(tmp_path / "cdi", boot_id=tmp_path / "boot_id")
+    yield made
+    made.close()
+
+
+def again(place: Path, boot: str = "boot-1") -> ClaimFiles:
+    """The files as another run of devhost sees them."""
+    (place / "boot_id").write_text(f"{boot}\n")
+    return ClaimFiles(place / "cdi", boot_id=place / "boot_id")
+
+
+words = st.text(min_size=1, max_size=20).filter(str.isprintable)
+labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
+cdi_names = st.from_regex(r"[a-z]{1,5}\.[a-z]{1,5}/[a-z]{1,5}=[A-Za-z0-9,:._-]{1,8}", fullmatch=True)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            labels, labels, st.just("") | labels, words, words, st.lists(cdi_names, max_size=3), st.booleans()
+        ),
+        min_size=1,
+        max_size=32,
+    ),
+    labels,
+    st.integers(1, 100_000),
+)
+def test_a_file_has_everything_of_its_claim(found, name, replicas):
+    devices = tuple(
+        device(
+            number,
+            request=request,
+            device=one,
+            share=share,
+            key=("udev", identity),
+            resource=resource,
+            cdi_ids=(f"{KIND}={UID}-{request}-{number}", *more),
+            admin=admin,
+            exclusive=not admin,
+            replicas=replicas,
+        )
+        for number, (request, one, share, identity, resource, more, admin) in enumerate(found)
+    )
+    expected = ClaimRecord(ClaimHolder("team", name, UID), DRIVER, devices)
+    text = dumps(document(expected, {}, "boot-1"))
+    assert parsed(text.encode(), UID) == (expected, "boot-1")
+
+
+@given(st.binary(max_size=200))
+def test_no_content_of_a_file_raises(data):
+    assert parsed(data, UID) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["kind", "devices", "name", "containerEdits", "env"]), inner, max_size=5
+        )
+    ),
+)
+
+
+@given(JSON)
+def test_no_json_in_a_file_raises(found):
+    assert parsed(json.dumps(found).encode(), UID) is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_record_is_none_or_what_it_was(data):
+    expected = record(device(0), device(1, share="s-1", cdi_ids=(f"{KIND}={UID}-gpu-1", "a.b/c=d")))
+    text = dumps(document(expected, {}, "boot-1")).encode()
+    cut = data.draw(st.integers(0, len(text) - 1))
+    assert parsed(text[:cut].rstrip(), UID) in (None, (expected, "boot-1"))
+
+
+def test_a_record_is_only_of_the_claim_its_file_is_named_after():
+    text = dumps(document(record(), {}, "boot-1")).encode()
+    assert parsed(text, UID) is not None and parsed(text, UID.replace("0a", "0b")) is None
+
+
+def test_a_record_that_lacks_a_device_is_none():
+    found = document(record(device(0), device(1)), {}, "boot-1")
+    del found["devices"][1]
+    assert parsed(json.dumps(found).encode(), UID) is None
+
+
+def test_the_variable_of_a_device_begins_with_what_a_person_looks_for():
+    found = document(record(device(share="s-1")), {f"{UID}-gpu-0": {"env": ["CARD=0"]}}, "boot-1")
+    first, second = found["devices"][0]["containerEdits"]["env"]
+    assert first.startswith(
+        "DEVHOST_CLAIM_0A000000_0000_4000_8000_000000000000_GPU_0=gpu node-1/card/card-0 s-1 "
+    )
+    assert second == "CARD=0"
+
+
+async def test_another_run_reads_what_was_written(files, tmp_path):
+    await files.write(record(), {})
+    fresh = again(tmp_path)
+    assert await fresh.read_all() == [record()] and await fresh.read(UID) == record()
+    assert fresh.records == {UID: record()}
+    assert await fresh.remove(UID) and not await fresh.remove(UID)
+    assert await again(tmp_path).read_all() == [] and fresh.records == {}
+
+
+async def test_a_file_of_an_earlier_boot_is_absent_and_goes(files, tmp_path):
+    await files.write(record(), {})
+    fresh = again(tmp_path, "boot-2")
+    assert await fresh.read(UID) is None
+    assert await fresh.read_all() == [] and not files.path(UID).exists()
+
+
+async def test_a_clock_that_was_set_after_the_boot_makes_no_file_old(files, tmp_path):
+    await files.write(record(), {})
+    os.utime(files.path(UID), (0, 0))
+    assert await again(tmp_path).read_all() == [record()]
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    (path.parent / "elsewhere").write_text(dumps(document(record(), {}, "boot-1")))
+    path.symlink_to("elsewhere")
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def broken(path: Path) -> None:
+    path.write_bytes(b'{"kind": "\xff')
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("make", [pipe, link, loop, broken, huge, deep, Path.mkdir])
+async def test_nothing_under_the_name_of_a_file_stops_reading(files, make):
+    path = files.path(UID)
+    path.parent.mkdir()
+    make(path)
+    other = UID.replace("0a", "0b")
+    good = ClaimRecord(
+        ClaimHolder("team", "other", other), DRIVER, (device(cdi_ids=(f"{KIND}={other}-gpu-0",)),)
+    )
+    await files.write(good, {})
+    assert await files.read_all() == [good] and await files.read(UID) is None
+    assert os.path.lexists(path)  # it may belong to another version of devhost
+
+
+async def test_what_is_no_uid_has_no_file(files, tmp_path):
+    outside = tmp_path / "victim.json"
+    outside.write_text("mine")
+    for odd in ("../../victim", "", ".", "a/b", "x" * 64):
+        assert await files.read(odd) is None and not await files.remove(odd)
+    assert outside.read_text() == "mine"
+
+
+async def test_files_of_claims_and_of_resources_never_remove_each_other(files, tmp_path):
+    directory = tmp_path / "cdi"
+    specs = SpecFiles(directory)
+    await files.write(record(), {})
+    await specs.write(specs.path("example.com/card"), "{}")
+    await specs.write(specs.path("dra/card"), "{}")
+    assert await files.read_all() == [record()]
+    removed, _ = await specs.sweep(["dra_{x}"], ())
+    assert {path.name for path in removed} == {"devhost_example.com_card.json", "devhost_dra_card.json"}
+    assert [path.name for path in directory.iterdir()] == [files.path(UID).name]
+    specs.close()
+
+
+async def test_devhosts_of_one_machine_have_their_own_files(files, tmp_path):
+    trial = ClaimFiles(tmp_path / "cdi", "trial", boot_id=tmp_path / "boot_id")
+    await files.write(record(), {})
+    assert await trial.read_all() == [] and not await trial.remove(UID)
+    await trial.write(record(), {})
+    assert len(list((tmp_path / "cdi").iterdir())) == 2
+    assert await files.read_all() == [record()]
+    trial.close()
+
+
+async def test_files_in_the_earlier_directory_are_still_read_and_removed(files, tmp_path):
+    await files.write(record(), {})
+    old = files.path(UID)
+    files.move(tmp_path / "new")
+    assert await files.read(UID) == record()
+    assert await files.remove(UID) and not old.exists()
+    await files.write(record(), {})
+    assert files.path(UID).parent == tmp_path / "new" and files.path(UID).exists()
+
+
+async def test_only_files_that_were_removed_or_changed_are_restored(files):
+    await files.write(record(), {})
+    path = files.path(UID)
+    text = path.read_text()
+    assert await files.restore([UID, "unknown"]) == []
+    path.unlink()
+    assert await files.restore([UID]) == [UID] and path.read_text() == text
+    path.write_text("{}")
+    assert await files.restore([UID]) == [UID] and path.read_text() == text
+    await files.remove(UID)
+    assert await files.restore([UID]) == [] and not path.exists()
+
+
+class Hang:
+    """Makes each write to the disk wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.go, self.done = threading.Event(), threading.Event(), threading.Event()
+        real = os.fsync
+
+        def fsync(descriptor: int) -> None:
+            self.entered.set()
+            self.go.wait(10)
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+
+async def gone(path: Path) -> None:
+    """Waits until a directory has no file."""
+    async with asyncio.timeout(10):
+        while list(path.iterdir()):
+            await asyncio.sleep(0.005)
+
+
+async def test_a_write_that_was_cancelled_leaves_nothing_when_it_ends(files, monkeypatch):
+    hang = Hang(monkeypatch)
+    task = asyncio.create_task(files.write(record(), {}))
+    await asyncio.to_thread(hang.entered.wait, 10)
+    task.cancel()
+    await asyncio.wait([task])
+    with pytest.raises(EnvironmentFailure, match="an earlier write still hangs"):
+        await files.write(record(), {})
+    hang.go.set()
+    await gone(files.path(UID).parent)
+    await files.write(record(), {})
+    assert await files.read(UID) == record()
+
+
+async def test_a_write_that_takes_too_long_leaves_nothing_when_it_ends(tmp_path, monkeypatch):
+    (tmp_path / "boot_id").write_text("boot-1")
+    files = ClaimFiles(tmp_path / "cdi", deadline=0.1, boot_id=tmp_path / "boot_id")
+    hang = Hang(monkeypatch)
+    with pytest.raises(EnvironmentFailure, match="did not answer within"):
+        await files.write(record(), {})
+    assert files.records == {}
+    hang.go.set()
+    await gone(tmp_path / "cdi")
+    files.close()

@@ -1,0 +1,329 @@
+"""A node with cards that claims get: an API server with claims, a backend, a ledger, and a CDI directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.claims import ClaimedDevice, DeviceHeld
+from devhost.allocation.resource_backend import ResourceBackend
+from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
+from devhost.backend.errors import AllocationError
+from devhost.backend.model import HEALTHY, ClaimHolder, Health
+from devhost.discovery.runner import BackendRunner
+from devhost.discovery.scanner import Scanner
+from devhost.dra.claim_devices import DraDevice
+from devhost.dra.kube import ApiError, Unreachable
+from devhost.dra.prepare import Preparer
+from devhost.dra.prepared import ClaimRef, PreparedDevice
+from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
+from devhost.telemetry.metrics import Metrics
+
+DRIVER = "devhost.example.com"
+RESOURCE = "example.com/card"
+POOL = "node-1/example-com-card"
+KIND = f"{DRIVER}/claim"
+
+
+def uid(number: int) -> str:
+    """A uid as the API server makes them."""
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
+@dataclass(frozen=True)
+class CardOptions:
+    mode: Literal["fast", "safe"] = option("safe", "how it runs")
+    depth: int = option(0, "how deep its queue is")
+
+
+class Cards(Backend):
+    """Cards; what each adds is a variable of its own, and with ``together`` one that lists them all."""
+
+    name = "cards"
+    ResourceOptions = CardOptions
+    together: ClassVar[bool] = False
+    cdi: ClassVar[bool] = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.prepared: list[list[str]] = []
+        self.refuse: set[str] = set()
+        self.node = "/dev/null"
+
+    def discover(self) -> Any:
+        return ()
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        ids = [device.id for device in request.devices]
+        if refused := self.refuse.intersection(ids):
+            raise AllocationError(f"{min(refused)} is being reset")
+        env = {f"CARD_{one.upper()}_MODE": request.options.mode for one in ids}
+        if self.together:
+            env["CARDS"] = ",".join(ids)
+        nodes = tuple(DeviceNode(self.node, f"/dev/card-{one}") for one in ids)
+        names = tuple(f"example.com/extra={one}" for one in ids) if self.cdi else ()
+        return Edits(nodes=nodes, env=env, cdi_devices=(*names, "example.com/driver=lib") if self.cdi else ())
+
+    def prepare(self, request: AllocateRequest) -> None:
+        self.prepared.append([device.id for device in request.devices])
+
+
+class Together(Cards):
+    """Several cards give more than each by itself."""
+
+    together = True
+
+
+class WithCdi(Cards):
+    """Each card comes with CDI names that another program defines."""
+
+    cdi = True
+
+
+class FakeApi:
+    """The ResourceClaims of an API server."""
+
+    def __init__(self) -> None:
+        self.claims: dict[tuple[str, str], dict[str, Any]] = {}
+        self.down = False
+        self.error: ApiError | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.slow: set[str] = set()
+        self.gets: list[str] = []
+
+    async def get(self, path: str) -> dict[str, Any]:
+        *_, namespace, kind, name = path.split("/")
+        assert path == f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{kind}/{name}"
+        assert kind == "resourceclaims"
+        self.gets.append(name)
+        if not self.slow or name in self.slow:
+            await self.gate.wait()
+        if self.down:
+            raise Unreachable("cannot connect to the API server 10.0.0.1:443: connection refused")
+        if self.error is not None:
+            raise self.error
+        try:
+            return self.claims[namespace, name]
+        except KeyError:
+            raise ApiError(404, "NotFound", f'resourceclaims "{name}" not found') from None
+
+
+class Ledger:
+    """Who holds what, by the rules that claims have."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, tuple[ClaimHolder, list[ClaimedDevice]]] = {}
+        self.tokens: set[str] = set()
+        """The ids of devices that containers hold through the device plugin."""
+        self.reserving: set[str] = set()
+
+    @contextmanager
+    def reserved(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> Iterator[None]:
+        for one in wanted:
+            if one.admin:
+                continue
+            if one.device.id in self.tokens:
+                raise DeviceHeld(f"{one.device.id} is held: a pod holds it through {one.resource}")
+            others = [holder for holder in self.holders(one.device.id) if holder.uid != claim.uid]
+            if len(others) >= one.replicas:
+                raise DeviceHeld(f"{one.device.id} is held by {others[0]}", others)
+        self.reserving.add(claim.uid)
+        try:
+            yield
+        finally:
+            self.reserving.discard(claim.uid)
+
+    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
+        self.claims[claim.uid] = claim, list(devices)
+
+    def released(self, uid: str) -> None:
+        self.claims.pop(uid, None)
+
+    def holders(self, device: str) -> list[ClaimHolder]:
+        """The claims that hold a device, once for each share of it."""
+        return [
+            holder
+            for holder, devices in self.claims.values()
+            for one in devices
+            if one.device.id == device and not one.admin
+        ]
+
+    @property
+    def held(self) -> list[str]:
+        """The ids of the devices that claims hold."""
+        return sorted(
+            one.device.id for _, devices in self.claims.values() for one in devices if not one.admin
+        )
+
+
+class NotingScanner(Scanner):
+    """Notes which devices lack something."""
+
+    def __init__(self, runner: BackendRunner) -> None:
+        super().__init__(runner, Metrics(), lambda caused_at: None)
+        self.denied: dict[str, list[str]] = {}
+
+    def report_missing(self, device: str, paths: Sequence[str]) -> None:
+        self.denied[device] = list(paths)
+
+    def recheck(self) -> None:
+        return
+
+
+@dataclass
+class Resources:
+    """The devices that are offered, by name."""
+
+    offered: dict[str, DraDevice] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def find(self, pool: str, device: str) -> DraDevice | None:
+        return self.offered.get(device) if pool == POOL else None
+
+    def missing(self, pool: str, device: str) -> str:
+        return self.reasons.get(device, "")
+
+
+def boot(place: Path, name: str = "boot-1") -> Path:
+    """A file with the id of a boot."""
+    file = place / "boot_id"
+    file.write_text(f"{name}\n")
+    return file
+
+
+def result(request: str, device: str, driver: str = DRIVER, **more: Any) -> dict[str, Any]:
+    """One device of an allocation."""
+    return {"request": request, "driver": driver, "pool": POOL, "device": device, **more}
+
+
+def config(options: Any, source: str = "FromClass", *requests: str, driver: str = DRIVER) -> dict[str, Any]:
+    """An opaque configuration with these options of the backend."""
+    parameters = {"apiVersion": "devhost/v1", "kind": "DeviceOptions", "options": options}
+    return {"source": source, "requests": [*requests], "opaque": {"driver": driver, "parameters": parameters}}
+
+
+class Scene:
+    """The cards ``a`` to ``d``, and a preparer of their claims."""
+
+    def __init__(
+        self,
+        place: Path,
+        kind: type[Cards] = Cards,
+        replicas: int = 1,
+        options: object = CardOptions(),
+        **more: Any,
+    ) -> None:
+        self.place = place
+        self.api = FakeApi()
+        self.ledger = Ledger()
+        self.files = ClaimFiles(place / "cdi", boot_id=boot(place))
+        self.entry = ResourceSettings(
+            0,
+            RESOURCE,
+            kind.name,
+            share=Share(replicas),
+            options=options,
+            serve=Serve.DRA,
+            dra=DraTerms(claim_options=("mode",)),
+        )
+        self.runner = BackendRunner(kind, kind.Options(), Path("/"))
+        self.scanner = NotingScanner(self.runner)
+        self.backend = ResourceBackend(RESOURCE, self.scanner, self.entry)
+        self.resources = Resources()
+        for name in "abcd":
+            self.offer(name, replicas=replicas)
+        self.preparer = self.started_again(**more)
+
+    def started_again(self, **more: Any) -> Preparer:
+        """Another preparer of the same parts."""
+        return Preparer(DRIVER, self.api, self.resources, self.ledger, self.files, **more)
+
+    @property
+    def cards(self) -> Cards:
+        """The backend object."""
+        backend = self.runner.backend
+        assert isinstance(backend, Cards)
+        return backend
+
+    async def start(self) -> Scene:
+        """Starts the backend."""
+        await self.runner.discover([])
+        return self
+
+    def close(self) -> None:
+        self.runner.close()
+        self.files.close()
+
+    def offer(self, name: str, health: Health = HEALTHY, replicas: int = 1) -> None:
+        """Offers a card."""
+        key = ("cards", name)
+        self.resources.offered[name] = DraDevice(
+            key, Device(name), health, RESOURCE, self.entry, self.backend, replicas
+        )
+
+    def claim(
+        self,
+        number: int,
+        *results: Mapping[str, Any],
+        config: Sequence[Mapping[str, Any]] = (),
+        name: str = "",
+    ) -> ClaimRef:
+        """A claim with an allocation; not allocated without results."""
+        name = name or f"claim-{number}"
+        status: dict[str, Any] = {}
+        if results:
+            status = {"allocation": {"devices": {"results": [*results], "config": [*config]}}}
+        self.api.claims["team", name] = {
+            "metadata": {"namespace": "team", "name": name, "uid": uid(number)},
+            "status": status,
+        }
+        return ClaimRef("team", uid(number), name)
+
+    async def prepare(self, *refs: ClaimRef) -> list[Sequence[PreparedDevice] | str]:
+        """The answers for these claims, in order."""
+        answers = await self.preparer.prepare(refs)
+        assert list(answers) == [ref.uid for ref in refs]
+        return [answers[ref.uid] for ref in refs]
+
+    async def devices(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        """The devices of a claim that can be prepared."""
+        (answer,) = await self.prepare(ref)
+        assert not isinstance(answer, str), answer
+        return answer
+
+    async def error(self, ref: ClaimRef) -> str:
+        """Why a claim cannot be prepared."""
+        (answer,) = await self.prepare(ref)
+        assert isinstance(answer, str)
+        return answer
+
+    async def unprepare(self, *refs: ClaimRef) -> list[str]:
+        answers = await self.preparer.unprepare(refs)
+        return [answers[ref.uid] for ref in refs]
+
+    @property
+    def left(self) -> list[str]:
+        """The files in the CDI directory, hidden ones too."""
+        directory = self.place / "cdi"
+        return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+
+    def spec(self, ref: ClaimRef) -> dict[str, Any]:
+        """The specification of a claim."""
+        found = json.loads(self.files.path(ref.uid).read_text())
+        assert isinstance(found, dict)
+        return found
+
+    def container(self, ref: ClaimRef, devices: Sequence[PreparedDevice]) -> dict[str, str]:
+        """The variables that a container with these devices has of the claim, but for those of the record."""
+        spec = self.spec(ref)
+        by_name = {f"{spec['kind']}={one['name']}": one["containerEdits"] for one in spec["devices"]}
+        names = [name for device in devices for name in device.cdi_ids if name.startswith(f"{spec['kind']}=")]
+        env = [one.partition("=") for name in names for one in by_name[name].get("env", ())]
+        return {name: value for name, _, value in env if not name.startswith("DEVHOST_CLAIM_")}

@@ -1,0 +1,535 @@
+"""What the kubelet gets for a claim, and what is left of a claim afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from claim_scene import (
+    DRIVER,
+    KIND,
+    POOL,
+    RESOURCE,
+    CardOptions,
+    Cards,
+    Scene,
+    Together,
+    WithCdi,
+    boot,
+    config,
+    result,
+    uid,
+)
+
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.backend import option
+from devhost.backend.model import Edits, unhealthy
+from devhost.dra.kube import ApiError
+from devhost.dra.prepared import ClaimRef
+from devhost.testing import runtime
+
+SCHEMA = Path(__file__).parents[1] / "allocation" / "cdi.schema.json"
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    made = await Scene(tmp_path).start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def scenes(tmp_path: Path) -> AsyncIterator[Any]:
+    made: list[Scene] = []
+
+    async def make(kind: type[Cards] = Cards, **more: Any) -> Scene:
+        made.append(await Scene(tmp_path, kind, **more).start())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+async def test_a_prepared_claim_has_its_file_before_the_answer(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    (device,) = await scene.devices(ref)
+    assert device.requests == ("gpu",) and (device.pool, device.device) == (POOL, "a")
+    assert device.cdi_ids == (f"{KIND}={uid(1)}-gpu-0",)
+    assert scene.left == [f"devhost-dra_{uid(1)}.json"]
+    assert scene.container(ref, [device]) == {"CARD_A_MODE": "safe"}
+    assert scene.cards.prepared == [["a"]]
+    assert scene.ledger.held == ["a"]
+
+
+async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"))
+    await scene.devices(ref)
+    text = scene.files.path(ref.uid).read_text()
+    jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text(encoding="utf-8")))
+    assert runtime.load(text) == json.loads(text)
+    assert all(one["containerEdits"]["deviceNodes"] for one in scene.spec(ref)["devices"])
+
+
+async def test_the_same_claim_twice_gets_the_same_answer_and_the_file_is_untouched(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a", shareID="s-1"), result("gpu", "b"))
+    first = await scene.devices(ref)
+    before = scene.files.path(ref.uid).stat()
+    scene.offer("a", unhealthy("it is hot"))
+    assert await scene.devices(ref) == first
+    after = scene.files.path(ref.uid).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert scene.cards.prepared == [["a", "b"]]
+
+
+async def test_a_prepared_claim_is_answered_while_the_api_server_is_down(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    first = await scene.devices(ref)
+    scene.api.down = True
+    assert await scene.devices(ref) == first
+
+
+async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scene) -> None:
+    await scene.devices(scene.claim(1, result("gpu", "a")))
+    (device,) = await scene.devices(scene.claim(1, result("gpu", "b")))
+    assert device.device == "b" and scene.ledger.held == ["b"]
+
+
+async def test_an_error_of_one_claim_is_not_one_of_the_others(scene: Scene) -> None:
+    good, bad = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "nothing"))
+    first, second = await scene.prepare(good, bad)
+    assert not isinstance(first, str) and isinstance(second, str)
+    assert scene.ledger.held == ["a"] and scene.left == [f"devhost-dra_{good.uid}.json"]
+
+
+async def test_each_reason_why_there_is_nothing_to_prepare_has_its_own_text(scene: Scene) -> None:
+    scene.claim(2, result("gpu", "a"), name="again")
+    texts = [
+        await scene.error(ClaimRef("team", uid(1), "none")),
+        await scene.error(ClaimRef("team", uid(1), "again")),
+        await scene.error(scene.claim(3)),
+        await scene.error(scene.claim(4, result("gpu", "a", "other.example.com"))),
+    ]
+    assert texts == [
+        "ResourceClaim team/none does not exist",
+        f"ResourceClaim team/again was deleted and created again: its uid is {uid(2)}, not {uid(1)}",
+        "ResourceClaim team/claim-3 is not allocated",
+        f"ResourceClaim team/claim-4 has no device of driver {DRIVER}",
+    ]
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_devices_and_options_of_other_drivers_are_ignored(scene: Scene) -> None:
+    ref = scene.claim(
+        1,
+        result("nic", "a", "other.example.com"),
+        result("gpu", "b"),
+        config=[config({"nonsense": 1}, driver="other.example.com")],
+    )
+    (device,) = await scene.devices(ref)
+    assert device.device == "b" and scene.ledger.held == ["b"]
+
+
+async def test_a_device_of_a_subrequest_is_named_by_its_request(scene: Scene) -> None:
+    (device,) = await scene.devices(scene.claim(1, result("gpu/big", "a")))
+    assert device.requests == ("gpu",) and device.cdi_ids == (f"{KIND}={uid(1)}-gpu-0",)
+
+
+async def test_the_options_of_a_claim_replace_those_of_its_class(scene: Scene) -> None:
+    ref = scene.claim(
+        1,
+        result("x", "a"),
+        result("y", "b"),
+        config=[config({"mode": "safe"}, "FromClaim", "y"), config({"mode": "fast", "depth": 4})],
+    )
+    devices = await scene.devices(ref)
+    assert scene.container(ref, devices) == {"CARD_A_MODE": "fast", "CARD_B_MODE": "safe"}
+
+
+async def test_an_unknown_option_is_refused_with_its_path(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"), config=[config({}), config({"mod": "fast"})])
+    assert await scene.error(ref) == (
+        "config[1].opaque.parameters.options.mod: unknown key (did you mean mode?)"
+    )
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_no_cdi_name_is_twice_in_a_container_and_the_first_is_of_one_device(scenes: Any) -> None:
+    for kind in (Cards, Together, WithCdi):
+        scene = await scenes(kind)
+        ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"))
+        devices = await scene.devices(ref)
+        names = [name for device in devices for name in device.cdi_ids]
+        assert len(set(names)) == len(names)
+        assert len({device.cdi_ids[0] for device in devices}) == 2
+        await scene.unprepare(ref)
+
+
+async def test_devices_that_give_more_together_share_one_more_name(scenes: Any) -> None:
+    scene = await scenes(Together)
+    ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"))
+    first, second = await scene.devices(ref)
+    assert first.cdi_ids == (f"{KIND}={uid(1)}-gpu-0", f"{KIND}={uid(1)}-gpu-set")
+    assert second.cdi_ids == (f"{KIND}={uid(1)}-gpu-1",)
+    assert scene.container(ref, [first, second])["CARDS"] == "a,b"
+    assert await scene.devices(ref) == (first, second)
+
+
+async def test_the_names_of_other_specifications_are_passed_on_and_kept(scenes: Any) -> None:
+    scene = await scenes(WithCdi)
+    ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"))
+    answer = await scene.devices(ref)
+    assert [device.cdi_ids[1:] for device in answer] == [
+        ("example.com/extra=a", "example.com/driver=lib"),
+        ("example.com/extra=b",),
+    ]
+    assert await scene.devices(ref) == answer
+
+
+async def test_cdi_names_that_several_devices_have_together_replace_their_own(scenes: Any) -> None:
+    class Paired(Cards):
+        def allocate(self, request: Any) -> Edits:
+            names = "+".join(device.id for device in request.devices)
+            return Edits(cdi_devices=(f"example.com/pair={names}",))
+
+    scene = await scenes(Paired)
+    first, second = await scene.devices(scene.claim(1, result("gpu", "a"), result("gpu", "b")))
+    assert first.cdi_ids[1:] == ("example.com/pair=a+b",) and second.cdi_ids[1:] == ()
+
+
+async def test_containers_with_different_requests_get_only_their_own(scenes: Any) -> None:
+    scene = await scenes(Together)
+    ref = scene.claim(1, result("x", "a"), result("y", "b"))
+    first, second = await scene.devices(ref)
+    assert scene.container(ref, [first]) == {"CARD_A_MODE": "safe", "CARDS": "a"}
+    assert scene.container(ref, [second]) == {"CARD_B_MODE": "safe", "CARDS": "b"}
+
+
+async def test_a_device_that_cannot_be_used_is_named_with_the_reason(scene: Scene) -> None:
+    scene.resources.reasons["gone"] = "the configuration has no resource with it"
+    scene.offer("c", unhealthy("its fan is broken"))
+    texts = [
+        await scene.error(scene.claim(n, result("gpu", name))) for n, name in enumerate(("x", "gone", "c"))
+    ]
+    assert texts == [
+        f"device {POOL}/x is not available: devhost has no such device",
+        f"device {POOL}/gone is not available: the configuration has no resource with it",
+        f"device {POOL}/c is unhealthy: its fan is broken",
+    ]
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"operator": "Exists"},
+        {"key": f"{DRIVER}/unhealthy", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": f"{DRIVER}/unhealthy", "value": "fan"},
+    ],
+)
+async def test_an_unhealthy_device_is_prepared_for_a_claim_that_tolerates_it(
+    scene: Scene, toleration: dict[str, str]
+) -> None:
+    scene.offer("a", unhealthy("its fan is broken"))
+    assert await scene.devices(scene.claim(1, result("gpu", "a", tolerations=[toleration])))
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": "other.example.com/unhealthy", "operator": "Exists"},
+        {"operator": "Exists", "effect": "NoExecute"},
+    ],
+)
+async def test_other_tolerations_do_not_help(scene: Scene, toleration: dict[str, str]) -> None:
+    scene.offer("a", unhealthy("its fan is broken"))
+    ref = scene.claim(1, result("gpu", "a", tolerations=[toleration]))
+    assert "is unhealthy" in await scene.error(ref)
+
+
+async def test_a_device_without_its_node_is_named_and_reported_as_unhealthy(scene: Scene) -> None:
+    scene.cards.node = "/dev/no-such-node"
+    error = await scene.error(scene.claim(1, result("gpu", "a")))
+    assert error == f"{RESOURCE}: /dev/no-such-node does not exist on the node"
+    assert scene.scanner.denied == {"a": ["/dev/no-such-node"]} and scene.ledger.held == []
+
+
+async def test_the_refusal_of_a_backend_is_the_error_of_the_claim(scene: Scene) -> None:
+    scene.cards.refuse.add("a")
+    assert await scene.error(scene.claim(1, result("gpu", "a"))) == "a is being reset"
+
+
+async def test_a_held_device_is_refused_with_its_holder(scene: Scene) -> None:
+    await scene.devices(scene.claim(1, result("gpu", "a")))
+    scene.ledger.tokens.add("b")
+    assert "ResourceClaim team/claim-1" in await scene.error(scene.claim(2, result("gpu", "a")))
+    assert "a pod holds it" in await scene.error(scene.claim(3, result("gpu", "b")))
+    assert scene.left == [f"devhost-dra_{uid(1)}.json"]
+
+
+async def test_admin_access_never_holds_and_is_never_refused_for_that(scene: Scene) -> None:
+    await scene.devices(scene.claim(1, result("gpu", "a")))
+    admin = scene.claim(2, result("look", "a", adminAccess=True), result("look", "b", adminAccess=True))
+    assert len(await scene.devices(admin)) == 2
+    assert scene.ledger.held == ["a"]
+    assert await scene.devices(scene.claim(3, result("gpu", "b")))
+    record = await scene.files.read(admin.uid)
+    assert record is not None and all(device.admin for device in record.devices)
+
+
+async def test_a_shared_device_is_prepared_as_often_as_it_is_shared(scenes: Any) -> None:
+    scene = await scenes(replicas=2)
+    refs = [scene.claim(n, result("gpu", "a", shareID=f"share-{n}")) for n in range(3)]
+    first, second = await scene.devices(refs[0]), await scene.devices(refs[1])
+    assert [first[0].share, second[0].share] == ["share-0", "share-1"]
+    assert "is held" in await scene.error(refs[2])
+    await scene.unprepare(refs[0])
+    assert await scene.devices(refs[2])
+
+
+async def test_two_shares_of_one_device_in_one_claim_are_two_devices_with_their_names(scenes: Any) -> None:
+    scene = await scenes(replicas=2)
+    ref = scene.claim(1, result("gpu", "a", shareID="s-1"), result("gpu", "a", shareID="s-2"))
+    first, second = await scene.devices(ref)
+    assert (first.share, second.share) == ("s-1", "s-2")
+    assert first.cdi_ids[0] != second.cdi_ids[0]
+    assert scene.container(ref, [first, second]) == {"CARD_A_MODE": "safe"}
+
+
+async def test_a_backend_that_takes_shares_gets_those_of_each_request(scenes: Any) -> None:
+    seen: list[dict[str, str]] = []
+
+    class Sliced(Together):
+        takes_shares = True
+
+        def allocate(self, request: Any) -> Edits:
+            seen.append({name: str(part) for name, part in request.shares.items()})
+            return super().allocate(request)
+
+    scene = await scenes(Sliced, replicas=4)
+    half = {"consumedCapacity": {f"{DRIVER}/slots": "2"}}
+    await scene.devices(scene.claim(1, result("gpu", "a", shareID="s-1", **half), result("gpu", "b")))
+    assert seen == [{"a": "1/2", "b": "1/4"}, {"a": "1/2"}, {"b": "1/4"}]
+
+
+async def test_an_option_for_which_a_device_is_unusable_is_refused(scenes: Any) -> None:
+    @dataclass(frozen=True)
+    class Using(CardOptions):
+        rdma: bool = option(False, "whether it has RDMA")
+
+        @property
+        def uses(self) -> tuple[str, ...]:
+            return ("rdma",) if self.rdma else ()
+
+    class Nics(Cards):
+        ResourceOptions = Using
+
+    scene = await scenes(Nics, options=Using())
+    offered = scene.resources.offered["a"]
+    device = replace(offered.device, unusable_for={"rdma": "it has no uverbs node"})
+    scene.resources.offered["a"] = replace(offered, device=device)
+    refused = scene.claim(1, result("nic", "a"), config=[config({"rdma": True})])
+    assert await scene.error(refused) == f"device {POOL}/a is unhealthy: it has no uverbs node"
+    assert await scene.devices(scene.claim(2, result("nic", "a")))
+
+
+async def test_releasing_is_done_for_an_unknown_claim_and_again(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    assert await scene.unprepare(ref) == [""]
+    await scene.devices(ref)
+    assert await scene.unprepare(ref) == [""] and await scene.unprepare(ref) == [""]
+    assert await scene.unprepare(ClaimRef("team", "../../etc/passwd", "odd")) == [""]
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_a_claim_is_released_while_the_api_server_is_down(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    await scene.devices(ref)
+    scene.api.down = True
+    scene.api.claims.clear()
+    assert await scene.unprepare(ref) == [""]
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_an_unreachable_api_server_is_an_error_and_leaves_nothing(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    scene.api.down = True
+    assert "connection refused" in await scene.error(ref)
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_a_silent_api_server_is_an_error_in_time_and_blocks_no_other_claim(scenes: Any) -> None:
+    scene = await scenes(api_deadline=0.05)
+    hung, good = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "b"))
+    scene.api.slow, scene.api.gate = {"claim-1"}, asyncio.Event()
+    first = asyncio.create_task(scene.preparer.prepare([hung]))
+    assert await scene.devices(good)
+    assert await first == {hung.uid: "the API server did not answer within 0.05 s"}
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ApiError(403, "Forbidden", "no"), "permission denied (allow devhost's service account"),
+        (
+            ApiError(500, "InternalError", "etcd\nis slow"),
+            "answered 500 for ResourceClaim team/claim-1: etcd is slow",
+        ),
+    ],
+)
+async def test_a_refusal_of_the_api_server_is_one_line(scene: Scene, error: ApiError, text: str) -> None:
+    scene.api.error = error
+    found = await scene.error(scene.claim(1, result("gpu", "a")))
+    assert text in found and "\n" not in found
+
+
+async def test_a_cancelled_prepare_leaves_nothing(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    scene.api.gate.clear()
+    task = asyncio.create_task(scene.preparer.prepare([ref]))
+    while not scene.api.gets:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    scene.api.gate.set()
+    assert task.cancelled()
+    assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
+
+
+async def test_a_prepare_that_ends_after_its_claim_was_released_leaves_nothing(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    scene.api.gate.clear()
+    task = asyncio.create_task(scene.preparer.prepare([ref]))
+    while not scene.api.gets:
+        await asyncio.sleep(0)
+    assert await scene.unprepare(ref) == [""]
+    scene.api.gate.set()
+    assert await task == {ref.uid: f"{ref} was released while it was being prepared"}
+    assert scene.left == [] and scene.ledger.held == []
+    assert await scene.devices(ref)  # a new call is a new one
+
+
+async def test_a_release_while_the_backend_answers_leaves_nothing(scenes: Any) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(Cards):
+        def prepare(self, request: Any) -> None:
+            entered.set()
+            go.wait(10)
+
+    scene = await scenes(Slow)
+    ref = scene.claim(1, result("gpu", "a"))
+    task = asyncio.create_task(scene.preparer.prepare([ref]))
+    await asyncio.to_thread(entered.wait, 10)
+    release = asyncio.create_task(scene.preparer.unprepare([ref]))
+    await asyncio.sleep(0)
+    go.set()
+    assert await task == {ref.uid: f"{ref} was released while it was being prepared"}
+    assert await release == {ref.uid: ""}
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up(scenes: Any) -> None:
+    go = threading.Event()
+
+    class Hung(Cards):
+        def prepare(self, request: Any) -> None:
+            go.wait(10)
+
+    scene = await scenes(Hung, deadline=0.1)
+    ref = scene.claim(1, result("gpu", "a"))
+    assert await scene.error(ref) == f"{ref} could not be prepared within 0.1 s"
+    go.set()
+    assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
+
+
+async def test_a_full_disk_is_an_error_without_a_file_and_without_a_holder(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ref = scene.claim(1, result("gpu", "a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        error = await scene.error(ref)
+    assert error.startswith(f"cannot write {scene.files.path(ref.uid)}: No space left on device")
+    assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
+    assert await scene.devices(ref)
+
+
+async def test_a_claim_stays_held_if_its_file_cannot_be_removed(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    await scene.devices(ref)
+    file = scene.files.path(ref.uid)
+    file.unlink()
+    file.mkdir()
+    (error,) = await scene.unprepare(ref)
+    assert error.startswith(f"cannot remove {file}")
+    assert scene.ledger.held == ["a"]
+
+
+async def test_a_restart_between_prepare_and_release_changes_nothing(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"), result("gpu", "b", adminAccess=True))
+    answer = await scene.devices(ref)
+    before = scene.ledger.claims
+    scene.files.close()
+    scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
+    scene.ledger.claims = {}
+    for record in await scene.files.read_all():
+        scene.ledger.prepared(record.claim, [device.claimed() for device in record.devices])
+    assert scene.ledger.claims == before
+    scene.preparer = scene.started_again()
+    scene.api.down = True
+    assert await scene.devices(ref) == answer
+    assert await scene.unprepare(ref) == [""]
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_a_claim_of_an_earlier_boot_is_prepared_again(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    await scene.devices(ref)
+    boot(scene.place, "boot-2")
+    scene.files.close()
+    scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
+    assert await scene.files.read_all() == [] and scene.left == []
+    scene.ledger.claims = {}
+    scene.preparer = scene.started_again()
+    assert await scene.devices(ref)
+    assert scene.cards.prepared == [["a"], ["a"]]
+
+
+async def test_a_removed_file_is_restored_at_the_next_prepare(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    answer = await scene.devices(ref)
+    text = scene.files.path(ref.uid).read_text()
+    scene.files.path(ref.uid).unlink()
+    assert await scene.devices(ref) == answer
+    assert scene.files.path(ref.uid).read_text() == text
+    assert scene.cards.prepared == [["a"]]
+
+
+async def test_a_claim_that_is_answered_from_its_record_holds_its_devices(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    answer = await scene.devices(ref)
+    scene.ledger.claims = {}
+    assert await scene.devices(ref) == answer and scene.ledger.held == ["a"]
+    scene.ledger.claims, scene.ledger.tokens = {}, {"a"}
+    assert "a pod holds it" in await scene.error(ref)
+
+
+async def test_a_claim_of_two_pods_is_held_until_it_is_released(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    await scene.devices(ref)
+    await scene.devices(ref)
+    assert "is held" in await scene.error(scene.claim(2, result("gpu", "a")))
+    await scene.unprepare(ref)
+    assert await scene.devices(scene.claim(2, result("gpu", "a")))

@@ -1,0 +1,176 @@
+"""The DRA driver's sockets, as a kubelet uses them."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from devhost.backend.errors import EnvironmentFailure
+from devhost.dra.api import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    dra_v1beta1_pb2,
+    dra_v1beta1_pb2_grpc,
+    health_v1_pb2,
+    health_v1_pb2_grpc,
+    health_v1alpha1_pb2,
+    health_v1alpha1_pb2_grpc,
+    registration_pb2,
+    registration_pb2_grpc,
+)
+from devhost.dra.health import DeviceHealth
+from devhost.dra.prepared import ClaimRef, PreparedDevice
+from devhost.dra.server import DraServer, check_paths, registration_socket, service_socket
+
+DRIVER = "devhost.example.com"
+
+
+class Claims:
+    """Prepares one device for each claim, except for claims with the name ``bad``."""
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+        device = PreparedDevice(("req/sub",), "pool", "card-0", ("vendor.com/claim=x",), "share")
+        return {claim.uid: "it is held" if claim.name == "bad" else [device] for claim in claims}
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+        return {claim.uid: "" for claim in claims}
+
+
+class OneDevice:
+    def devices(self) -> Sequence[DeviceHealth]:
+        return [DeviceHealth("pool", "card-0", False, "é" * 1000)]
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:  # tmp_path is too long for a socket
+        yield Path(directory)
+
+
+def made(place: Path) -> DraServer:
+    return DraServer(Claims(), OneDevice(), DRIVER, place / "plugins", place / "registry")
+
+
+@asynccontextmanager
+async def served(place: Path) -> AsyncIterator[tuple[DraServer, grpc.aio.Channel, grpc.aio.Channel]]:
+    server = made(place)
+    await server.start()
+    options = [("grpc.default_authority", "localhost")]
+    service = f"unix:{service_socket(place / 'plugins', DRIVER)}"
+    registrar = f"unix:{registration_socket(place / 'registry', DRIVER)}"
+    try:
+        async with (
+            grpc.aio.insecure_channel(service, options=options) as calls,
+            grpc.aio.insecure_channel(registrar, options=options) as registration,
+        ):
+            yield server, calls, registration
+    finally:
+        await server.stop()
+
+
+async def test_the_kubelet_learns_who_serves_where_and_what(place: Path) -> None:
+    async with served(place) as (_, _, channel):
+        info = await registration_pb2_grpc.RegistrationStub(channel).GetInfo(registration_pb2.InfoRequest())
+    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+    assert info.endpoint == str(place / "plugins" / DRIVER / "dra.sock")
+    assert list(info.supported_versions) == [
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    ]
+
+
+async def test_a_refused_registration_is_shown_with_its_reason(place: Path) -> None:
+    async with served(place) as (server, _, channel):
+        stub = registration_pb2_grpc.RegistrationStub(channel)
+        await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(error="no\nversion"))
+        assert (server.registration.registered, server.registration.error) == (False, "no version")
+        await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
+        assert (server.registration.registered, server.registration.error) == (True, "")
+
+
+async def test_both_versions_answer_the_same_and_only_v1_has_share_ids(place: Path) -> None:
+    async with served(place) as (_, channel, _):
+        new = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+            dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid="u-1", name="c")])
+        )
+        old = await dra_v1beta1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+            dra_v1beta1_pb2.NodePrepareResourcesRequest(claims=[dra_v1beta1_pb2.Claim(uid="u-1", name="c")])
+        )
+    device = new.claims["u-1"].devices[0]
+    assert device.share_id == "share"
+    assert list(device.request_names) == ["req"]
+    device.ClearField("share_id")
+    assert old.SerializeToString() == new.SerializeToString()
+
+
+async def test_each_claim_has_its_own_answer_and_a_hostile_uid_an_error(place: Path) -> None:
+    asked = [
+        dra_v1_pb2.Claim(uid="u-1", name="good"),
+        dra_v1_pb2.Claim(uid="u-2", name="bad"),
+        dra_v1_pb2.Claim(uid="../u-3", name="good"),
+    ]
+    async with served(place) as (_, channel, _):
+        answer = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+            dra_v1_pb2.NodePrepareResourcesRequest(claims=asked)
+        )
+    assert {uid: one.error for uid, one in answer.claims.items()} == {
+        "u-1": "",
+        "u-2": "it is held",
+        "../u-3": "the claim's uid is not that of an object",
+    }
+
+
+async def test_both_health_services_begin_with_the_whole_list(place: Path) -> None:
+    async with served(place) as (_, channel, _):
+        new = health_v1_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
+            health_v1_pb2.NodeWatchResourcesRequest()
+        )
+        old = health_v1alpha1_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
+            health_v1alpha1_pb2.NodeWatchResourcesRequest()
+        )
+        for stream in (new, old):
+            [device] = (await stream.read()).devices
+            assert (device.device.device_name, device.health) == ("card-0", health_v1_pb2.UNHEALTHY)
+            assert len(device.message.encode()) <= 1024
+            assert device.health_check_timeout_seconds == 30
+
+
+async def test_a_stop_removes_both_sockets(place: Path) -> None:
+    async with served(place):
+        pass
+    assert not [path for path in place.rglob("*") if path.is_socket()]
+
+
+async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None:
+    async with served(place):
+        with pytest.raises(EnvironmentFailure, match="another process serves"):
+            await made(place).start()
+        assert service_socket(place / "plugins", DRIVER).is_socket()
+
+
+def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_served() -> None:
+    with pytest.raises(EnvironmentFailure, match="at most 107 are possible"):
+        check_paths(DRIVER, Path("/", "d" * 100), Path("/run"))
+
+
+async def test_the_socket_of_a_killed_process_is_replaced(place: Path) -> None:
+    path = service_socket(place / "plugins", DRIVER)
+    path.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    async with served(place) as (_, channel, _):
+        answer = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+            dra_v1_pb2.NodePrepareResourcesRequest()
+        )
+    assert not answer.claims

@@ -1,0 +1,219 @@
+"""The files of claims follow the pods of the kubelet, also after someone emptied their directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from claim_scene import DRIVER, KIND, Scene, config, result, uid
+
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.backend.model import unhealthy
+from devhost.dra.kube import ApiError
+from devhost.dra.prepared import ClaimRef, PreparedDevice
+from devhost.dra.upkeep import GRACE, Upkeep
+
+
+@dataclass(frozen=True)
+class Device:
+    cdi_names: tuple[str, ...]
+    driver: str = DRIVER
+
+
+@dataclass(frozen=True)
+class Claim:
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    began: float
+    pods: int = 1
+    claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
+
+
+class Node:
+    """A scene, and the lists of its kubelet."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.now = 1000.0
+        self.claims: dict[tuple[str, str], Claim] = {}
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Another run of devhost, which has not read the files yet."""
+        scene = self.scene
+        scene.files.close()
+        scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
+        scene.ledger.claims = {}
+        scene.preparer = scene.started_again(clock=lambda: self.now)
+        self.upkeep = Upkeep(scene.preparer, scene.files)
+
+    def runs(self, ref: ClaimRef, *names: str, driver: str = DRIVER) -> None:
+        """A pod uses a claim with these CDI names."""
+        self.claims[ref.namespace, ref.name] = Claim((Device(names, driver),))
+
+    async def prepared(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
+        """Prepares a claim, which a pod then uses."""
+        devices = tuple(await self.scene.devices(ref))
+        self.runs(ref, *(name for device in devices for name in device.cdi_ids))
+        return devices
+
+    async def lists(self, after: float = 15.0, pods: int = 1) -> None:
+        """Time passes, and the kubelet lists its pods."""
+        self.now += after
+        await self.upkeep.follow(Listing(self.now, pods, dict(self.claims)))
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    scene = await Scene(tmp_path).start()
+    yield Node(scene)
+    scene.close()
+
+
+async def test_a_directory_that_was_emptied_is_restored_at_the_next_list(node: Node) -> None:
+    ref = node.scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    text = node.scene.files.path(ref.uid).read_text()
+    node.scene.files.path(ref.uid).unlink()
+    node.scene.api.down = True
+    await node.lists()
+    assert node.scene.files.path(ref.uid).read_text() == text
+
+
+async def test_a_claim_that_was_released_is_not_restored(node: Node) -> None:
+    ref = node.scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    await node.scene.unprepare(ref)
+    await node.lists()
+    assert node.scene.left == []
+
+
+async def test_a_directory_emptied_while_devhost_was_down_is_rebuilt_from_two_lists(node: Node) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"), config=[config({"mode": "fast"})])
+    devices = await node.prepared(ref)
+    spec = scene.spec(ref)
+    scene.files.path(ref.uid).unlink()
+    node.start_again()
+    scene.offer("a", unhealthy("it is hot"))
+    await node.lists()
+    assert scene.left == []
+    await node.lists()
+    assert scene.spec(ref) == spec and scene.ledger.held == ["a", "b"]
+    assert scene.cards.prepared == [["a", "b"]]  # only once: containers use them
+    assert await scene.devices(ref) == devices
+
+
+async def test_rebuilding_waits_for_the_api_server(node: Node) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    scene.files.path(ref.uid).unlink()
+    node.start_again()
+    scene.api.down = True
+    await node.lists()
+    await node.lists()
+    assert scene.left == []
+    scene.api.down = False
+    await node.lists()
+    assert scene.ledger.held == ["a"]
+
+
+async def test_a_claim_released_after_a_list_began_is_not_rebuilt_from_it(node: Node) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    scene.files.path(ref.uid).unlink()
+    node.start_again()
+    await node.lists()
+    began = node.now + 15
+    node.now = began + 1
+    assert await scene.unprepare(ref) == [""]
+    await node.upkeep.follow(Listing(began, 1, dict(node.claims)))
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_a_release_during_rebuilding_leaves_nothing(node: Node) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    scene.files.path(ref.uid).unlink()
+    node.start_again()
+    await node.lists()
+    scene.api.gate.clear()
+    scene.api.gets.clear()
+    rebuilding = asyncio.create_task(node.lists())
+    while not scene.api.gets:
+        await asyncio.sleep(0)
+    assert await scene.unprepare(ref) == [""]
+    scene.api.gate.set()
+    await rebuilding
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_claims_of_other_drivers_and_odd_names_are_ignored(node: Node) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    node.runs(ref, f"other.example.com/claim={uid(1)}-gpu-0", driver="other.example.com")
+    node.claims["team", "odd"] = Claim((Device(("", f"{KIND}=", f"{KIND}=../..-0", f"x={uid(1)}-a-0")),))
+    for _ in range(3):
+        await node.lists()
+    assert scene.left == [] and scene.api.gets == []
+
+
+async def test_a_record_without_pod_and_claim_is_removed_after_the_grace(node: Node) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    await node.lists()
+    node.claims.clear()
+    scene.api.claims.clear()
+    await node.lists()
+    await node.lists(GRACE - 1)
+    assert scene.ledger.held == ["a"]
+    await node.lists(1)
+    assert scene.left == [] and scene.ledger.held == []
+
+
+async def test_the_record_of_a_claim_whose_name_another_one_has_now_is_removed(node: Node) -> None:
+    scene = node.scene
+    await node.prepared(scene.claim(1, result("gpu", "a"), name="same"))
+    node.claims.clear()
+    await node.prepared(scene.claim(2, result("gpu", "b"), name="same"))
+    await node.lists()
+    await node.lists(GRACE)
+    assert scene.left == [f"devhost-dra_{uid(2)}.json"] and scene.ledger.held == ["b"]
+
+
+@pytest.mark.parametrize("keeps", ["claim", "pod", "unreachable", "forbidden", "no pods", "back"])
+async def test_a_record_stays_while_anything_may_need_it(node: Node, keeps: str) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    running = dict(node.claims)
+    if keeps != "claim":
+        scene.api.claims.clear()
+    if keeps != "pod":
+        node.claims.clear()
+    scene.api.down = keeps == "unreachable"
+    scene.api.error = ApiError(403, "Forbidden") if keeps == "forbidden" else None
+    for number in range(4):
+        node.claims = dict(running) if keeps == "pod" or (keeps == "back" and number % 2) else {}
+        await node.lists(GRACE, pods=0 if keeps == "no pods" else 1)
+    assert scene.left == [f"devhost-dra_{ref.uid}.json"] and scene.ledger.held == ["a"]
+
+
+async def test_the_api_server_is_asked_once_in_a_grace_about_a_claim_that_exists(node: Node) -> None:
+    scene = node.scene
+    await node.prepared(scene.claim(1, result("gpu", "a")))
+    node.claims.clear()
+    scene.api.gets.clear()
+    for _ in range(80):
+        await node.lists(GRACE / 8)
+    assert len(scene.api.gets) == 9
