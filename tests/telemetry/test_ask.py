@@ -130,7 +130,7 @@ def test_the_place_of_a_difference_in_a_document_is_named() -> None:
     for place in PLACES:
         assert difference(changed(place, odd), StatusDocument) == f"{written(place)} has another type"
         if not isinstance(place[-1], int):
-            missing = "" if place[-1] == "heldBy" else f"{written(place)} is missing"
+            missing = "" if place[-1] in ("heldBy", "claim") else f"{written(place)} is missing"
             assert difference(changed(place, drop), StatusDocument) == missing
     others: tuple[object, ...] = (None, [], "x", 1)
     for other in others:

@@ -69,6 +69,7 @@ from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
+from .claims import ClaimAllocations
 from .timing import NODE, Timing
 
 Kubelet = tuple[int, ...]
@@ -404,7 +405,12 @@ class ResourceAllocations:
 
         Args:
             unshared: those of the tokens whose devices are allocated only once.
+
+        Raises:
+            DeviceHeld: a ResourceClaim holds one of the devices, or hardware that conflicts with it.
         """
+        for devices in wanted.values():
+            self._everything.claims.refuse_held(backend, self.resource, self.exclusive, devices)
         mine: dict[str, tuple[Key, ...]] = {}
         for token, devices in wanted.items():
             mine[token] = self._update(backend, devices)
@@ -543,6 +549,8 @@ class Allocations:
         self.clock = clock
         self.timing = timing
         self.devices = HeldDevices()
+        self.claims = ClaimAllocations(self)
+        """What ResourceClaims hold."""
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
         self._changed = changed
@@ -584,9 +592,10 @@ class Allocations:
         return (found for _, found in sorted(self._resources.items()) if found.tokens())
 
     def held(self) -> Sequence[Held]:
-        """Every device that a container has, or is about to get, in a stable order."""
+        """Every device that a container or a claim has, or is about to get, in a stable order."""
         if self._held is None:
-            self._held = tuple(held for _, found in sorted(self._resources.items()) for held in found.held())
+            by_token = (held for _, found in sorted(self._resources.items()) for held in found.held())
+            self._held = (*by_token, *self.claims.held())
         return self._held
 
     def is_held(self, resource: str, token: str) -> bool:
@@ -636,11 +645,10 @@ class Allocations:
         if not self._known or not self._observed or self._listing is None:
             return None
         claims: set[str] = set()
-        for allocations in tuple(self._resources.values()):
-            for key in allocations.held_devices():
-                claims.add(f"device:{key[0]}/{key[1]}")
-                if (device := self.devices.get(key)) is not None:
-                    claims |= device.claims | device.part_of
+        for key in self._held_keys():
+            claims.add(f"device:{key[0]}/{key[1]}")
+            if (device := self.devices.get(key)) is not None:
+                claims |= device.claims | device.part_of
         for resource, tokens in self._listing.holders.items():
             backends = {entry.backend for entry in self.entries(resource)} or self._found.keys()
             claims.update(f"device:{backend}/{unit_of(token)}" for token in tokens for backend in backends)
@@ -743,14 +751,34 @@ class Allocations:
         elif replan:
             self._changed()
 
+    def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
+        """The claims hold other devices.
+
+        Args:
+            released: the resources of devices that are free now.
+            replan: whether the plan may be outdated.
+        """
+        self._held = None
+        for resource in released:
+            for notify in tuple(self._released):
+                notify(resource, ())
+        if replan:
+            self._changed()
+
     def _update_devices(self) -> None:
         """Brings what is known of held devices up to date."""
         if self._held is None:
-            self.devices.keep({key for found in self._resources.values() for key in found.held_devices()})
+            self.devices.keep(set(self._held_keys()))
         for key in self.devices:
             device = self._found.get(key[0], {}).get(key[1])
             if device is not None and self.devices.update(key, device):
                 self._held = None
+
+    def _held_keys(self) -> Iterator[Key]:
+        """Every device that is held, through a token or by a claim; one may come more than once."""
+        for allocations in tuple(self._resources.values()):
+            yield from allocations.held_devices()
+        yield from self.claims.held_devices()
 
     def _resolve(self) -> None:
         """Finds the devices behind tokens that only the kubelet has named."""

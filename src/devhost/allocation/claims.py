@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from devhost.backend.errors import AllocationError
-from devhost.backend.model import AnyHolder, Device
-from devhost.planning.claims import Key
+from devhost.backend.model import AnyHolder, ClaimHolder, Device
+from devhost.planning.claims import ClaimIndex, Held, Key, Objection, Reason
+from devhost.planning.settings import Serve
+
+_TOO_OFTEN = "one claim has it allocated more often than share.replicas allows"
 
 
 class DeviceHeld(AllocationError):
@@ -35,3 +40,142 @@ class ClaimedDevice:
     share: str = ""
     admin: bool = False
     replicas: int = 1
+
+
+class HeldDeviceStore(Protocol):
+    """The devices that are held: :class:`devhost.allocation.allocations.HeldDevices`."""
+
+    def __getitem__(self, key: Key) -> Device:
+        """The device, with every claim that it has had while it is held."""
+
+    def update(self, key: Key, device: Device) -> bool:
+        """Takes the present state of a device."""
+
+
+class Ledger(Protocol):
+    """All allocations: :class:`devhost.allocation.allocations.Allocations`."""
+
+    @property
+    def devices(self) -> HeldDeviceStore:
+        """The devices that are held."""
+
+    def held(self) -> Sequence[Held]:
+        """Every device that is held, through a token or by a claim."""
+
+    def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
+        """The claims hold other devices.
+
+        Args:
+            released: the resources of devices that are free now.
+            replan: whether the plan may be outdated.
+        """
+
+
+class ClaimAllocations:
+    """What prepared ResourceClaims hold.
+
+    A claim holds its devices from Prepare until Unprepare, whether pods use them or not.
+
+    Args:
+        ledger: all allocations, which these are a part of.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._prepared: dict[str, tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = {}
+        self._reserved: list[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = []
+
+    @contextmanager
+    def reserved(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> Iterator[None]:
+        """Checks that a claim may have these devices, and keeps them for it until the context ends.
+
+        Between the check and the reservation nothing else runs in the event loop. What the claim holds
+        already, it may have again.
+
+        Raises:
+            DeviceHeld: a container or another claim holds one, or hardware that conflicts with it.
+        """
+        holding = tuple(one for one in wanted if not one.admin)
+        self._check(claim, holding)
+        entry = (claim, holding)
+        self._reserved.append(entry)
+        self._update(holding)
+        self._ledger.claims_changed((), replan=False)
+        try:
+            yield
+        finally:
+            self._reserved.remove(entry)
+            self._ledger.claims_changed((), replan=False)
+
+    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
+        """The claim holds these devices, and no others."""
+        holding = tuple(one for one in devices if not one.admin)
+        known = any(one == claim for one, _ in self._reserved)
+        _, before = self._prepared.get(claim.uid, (claim, ()))
+        self._prepared[claim.uid] = (claim, holding)
+        self._update(holding)
+        gone = {one.resource for one in before} - {one.resource for one in holding}
+        self._ledger.claims_changed(gone, replan=not known or bool(gone))
+
+    def released(self, uid: str) -> None:
+        """The claim holds nothing; without effect if it held nothing."""
+        if (before := self._prepared.pop(uid, None)) is not None:
+            self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
+
+    def of_device(self, key: Key) -> Sequence[ClaimHolder]:
+        """The claims that hold a device, in a stable order."""
+        return sorted({claim for claim, one in self._all() if one.key == key})
+
+    def held_devices(self) -> Iterator[Key]:
+        """Every device that a claim holds; one may come more than once."""
+        for _, one in self._all():
+            yield one.key
+
+    def held(self) -> Iterator[Held]:
+        """Each claim with each of its devices, in a stable order."""
+        found = {(claim, one.request, one.share, one.key): one for claim, one in self._all()}
+        for (claim, request, share, key), one in sorted(found.items(), key=lambda item: item[0]):
+            token = "/".join(filter(None, (claim.uid, request, share)))
+            device = self._ledger.devices[key]
+            yield Held(one.resource, token, key[0], device, one.exclusive, claim, Serve.DRA)
+
+    def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
+        """Checks that containers may have devices through the device plugin.
+
+        Raises:
+            DeviceHeld: a claim holds one of them, or hardware that conflicts with it.
+        """
+        if not (self._prepared or self._reserved):
+            return
+        index = ClaimIndex(self.held())
+        for device in devices:
+            found = index.objection((backend, device.id), device, resource, exclusive, Serve.PLUGIN)
+            if found is not None:
+                raise _held(resource, device, found)
+
+    def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> None:
+        others = [one for one in self._ledger.held() if one.holder != claim]
+        index = ClaimIndex(others)
+        for one in wanted:
+            found = index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
+            if found is not None:
+                raise _held(one.resource, one.device, found)
+            sharing = [held for held in others if held.key == one.key and held.serve is Serve.DRA]
+            mine = {(each.request, each.share) for each in wanted if each.key == one.key}
+            if len(sharing) + len(mine) > one.replicas:
+                reason = sharing[0].reason(sharing[0].holds("it")) if sharing else Reason(_TOO_OFTEN)
+                raise _held(one.resource, one.device, Objection(reason, moving=False))
+
+    def _update(self, devices: Iterable[ClaimedDevice]) -> None:
+        for one in devices:
+            self._ledger.devices.update(one.key, one.device)
+
+    def _all(self) -> Iterator[tuple[ClaimHolder, ClaimedDevice]]:
+        for claim, devices in (*self._prepared.values(), *self._reserved):
+            for one in devices:
+                yield claim, one
+
+
+def _held(resource: str, device: Device, objection: Objection) -> DeviceHeld:
+    reason = objection.reason
+    return DeviceHeld(f"{resource}: {device.id} cannot be allocated: {reason.text}", reason.held_by)

@@ -1,0 +1,174 @@
+"""A token and a ResourceClaim hold a device in the same way: one ledger for both front ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from devhost.allocation.allocations import Allocations
+from devhost.allocation.claims import ClaimedDevice, DeviceHeld
+from devhost.backend.model import ClaimHolder, Device
+from devhost.planning.plan import Plan, RefusalKind, plan_devices
+from devhost.planning.settings import ResourceSettings, Serve, Settings
+
+NAME = "example.com/card"
+CARD = Device("card0", claims=frozenset({"pci:0"}))
+PART = Device("part0", part_of=frozenset({"pci:0"}))
+ONE = ClaimHolder("team", "one", "uid-1")
+TWO = ClaimHolder("team", "two", "uid-2")
+
+
+class Node:
+    """The allocations of a node with one card, and the plans that are made."""
+
+    def __init__(self, *devices: Device) -> None:
+        self.now = 0.0
+        self.plans = 0
+        self.found = {"toy": {device.id: device for device in devices or (CARD,)}}
+        self.allocations = Allocations(lambda: self.now, self.replan)
+        self.plan(Serve.DRA)
+
+    def replan(self) -> None:
+        self.plans += 1
+
+    def plan(self, serve: Serve, name: str = NAME) -> Plan:
+        entry = ResourceSettings(0, name, "toy", serve=serve)
+        return plan_devices(self.found, Settings((entry,)), self.allocations)
+
+    def prepare(self, claim: ClaimHolder, *devices: ClaimedDevice) -> None:
+        with self.allocations.claims.reserved(claim, devices):
+            self.allocations.claims.prepared(claim, devices)
+
+    def allocate(self, device: Device = CARD, resource: str = NAME) -> None:
+        held = self.allocations.of(resource)
+        with held.reserved("toy", {device.id: [device]}, [device.id]):
+            held.allocated("toy", {device.id: [device]}, [device.id])
+
+
+def claimed(
+    device: Device = CARD, request: str = "card", *, replicas: int = 1, share: str = ""
+) -> ClaimedDevice:
+    return ClaimedDevice(("toy", device.id), device, NAME, True, request, share, replicas=replicas)
+
+
+def test_a_claim_holds_its_device_until_it_is_released() -> None:
+    node = Node()
+    node.prepare(ONE, claimed())
+    assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
+    with pytest.raises(DeviceHeld, match=r"a claim holds it through example\.com/card") as caught:
+        node.prepare(TWO, claimed())
+    assert caught.value.held_by == (ONE,)
+    node.allocations.claims.released(ONE.uid)
+    node.prepare(TWO, claimed())
+    assert node.allocations.claims.of_device(("toy", "card0")) == [TWO]
+
+
+def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
+    node = Node()
+    node.prepare(ONE, claimed())
+    node.prepare(ONE, claimed())
+    assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
+
+
+def test_a_device_that_a_container_holds_is_refused_to_a_claim() -> None:
+    node = Node()
+    node.allocate()
+    with pytest.raises(DeviceHeld, match=r"holds it through example\.com/card"):
+        node.prepare(ONE, claimed())
+    assert node.allocations.claims.of_device(("toy", "card0")) == []
+
+
+@pytest.mark.parametrize("device", [CARD, PART])
+def test_a_device_that_a_claim_holds_is_refused_to_a_container_with_all_its_hardware(device: Device) -> None:
+    node = Node(CARD, PART)
+    node.prepare(ONE, claimed())
+    with pytest.raises(DeviceHeld) as caught:
+        node.allocate(device)
+    assert caught.value.held_by == (ONE,)
+    assert not node.allocations.of(NAME).tokens()
+
+
+def test_hardware_of_a_claim_is_refused_to_another_claim() -> None:
+    node = Node(CARD, PART)
+    node.prepare(ONE, claimed(PART))
+    with pytest.raises(DeviceHeld, match="pci:0 is in use: a claim holds part0 of backend toy"):
+        node.prepare(TWO, claimed())
+
+
+def test_a_device_is_kept_for_a_claim_while_it_is_being_prepared_and_free_if_that_fails() -> None:
+    node = Node()
+    with node.allocations.claims.reserved(ONE, [claimed()]), pytest.raises(DeviceHeld):
+        node.allocate()
+    node.allocate()
+
+
+def test_a_shared_device_is_prepared_for_as_many_claims_as_it_has_replicas() -> None:
+    node = Node()
+    node.prepare(ONE, claimed(replicas=2, share="a"))
+    node.prepare(TWO, claimed(replicas=2, share="b"))
+    three = ClaimHolder("team", "three", "uid-3")
+    with pytest.raises(DeviceHeld):
+        node.prepare(three, claimed(replicas=2, share="c"))
+    node.allocations.claims.released(ONE.uid)
+    node.prepare(three, claimed(replicas=2, share="c"))
+    assert node.allocations.claims.of_device(("toy", "card0")) == [three, TWO]
+
+
+def test_one_claim_cannot_have_more_shares_than_replicas() -> None:
+    node = Node()
+    with pytest.raises(DeviceHeld, match=r"more often than share\.replicas allows"):
+        node.prepare(ONE, claimed(share="a"), claimed(share="b"))
+
+
+def test_administrative_access_neither_holds_nor_is_refused() -> None:
+    node = Node()
+    admin = replace(claimed(), admin=True)
+    node.prepare(ONE, claimed())
+    node.prepare(TWO, admin)
+    node.allocations.claims.released(ONE.uid)
+    node.allocate()
+    assert node.allocations.claims.of_device(("toy", "card0")) == []
+
+
+@pytest.mark.parametrize(("serve", "name"), [(Serve.PLUGIN, NAME), (Serve.DRA, "example.com/other")])
+def test_the_plan_leaves_a_device_with_the_resource_of_its_claim(serve: Serve, name: str) -> None:
+    node = Node()
+    node.prepare(ONE, claimed())
+    (refusal,) = node.plan(serve, name).refusals
+    assert (refusal.kind, refusal.held_by) == (RefusalKind.HELD, (ONE,))
+    assert not node.plan(Serve.DRA).refusals
+    node.allocations.claims.released(ONE.uid)
+    assert not node.plan(serve, name).refusals
+
+
+def test_a_release_asks_for_a_plan_and_a_prepare_of_what_the_plan_offers_does_not() -> None:
+    node = Node()
+    before = node.plans
+    node.prepare(ONE, claimed())
+    assert node.plans == before
+    node.allocations.claims.released(ONE.uid)
+    assert node.plans == before + 1
+    node.allocations.claims.released(ONE.uid)
+    assert node.plans == before + 1
+
+
+def test_a_claim_of_an_earlier_run_asks_for_a_plan_and_its_hardware_is_found_with_the_device() -> None:
+    node = Node(CARD, PART)
+    before = node.plans
+    node.allocations.claims.prepared(ONE, [claimed(Device("card0"))])
+    assert node.plans == before + 1
+    plan = node.plan(Serve.PLUGIN, "example.com/other")
+    assert {(one.device, one.kind) for one in plan.refusals} == {
+        ("card0", RefusalKind.HELD),
+        ("part0", RefusalKind.HELD),
+    }
+
+
+def test_subscribers_hear_of_the_resource_of_a_released_claim() -> None:
+    node = Node()
+    heard: list[str] = []
+    node.allocations.subscribe(lambda resource, tokens: heard.append(resource))
+    node.prepare(ONE, claimed())
+    node.allocations.claims.released(ONE.uid)
+    assert heard == [NAME]
