@@ -154,3 +154,24 @@ async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet)
         kubelet.release("train")
         granted = await host.services[TOY].allocator.allocate([stand_in(token)])
         assert granted.edits.env == {"DEVICES": token}
+
+
+async def test_a_replacement_token_that_was_chosen_before_it_left_the_list_keeps_its_device(rig, kubelet):
+    """The pod that held the device ends, and the kubelet has not received the new list yet."""
+    rig.scripts["toy"].devices = devices(1)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        token = await held_then_forgotten(rig, kubelet, host)
+        kubelet.release("train")
+        await kubelet.wait_for(lambda: listed(kubelet) == {token: True})
+        granted = await host.services[TOY].allocator.allocate([stand_in(token)])
+        assert granted.edits.env == {"DEVICES": token}
+        assert (
+            rows(host)[token]["reason"]
+            == f"held by a container that the kubelet has not named yet as {stand_in(token)}"
+        )
+        with pytest.raises(UnexpectedAdmissionError):
+            await kubelet.admit("other", "main", TOY, 2)
+        with pytest.raises(UnhealthyDevice):
+            await host.services[TOY].allocator.allocate([token])

@@ -397,7 +397,12 @@ class ResourceAllocations:
 
     @contextmanager
     def reserved(
-        self, backend: str, wanted: Mapping[str, Iterable[Device]], unshared: Collection[str] = ()
+        self,
+        backend: str,
+        wanted: Mapping[str, Iterable[Device]],
+        unshared: Collection[str] = (),
+        *,
+        listed: bool = True,
     ) -> Iterator[None]:
         """Counts tokens, each with its devices, as held while Allocate is in progress.
 
@@ -405,6 +410,7 @@ class ResourceAllocations:
 
         Args:
             unshared: those of the tokens whose devices are allocated only once.
+            listed: whether all of the tokens are in the list, so that it stays as it is.
 
         Raises:
             DeviceHeld: a ResourceClaim holds one of the devices, or hardware that conflicts with it.
@@ -416,7 +422,7 @@ class ResourceAllocations:
             mine[token] = self._update(backend, devices)
             self._reserved.setdefault(token, []).append(mine[token])
             self._unshared[token] = token in unshared
-        self._everything.changed_by(self, replan=False)
+        self._everything.changed_by(self, replan=not listed)
         try:
             yield
         finally:

@@ -204,8 +204,13 @@ class Inventory:
         return lambda: self._subscribers.discard(changed)
 
     def reserved(self, wanted: Mapping[str, Iterable[Device]]) -> AbstractContextManager[None]:
-        """Counts tokens, with their devices, as held during an Allocate."""
-        return self.allocations.reserved(self.backend, wanted, self._unshared(wanted))
+        """Counts tokens, with their devices, as held during an Allocate.
+
+        A stand-in may have left the list already. Then the list is made again, so that it does not offer the
+        token that the stand-in replaces.
+        """
+        listed = all(name in self.snapshot.entries for name in wanted)
+        return self.allocations.reserved(self.backend, wanted, self._unshared(wanted), listed=listed)
 
     def allocated(
         self,
