@@ -1,0 +1,193 @@
+"""Where the API server is, whom to trust, and the token: a pod's service account, or a kubeconfig file."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from devhost.backend.errors import EnvironmentFailure
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where the kubelet mounts a pod's token and the certificate authority."""
+
+REREAD = 60.0
+"""Seconds for which a token is used before its file is read again: the kubelet replaces it about hourly."""
+
+
+@dataclass
+class Credentials:
+    """How to reach the API server.
+
+    Args:
+        server: its URL, for messages as well.
+        tls: the trust, and a client certificate if there is one; ``None`` for plain HTTP.
+        read_token: reads the token; may block; raises OSError. Without it no token is sent.
+        clock: monotonic seconds.
+    """
+
+    server: str
+    tls: ssl.SSLContext | None
+    read_token: Callable[[], str] | None = None
+    clock: Callable[[], float] = time.monotonic
+    server_name: str = ""
+    _token: str = field(default="", init=False, repr=False)
+    _read_at: float | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.server)
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.path = parts.path.rstrip("/")
+        self.authority = parts.netloc.rpartition("@")[2]
+        self.server_name = self.server_name or self.host
+
+    async def token(self, *, fresh: bool = False) -> str:
+        """The token; read again after :data:`REREAD` seconds, or at once with ``fresh``.
+
+        If its file cannot be read, the last one is used: the file is replaced in two steps.
+        """
+        now = self.clock()
+        if self.read_token is not None and (fresh or self._read_at is None or now - self._read_at >= REREAD):
+            try:
+                self._token = await asyncio.to_thread(self.read_token)
+                self._read_at = now
+            except OSError:
+                pass  # a request without a valid token is refused with 401, which says what is wrong
+        return self._token
+
+
+def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> Credentials:
+    """The credentials of a pod.
+
+    Args:
+        environment: has ``KUBERNETES_SERVICE_HOST`` and ``KUBERNETES_SERVICE_PORT``.
+        directory: has ``token`` and ``ca.crt``.
+
+    Raises:
+        EnvironmentFailure: the process is not in a pod with a mounted token.
+    """
+    host, port = (
+        environment.get("KUBERNETES_SERVICE_HOST", ""),
+        environment.get("KUBERNETES_SERVICE_PORT", "443"),
+    )
+    if not host:
+        raise EnvironmentFailure(
+            "KUBERNETES_SERVICE_HOST is not set, so the API server is unknown",
+            "run devhost in a pod, or give --kubeconfig FILE",
+        )
+    token = directory / "token"
+    try:
+        token.read_bytes()
+        trust = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+    except ssl.SSLError:
+        raise EnvironmentFailure(
+            f"{directory / 'ca.crt'} holds no certificate", "mount the service account's token into the pod"
+        ) from None
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"the service account's token in {directory} cannot be read: {error.strerror}",
+            "set automountServiceAccountToken: true, or give --kubeconfig FILE",
+        ) from None
+    bracketed = f"[{host}]" if ":" in host else host
+    return Credentials(f"https://{bracketed}:{port}", trust, lambda: token.read_text("ascii").strip())
+
+
+def kubeconfig(path: Path) -> Credentials:
+    """The credentials of the current context of a kubeconfig file.
+
+    Raises:
+        EnvironmentFailure: the file cannot be read or used; it says why.
+    """
+    document = _read(path)
+    name = str(document.get("current-context") or "")
+    context = _named(document, "contexts", name, "context", path)
+    cluster = _named(document, "clusters", str(context.get("cluster")), "cluster", path)
+    user = _named(document, "users", str(context.get("user")), "user", path)
+    for key in ("exec", "auth-provider", "username"):
+        if key in user:
+            raise _failure(
+                path, f"its user needs {key}, which devhost does not support", "use a token or a certificate"
+            )
+    if cluster.get("insecure-skip-tls-verify"):
+        raise _failure(path, "insecure-skip-tls-verify is set", "name the certificate-authority instead")
+    server = str(cluster.get("server") or "")
+    if urlsplit(server).scheme not in ("https", "http") or not urlsplit(server).hostname:
+        raise _failure(path, f"server {server!r} is no URL", "write it as https://host:port")
+    trust = None
+    if server.startswith("https:"):
+        trust = _trust(cluster, user, path)
+    read_token: Callable[[], str] | None = None
+    if token := user.get("token"):
+        read_token = str(token).strip
+    elif token_file := user.get("tokenFile"):
+        file = path.parent / str(token_file)
+        read_token = lambda: file.read_text("ascii").strip()  # noqa: E731 - a function with one expression
+    return Credentials(server, trust, read_token, server_name=str(cluster.get("tls-server-name") or ""))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise _failure(path, f"cannot be read: {error.strerror}", "give a kubeconfig file") from None
+    except yaml.YAMLError:
+        raise _failure(path, "is not valid YAML", "give a kubeconfig file") from None
+    if not isinstance(document, dict):
+        raise _failure(path, "is no kubeconfig file", "give a kubeconfig file")
+    return document
+
+
+def _named(document: Mapping[str, Any], where: str, name: str, what: str, path: Path) -> dict[str, Any]:
+    for one in document.get(where) or ():
+        if isinstance(one, dict) and one.get("name") == name and isinstance(one.get(what), dict):
+            return dict(one[what])
+    raise _failure(path, f"has no {what} {name!r}", "set current-context to a complete context")
+
+
+def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> ssl.SSLContext:
+    try:
+        authority = _data(cluster, "certificate-authority", path)
+        if authority is None:
+            raise _failure(path, "its cluster has no certificate-authority", "add it, or its -data")
+        trust = ssl.create_default_context(cadata=authority.decode("ascii"))
+        if (certificate := _data(user, "client-certificate", path)) is not None:
+            _load_chain(trust, certificate, _data(user, "client-key", path) or b"")
+    except (ssl.SSLError, UnicodeDecodeError, binascii.Error):
+        raise _failure(path, "a certificate or key in it is not valid", "write them in PEM format") from None
+    except OSError as error:
+        raise _failure(
+            path, f"{error.filename} cannot be read: {error.strerror}", "name a readable file"
+        ) from None
+    return trust
+
+
+def _data(section: Mapping[str, Any], key: str, path: Path) -> bytes | None:
+    if data := section.get(f"{key}-data"):
+        return base64.b64decode(str(data), validate=True)
+    if file := section.get(key):
+        return (path.parent / str(file)).read_bytes()
+    return None
+
+
+def _load_chain(trust: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Loads a client certificate; the library reads it only from a file."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        trust.load_cert_chain(file.name)
+
+
+def _failure(path: Path, reason: str, hint: str) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{path} {reason}", hint)
