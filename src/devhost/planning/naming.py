@@ -25,6 +25,9 @@ MAX_DOMAIN = 253 - len("requests.")
 
 MAX_NAME = 63
 
+MAX_SUBDOMAIN = 253
+"""The greatest length of a DNS subdomain, such as the name of a Kubernetes object."""
+
 
 def problem(name: str) -> str:
     """Why the kubelet would refuse ``name``; empty if it is a valid extended resource name."""
@@ -93,6 +96,27 @@ def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | Non
         digest = hashlib.sha256(raw.encode(errors="backslashreplace")).hexdigest()[:8]
         legal = legal[: MAX_NAME - 9].rstrip("-_.") + "-" + digest
     return f"{domain}/{legal}" if legal else None
+
+
+def device_class(resource: str) -> str:
+    """The name of the DeviceClass of a resource whose entry gives none: ``gpu.nvidia.com``.
+
+    It is a DNS subdomain (RFC 1123), as Kubernetes demands of object names. Where the part before the domain
+    had to be changed or cut for that, it ends in eight hex digits of a hash, as upper case does: names of
+    resources that differ in one letter's case keep different classes.
+
+    Args:
+        resource: a valid extended resource name, without a template.
+    """
+    domain, _, rest = resource.partition("/")
+    labels = re.sub(r"[^a-z0-9.-]", "-", rest.lower()).split(".")
+    legal = ".".join(kept for label in labels if (kept := label.strip("-")))
+    room = MAX_SUBDOMAIN - 1 - len(domain)
+    if legal == rest and len(rest) <= room:
+        return f"{rest}.{domain}"
+    digest = hashlib.sha256(resource.encode(errors="backslashreplace")).hexdigest()[:8]
+    words = legal[: max(0, room - 1 - len(digest))].rstrip("-.")
+    return f"{words}-{digest}.{domain}" if words else f"{digest}.{domain}"
 
 
 def variable_problem(name: str) -> str:

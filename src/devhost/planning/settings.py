@@ -69,6 +69,30 @@ class WhenEmpty(StrEnum):
     """The resource, without devices."""
 
 
+class Serve(StrEnum):
+    """The front end through which Kubernetes gets the devices of an entry."""
+
+    PLUGIN = "plugin"
+    """The kubelet's device plugin API."""
+    DRA = "dra"
+    """Dynamic Resource Allocation: slices and claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraTerms:
+    """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
+
+    ``device_class`` is the name of its DeviceClass; empty: ``devhost.planning.naming.device_class`` of the
+    resource name. With ``extended_name`` pods may request the class by the resource name.
+    ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
+    that of a class may set all of them.
+    """
+
+    device_class: str = ""
+    extended_name: bool = False
+    claim_options: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaOverride:
     """Devices that ``where`` selects are shared ``replicas`` times instead of the default."""
@@ -117,6 +141,8 @@ class ResourceSettings:
     permissions: str = ""
     optional: bool = False
     take_over: bool = False
+    serve: Serve = Serve.PLUGIN
+    dra: DraTerms = DraTerms()
     options: object = field(default=None, hash=False)  # third-party values need not be hashable
 
     @property
@@ -161,6 +187,9 @@ class Settings:
 
     ``device_info_directory`` is ``None`` if no device-info files are wanted. ``label_directory`` is set even
     if no labels are wanted, because earlier ones are removed from it.
+
+    ``dra_driver`` is the name of the DRA driver; empty if the file has no ``dra``, and nothing of Dynamic
+    Resource Allocation runs then.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -171,6 +200,7 @@ class Settings:
     label_directory: Path = LABEL_DIRECTORY
     write_labels: bool = False
     skipped: tuple[Skipped, ...] = ()
+    dra_driver: str = ""
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that resources need, in file order."""
