@@ -71,6 +71,31 @@ log = telemetry.get(__name__)
     help="Socket for `devhost status`.  [default: a socket in /run/devhost]",
 )
 @click.option(
+    "--plugins-registry",
+    type=shared.path,
+    metavar="DIR",
+    help="Directory in which the kubelet finds DRA drivers.  "
+    "[default: ../plugins_registry beside --kubelet-dir]",
+)
+@click.option(
+    "--plugins-dir",
+    type=shared.path,
+    metavar="DIR",
+    help="Directory for the DRA driver's socket and records.  [default: ../plugins beside --kubelet-dir]",
+)
+@click.option(
+    "--node-name",
+    default="",
+    metavar="NAME",
+    help="Name of the Node object, for DRA.  [default: $NODE_NAME, else the host's name]",
+)
+@click.option(
+    "--kubeconfig",
+    type=shared.path,
+    metavar="FILE",
+    help="Access to the API server, for DRA.  [default: the pod's service account]",
+)
+@click.option(
     "--log-format",
     type=click.Choice(get_args(telemetry.Format)),
     default="text",
@@ -95,6 +120,10 @@ def command(
     pod_metrics: bool,
     show_pods: bool | None,
     status_socket: Path | None,
+    plugins_registry: Path | None,
+    plugins_dir: Path | None,
+    node_name: str,
+    kubeconfig: Path | None,
     log_format: telemetry.Format,
     log_level: telemetry.Level,
 ) -> None:
@@ -124,6 +153,9 @@ def command(
             show_pods,
             state_dir,
             strict_config,
+            daemon.dra_options(
+                kubelet_dir or KUBELET_DIRECTORY, plugins_registry, plugins_dir, node_name, kubeconfig
+            ),
         )
         shared.check_root(root)
         asyncio.run(daemon.serve(options))

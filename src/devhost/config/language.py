@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.backend.model import PERMISSIONS
+from devhost.planning.naming import SUBDOMAIN
 from devhost.planning.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,
@@ -33,13 +34,12 @@ Replicas = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
 Permissions = Annotated[str, Form(PERMISSIONS, "r, w or rw, with or without m")]
 
-_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _RULE = "lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
 
 DriverName = Annotated[
     str,
     Form(
-        f"(?=.{{1,63}}$){_SUBDOMAIN}",
+        f"(?=.{{1,63}}$){SUBDOMAIN}",
         f"a DNS subdomain of at most 63 characters ({_RULE})",
         "for example devhost.example.com",
     ),
@@ -49,7 +49,7 @@ DriverName = Annotated[
 ClassName = Annotated[
     str,
     Form(
-        f"(?=.{{1,253}}$){_SUBDOMAIN}",
+        f"(?=.{{1,253}}$){SUBDOMAIN}",
         f"a DNS subdomain of at most 253 characters ({_RULE})",
         "for example serial.example.com",
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
 from devhost.backend.where import Where, shortfall
 
-from .naming import fields
+from .naming import fields, is_subdomain
 
 MAX_REPLICAS = 100_000
 """More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
@@ -218,3 +218,47 @@ class Settings:
     def resource_options(self, backend: str) -> tuple[object, ...]:
         """The ``ResourceOptions`` in the entries of ``backend``, in file order."""
         return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)
+
+
+MAX_SOCKET_PATH = 107
+"""Bytes of the longest path of a unix socket, without the closing NUL (unix(7))."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraOptions:
+    """What the command line gives for Dynamic Resource Allocation.
+
+    ``plugins_registry`` is the directory in which the kubelet finds DRA drivers, ``plugins_dir`` the one in
+    which it calls them. ``node`` is the name of the Node object. ``kubeconfig`` is the file with the access
+    to the API server; ``None`` for the service account of the pod.
+    """
+
+    plugins_registry: Path
+    plugins_dir: Path
+    node: str
+    kubeconfig: Path | None = None
+
+    def registration_socket(self, driver: str) -> Path:
+        """Where the kubelet finds the driver."""
+        return self.plugins_registry / f"{driver}-reg.sock"
+
+    def service_socket(self, driver: str) -> Path:
+        """Where the kubelet calls the driver."""
+        return self.plugins_dir / driver / "dra.sock"
+
+    def flaw(self, driver: str) -> tuple[str, str]:
+        """Why a driver cannot be served with these options, and how to fix it; empty if it can."""
+        for path, option in (
+            (self.registration_socket(driver), "--plugins-registry"),
+            (self.service_socket(driver), "--plugins-dir"),
+        ):
+            length = len(str(path).encode(errors="surrogateescape"))
+            if length > MAX_SOCKET_PATH:
+                message = f"the socket {path} would have {length} bytes, and Linux allows {MAX_SOCKET_PATH}"
+                return message, f"choose a shorter driver name or {option}"
+        if not is_subdomain(self.node):
+            return (
+                f"{self.node[:80]!r} is not the name of a node in Kubernetes",
+                "give it with --node-name NAME or in NODE_NAME",
+            )
+        return "", ""
