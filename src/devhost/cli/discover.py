@@ -47,8 +47,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     backend is listed. Exits with 1 if a backend failed.
 
     HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, the table
-    also shows which containers hold a device. If that devhost uses the same configuration, HEALTH is what
-    it reports to the kubelet.
+    also shows who holds a device, and with the same configuration, HEALTH as it reports it to the kubelet.
     """
     shared.check_root(root)
     loaded = load_or_everything(config)

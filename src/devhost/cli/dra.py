@@ -43,8 +43,7 @@ def command() -> None:
 def classes(config: Path | None, root: Path, output: str) -> None:
     """Prints the DeviceClasses of resources with `serve: dra`, for `kubectl apply -f -`.
 
-    Each class selects the devices of its resource on all nodes. For name templates, the machine is scanned
-    once, and each name found here gets its class.
+    A name template gets a class for each name on this machine.
     """
     loaded = load(config or DEFAULT)
     shared.warn_of(loaded.catalog.refused)

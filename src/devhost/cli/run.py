@@ -30,16 +30,16 @@ log = telemetry.get(__name__)
     "--pod-resources",
     type=shared.path,
     metavar="SOCKET",
-    help="The kubelet's socket for which pod holds which device, if the kubelet's root directory is not the "
-    "default.  [default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
+    help="The kubelet's socket for which pod holds which device.  "
+    "[default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
 )
 @shared.root
 @click.option(
     "--state-dir",
     type=shared.path,
     metavar="DIR",
-    help="Directory for a copy of the last accepted configuration, which is used if the file is refused at "
-    "the start.  [default: /var/lib/devhost]",
+    help="Directory for a copy of the last accepted configuration, for a start with a bad file.  "
+    "[default: /var/lib/devhost]",
 )
 @click.option(
     "--strict-config",
@@ -81,7 +81,7 @@ log = telemetry.get(__name__)
     "--plugins-dir",
     type=shared.path,
     metavar="DIR",
-    help="Directory for the DRA driver's socket and records.  [default: ../plugins beside --kubelet-dir]",
+    help="Directory for the driver's socket and records.  [default: ../plugins beside --kubelet-dir]",
 )
 @click.option(
     "--node-name",
