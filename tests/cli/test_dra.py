@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
+
+from devhost.cli.dra import command
 
 TEMPLATE = "name: 'example.com/toy-{model}', backend: toy, serve: dra"
 PLAIN = "name: example.com/toy, backend: toy, serve: dra"
@@ -158,6 +161,24 @@ def test_a_bad_file_is_refused_with_its_lines(toys):
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{toys.config}:1:15: dra.driver: must be a DNS subdomain")
+
+
+@pytest.mark.usefixtures("no_installed_plugins")
+def test_optional_entries_without_their_package_are_left_out_and_named(tmp_path):
+    file = tmp_path / "devhost.yaml"
+    file.write_text(
+        "{version: 1, dra: {driver: d.e}, resources: "
+        "[{name: nvidia.com/gpu, backend: gpu, optional: true, serve: dra}]}"
+    )
+
+    done = CliRunner().invoke(command, ["classes", "--config", str(file)])
+
+    assert (done.exit_code, done.stdout) == (0, "")
+    missing, nothing = done.stderr.splitlines()
+    assert missing.startswith(
+        "devhost: entries of backend gpu are left out: it is not installed (install the "
+    )
+    assert nothing == "devhost: no other resource has `serve: dra`, so there is no DeviceClass to print"
 
 
 def test_check_counts_the_resources_for_claims(toys):

@@ -54,7 +54,8 @@ def classes(config: Path | None, root: Path, output: str) -> None:
         )
     entries = [entry for entry in settings.resources if entry.serve is Serve.DRA]
     if not entries:
-        click.echo("devhost: no resource has `serve: dra`, so there is no DeviceClass to print", err=True)
+        which = "other resource" if settings.skipped else "resource"
+        click.echo(f"devhost: no {which} has `serve: dra`, so there is no DeviceClass to print", err=True)
     try:
         found = device_classes(settings.dra_driver, _named(loaded, entries, root))
     except ClassesOverlap as overlap:
