@@ -342,3 +342,31 @@ async def test_a_serving_process_does_not_load_openssl(toys, tmp_path):
             await until_served(kubelet)
             libraries = Path(f"/proc/{process.pid}/maps").read_text()
             assert "libcrypto" not in libraries
+
+
+def test_a_driver_whose_socket_has_too_long_a_path_is_refused_at_the_start(toys, tmp_path):
+    toys.config.write_text(f"dra: {{driver: devhost.example.com}}\n{toys.config.read_text()}")
+
+    done = toys.devhost(
+        "run", "--kubelet-dir", str(tmp_path), "--plugins-registry", "/r", "--plugins-dir", f"/{'p' * 90}"
+    )
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        f"{toys.config}: dra.driver: the socket /{'p' * 90}/devhost.example.com/dra.sock would have 120 "
+        "bytes, and Linux allows 107 (choose a shorter driver name or --plugins-dir)"
+    )
+
+
+async def test_an_edit_to_a_driver_that_cannot_be_served_changes_nothing(toys, tmp_path):
+    before = toys.config.read_text()
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory, "--plugins-registry", f"/{'r' * 90}") as process:
+            await until_served(kubelet)
+            toys.config.write_text(f"dra: {{driver: devhost.example.com}}\n{before}")
+            line = await asyncio.to_thread(
+                next, (line for line in process.stderr if "configuration refused" in line)
+            )
+            assert "the socket /rrr" in line and "would have" in line
+            assert kubelet.allocatable()["example.com/toy"] == 2

@@ -148,3 +148,17 @@ def test_an_edit_of_one_of_two_entries_with_one_name_is_noticed() -> None:
     found = difference(old, new)
     assert [(change.new.index, change.keys) for change in found.changed] == [(0, ("prefer",))]
     assert names(found.unchanged) == ["a"]
+
+
+def test_moving_an_entry_to_claims_is_a_change_of_two_keys_and_of_the_driver(read: Read) -> None:
+    before = read("version: 1\nresources: [{name: a.b/c, backend: card, dra: {extendedName: true}}]")
+    after = read(
+        "{version: 1, dra: {driver: d.e}, resources: [{name: a.b/c, backend: card, serve: dra, "
+        "dra: {extendedName: true, class: c.d}}]}"
+    )
+
+    found = difference(before, after)
+
+    assert found.dra
+    assert str(found) == "changed a.b/c (serve, dra); dra changed; 0 unchanged"
+    assert not difference(after, after)

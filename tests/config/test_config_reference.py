@@ -10,10 +10,20 @@ from pathlib import Path
 import pytest
 
 from devhost.config import loads
-from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
+from devhost.config.language import (
+    Cdi,
+    DeviceInfo,
+    Dra,
+    File,
+    Labels,
+    Override,
+    Resource,
+    ResourceDra,
+    Sharing,
+)
 from devhost.config.reader import keys
 from devhost.discovery import catalog
-from devhost.planning.settings import Inject, Of, Prefer, WhenEmpty
+from devhost.planning.settings import Inject, Of, Prefer, Serve, WhenEmpty
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -33,12 +43,14 @@ def test_every_example_is_a_right_configuration(example: str) -> None:
     loads(example, str(PAGE), lambda _paths, _wanted: found)
 
 
-@pytest.mark.parametrize("cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels])
+@pytest.mark.parametrize(
+    "cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels, Dra, ResourceDra]
+)
 def test_every_key_is_documented(cls: type) -> None:
     missing = [key for key in keys(cls) if f"`{key}`" not in TEXT and f".{key}`" not in TEXT]
     assert missing == []
 
 
-@pytest.mark.parametrize("values", [Prefer, Inject, WhenEmpty, Of])
+@pytest.mark.parametrize("values", [Prefer, Inject, WhenEmpty, Of, Serve])
 def test_every_value_is_documented(values: type[StrEnum]) -> None:
     assert [value for value in values if f"`{value}`" not in TEXT] == []

@@ -29,6 +29,14 @@ def card(body: str) -> str:
     return f"{{version: 1, resources: [], backends: {{card: {{{body}}}}}}}"
 
 
+def dra(body: str, driver: str = "devhost.example.com") -> str:
+    """A configuration with one resource that is served by claims."""
+    return (
+        f"{{version: 1, dra: {{driver: {driver}}}, resources: "
+        f"[{{name: a.b/c, backend: card, serve: dra, {body}}}]}}"
+    )
+
+
 GOOD = [
     "{version: 1, resources: []}",
     "{version: 1, resources: [{name: a.b/c, backend: card}]}",
@@ -45,6 +53,10 @@ GOOD = [
     entry("share: {replicas: 4, maxPerContainer: 1}, topology: false, permissions: mrw"),
     entry("permissions: r, healthyWhile: {sysattr.status: [ALIVE, ok], not: {vendor: x}}"),
     entry("healthyWhile: [{vendor: x}, {numaNode: '0-3'}]"),
+    dra("dra: {class: c.example.com, extendedName: true, claimOptions: []}"),
+    dra("share: {of: each, replicas: 4}", "d" * 63),
+    entry("serve: plugin, dra: {extendedName: true}, share: {of: all}"),
+    "{version: 1, dra: {driver: d}, resources: []}",
     card("level: high, limit: null, node: {paths: [/a]}, names: [a]"),
     card("groups: [{paths: [/a], count: 2}], env: {A: 'b'}, timeout: 3"),
 ]
@@ -89,6 +101,22 @@ BAD = [
     entry("share: {overrides: [{where: {x: y}, replicas: 2}]}"),
     entry("prefer: packed"),
     entry("exclusive: 'no'"),
+    entry("serve: dra"),
+    entry("serve: both"),
+    entry("serve: null"),
+    entry("dra: null"),
+    entry("dra: {class: Upper}"),
+    entry("dra: {driver: d.e}"),
+    entry("dra: {claimOptions: [mode]}"),
+    dra("share: {of: all}"),
+    dra("share: {maxPerContainer: 2}"),
+    dra("", "Devhost"),
+    dra("", "d" * 64),
+    dra("", "a..b"),
+    dra("", "''"),
+    "{version: 1, dra: {}, resources: []}",
+    "{version: 1, dra: null, resources: []}",
+    "{version: 1, dra: {driver: d.e, class: c.d}, resources: []}",
     "{version: 1, resources: [], backends: {nope: {}}}",
     card("nope: 1"),
     card("limit: x"),

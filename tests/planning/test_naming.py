@@ -195,3 +195,50 @@ def test_a_variable_can_bear_the_name_of_the_resource(name: str, resource: str, 
 )
 def test_other_braces_in_the_name_of_a_variable_are_refused(name: str, problem: str) -> None:
     assert naming.variable_problem(name) == problem
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"),
+    [
+        ("nvidia.com/gpu", "gpu.nvidia.com"),
+        ("nvidia.com/mig-1g.5gb", "mig-1g.5gb.nvidia.com"),
+        ("example.com/Serial_A", "serial-a-e0c8f441.example.com"),
+        ("example.com/a-.b", "a.b-bfc923b6.example.com"),
+    ],
+)
+def test_the_class_of_a_resource_is_named_after_it(resource: str, name: str) -> None:
+    assert naming.device_class(resource) == name
+
+
+def test_a_class_whose_words_do_not_fit_is_named_by_its_hash_alone() -> None:
+    domain = "a" * naming.MAX_DOMAIN
+
+    assert re.fullmatch(rf"[0-9a-f]{{8}}\.{domain}", naming.device_class(f"{domain}/serial-port"))
+
+
+names = st.builds(
+    lambda domain, n, rest: f"{(domain * n)[:n]}/{rest}",
+    st.sampled_from(["a", "0", "b.c", "d-e.f"]).map(lambda domain: f"{domain}x"),
+    st.one_of(st.integers(1, 20), st.integers(240, naming.MAX_DOMAIN)),
+    st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatch=True),
+).filter(lambda name: not naming.problem(name))
+
+
+@patient
+@given(names)
+def test_every_class_is_a_dns_subdomain_and_belongs_to_one_spelling(name: str) -> None:
+    label = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+    domain, _, rest = name.partition("/")
+    shouted = f"{domain}/{rest.upper()}"
+
+    assert re.fullmatch(rf"(?=.{{1,253}}\Z){label}(?:\.{label})*", naming.device_class(name))
+    assert (naming.device_class(name) == naming.device_class(shouted)) == (name == shouted)
+
+
+def test_the_attribute_of_a_long_name_is_its_beginning_and_a_hash() -> None:
+    domain = "example.com/"
+    fits, long = domain + "a" * 52, domain + "a" * 53
+
+    assert naming.resource_attribute(fits) == fits
+    assert re.fullmatch(rf"{domain}a{{43}}-[0-9a-f]{{8}}", naming.resource_attribute(long))
+    assert naming.resource_attribute(long) != naming.resource_attribute(f"{long}b")

@@ -12,7 +12,7 @@ from devhost.backend.errors import ConfigError
 from devhost.config import load, loads
 from devhost.config.document import MAX_BYTES
 from devhost.discovery import catalog
-from devhost.planning.settings import Settings
+from devhost.planning.settings import Serve, Settings
 
 from . import options as shared
 
@@ -71,7 +71,9 @@ def _label(file: str) -> str:
 
 
 def _count(settings: Settings) -> str:
-    return f"{_of(len(settings.resources), 'resource')}, {_of(len(settings.backends), 'backend')}"
+    served = sum(entry.serve is Serve.DRA for entry in settings.resources)
+    claims = f", {served} of them with serve: dra" if served else ""
+    return f"{_of(len(settings.resources), 'resource')}{claims}, {_of(len(settings.backends), 'backend')}"
 
 
 def _of(count: int, noun: str) -> str:

@@ -47,8 +47,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     backend is listed. Exits with 1 if a backend failed.
 
     HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, the table
-    also shows which containers hold a device. If that devhost uses the same configuration, HEALTH is what
-    it reports to the kubelet.
+    also shows who holds a device, and with the same configuration, HEALTH as it reports it to the kubelet.
     """
     shared.check_root(root)
     loaded = load_or_everything(config)
@@ -89,12 +88,13 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
     found = seen.found
     holders = ("HELD BY",) if seen.running else ()
     rows = [
-        (resource.name, offer.device.id, *_shown(seen, resource, offer))
+        (resource.name, *_side(found, resource), offer.device.id, *_shown(seen, resource, offer))
         for resource in (found.plan.resources[name] for name in names)
         for offer in _offers(resource)
     ]
     if found.settings.resources:
-        click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT", *holders), rows))
+        side = ("SERVE",) if found.settings.dra_driver else ()
+        click.echo(table(("RESOURCE", *side, "DEVICE", "HEALTH", "NUMA", "HANDED OUT", *holders), rows))
     _print_empty(found, resource)
     refusals = _refusals(found)
     for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
@@ -119,6 +119,11 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
     elif left:
         count = "1 device matches" if len(left) == 1 else f"{len(left)} devices match"
         click.echo(f"{count} no resource (--all lists them, `devhost explain DEVICE` shows why)")
+
+
+def _side(found: ScanResult, resource: PlannedResource) -> tuple[str, ...]:
+    """The cell with the side that a resource is on; none if all are on the same."""
+    return (resource.entry.serve.value,) if found.settings.dra_driver else ()
 
 
 def _print_empty(found: ScanResult, resource: str | None) -> None:
@@ -215,6 +220,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                 "name": resource.name,
                 "backend": resource.entry.backend,
                 "entry": f"resources[{resource.entry.index}]",
+                "serve": resource.entry.serve.value,
                 "of": resource.entry.share.of.value,
                 "maxPerContainer": resource.entry.share.max_per_container,
                 "topology": resource.entry.topology,

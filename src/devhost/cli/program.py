@@ -24,6 +24,7 @@ COMMANDS = {
     "check": "check",
     "demo": "demo",
     "discover": "discover",
+    "dra": "dra",
     "explain": "explain",
     "import": "import_",
     "kubelet": "kubelet",

@@ -35,16 +35,16 @@ log = telemetry.get(__name__)
     "--pod-resources",
     type=shared.path,
     metavar="SOCKET",
-    help="The kubelet's socket for which pod holds which device, if the kubelet's root directory is not the "
-    "default.  [default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
+    help="The kubelet's socket for which pod holds which device.  "
+    "[default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
 )
 @shared.root
 @click.option(
     "--state-dir",
     type=shared.path,
     metavar="DIR",
-    help="Directory for a copy of the last accepted configuration, which is used if the file is refused at "
-    "the start.  [default: /var/lib/devhost]",
+    help="Directory for a copy of the last accepted configuration, for a start with a bad file.  "
+    "[default: /var/lib/devhost]",
 )
 @click.option(
     "--strict-config",
@@ -76,6 +76,31 @@ log = telemetry.get(__name__)
     help="Socket for `devhost status`.  [default: a socket in /run/devhost]",
 )
 @click.option(
+    "--plugins-registry",
+    type=shared.path,
+    metavar="DIR",
+    help="Directory in which the kubelet finds DRA drivers.  "
+    "[default: ../plugins_registry beside --kubelet-dir]",
+)
+@click.option(
+    "--plugins-dir",
+    type=shared.path,
+    metavar="DIR",
+    help="Directory for the driver's socket and records.  [default: ../plugins beside --kubelet-dir]",
+)
+@click.option(
+    "--node-name",
+    default="",
+    metavar="NAME",
+    help="Name of the Node object, for DRA.  [default: $NODE_NAME, else the host's name]",
+)
+@click.option(
+    "--kubeconfig",
+    type=shared.path,
+    metavar="FILE",
+    help="Access to the API server, for DRA.  [default: the pod's service account]",
+)
+@click.option(
     "--log-format",
     type=click.Choice(get_args(telemetry.Format)),
     default="text",
@@ -100,6 +125,10 @@ def command(
     pod_metrics: bool,
     show_pods: bool | None,
     status_socket: Path | None,
+    plugins_registry: Path | None,
+    plugins_dir: Path | None,
+    node_name: str,
+    kubeconfig: Path | None,
     log_format: telemetry.Format,
     log_level: telemetry.Level,
 ) -> None:
@@ -131,6 +160,9 @@ def command(
             show_pods,
             state_dir,
             strict_config,
+            daemon.dra_options(
+                kubelet_dir or KUBELET_DIRECTORY, plugins_registry, plugins_dir, node_name, kubeconfig
+            ),
         )
         shared.check_root(root)
         asyncio.run(daemon.serve(options))

@@ -113,7 +113,9 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
     catalog = catalog_for(paths, named_backends(values.get("resources", ())) | given.keys())
-    entries, skipped = read_resources(values.get("resources", ()), catalog, place.key("resources"))
+    has_dra = isinstance(root, Fields) and "dra" in root.entries  # a faulty one has been reported
+    nodes = values.get("resources", ())
+    entries, skipped = read_resources(nodes, catalog, place.key("resources"), has_dra)
     unread = {entry.backend for entry in skipped}
     read = {name: node for name, node in given.items() if name not in unread}
     options = _given_options(read, catalog, place.key("backends"))
@@ -136,6 +138,7 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics
         labels.directory,
         labels.write,
         skipped,
+        values["dra"].driver if "dra" in values else "",
     )
 
 

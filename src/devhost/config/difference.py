@@ -36,7 +36,7 @@ class Difference:
     that only one of the two uses. The flags are set if these changed: ``backend_paths`` for the drop-in
     directories, ``reordered`` for the order of entries in both, ``cdi`` and ``device_info`` for the
     directories of these files, ``labels`` for the directory of labels or whether they are written,
-    ``skipped`` for the entries without an installed backend.
+    ``skipped`` for the entries without an installed backend, ``dra`` for the name of the DRA driver.
     """
 
     added: tuple[ResourceSettings, ...] = ()
@@ -52,6 +52,7 @@ class Difference:
     device_info: bool = False
     labels: bool = False
     skipped: bool = False
+    dra: bool = False
 
     def __bool__(self) -> bool:
         """Whether anything differs at all."""
@@ -73,6 +74,7 @@ class Difference:
             "deviceInfo changed" if self.device_info else "",
             "labels changed" if self.labels else "",
             "entries without an installed backend changed" if self.skipped else "",
+            "dra changed" if self.dra else "",
             f"{len(self.unchanged)} unchanged",
         ]
         return "; ".join(part for part in parts if part)
@@ -98,6 +100,7 @@ def difference(old: Settings, new: Settings) -> Difference:
         device_info=old.device_info_directory != new.device_info_directory,
         labels=(old.label_directory, old.write_labels) != (new.label_directory, new.write_labels),
         skipped=old.skipped != new.skipped,
+        dra=old.dra_driver != new.dra_driver,
     )
 
 

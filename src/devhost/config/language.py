@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.backend.model import PERMISSIONS
+from devhost.planning.naming import SUBDOMAIN
 from devhost.planning.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,
@@ -20,10 +21,11 @@ from devhost.planning.settings import (
     Inject,
     Of,
     Prefer,
+    Serve,
     WhenEmpty,
 )
 
-from .reader import Bounds, Form, Raw
+from .reader import Bounds, Form, Mistaken, Raw
 
 MAX_RESOURCES = 1000
 """Each resource has its own server and socket."""
@@ -31,6 +33,31 @@ MAX_RESOURCES = 1000
 Replicas = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
 Permissions = Annotated[str, Form(PERMISSIONS, "r, w or rw, with or without m")]
+
+_RULE = "lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
+
+DriverName = Annotated[
+    str,
+    Form(
+        f"(?=.{{1,63}}$){SUBDOMAIN}",
+        f"a DNS subdomain of at most 63 characters ({_RULE})",
+        "for example devhost.example.com",
+    ),
+]
+"""The rule of Kubernetes for the name of a DRA driver (``ResourceSlice.spec.driver``)."""
+
+ClassName = Annotated[
+    str,
+    Form(
+        f"(?=.{{1,253}}$){SUBDOMAIN}",
+        f"a DNS subdomain of at most 253 characters ({_RULE})",
+        "for example serial.example.com",
+    ),
+]
+
+ServedBy = Annotated[
+    Serve, Mistaken("both", "a device is never on both sides; make two entries with different devices")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +93,27 @@ class Sharing:
                 key="overrides",
                 hint=hint,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceDra:
+    """How a resource looks in Dynamic Resource Allocation; without effect with `serve: plugin`."""
+
+    former_keys: ClassVar = {"driver": "it belongs to the whole file: dra.driver at the top level"}
+
+    class_: ClassName = option(
+        None,
+        "Name of its DeviceClass; by default made from the resource's name: `serial.example.com`.",
+        example="serial.example.com",
+    )
+    extended_name: bool = option(
+        False, "Whether pods may still request the resource by its name, which the DeviceClass then carries."
+    )
+    claim_options: list[str] = option(
+        [],
+        "Keys of the backend that a claim may set for itself; a DeviceClass may set all of them.",
+        example=["mode"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +163,11 @@ class Resource:
     take_over: bool = option(
         False, "Whether the resource is taken over from another device plugin that serves it on this node."
     )
+    serve: ServedBy = option(
+        Serve.PLUGIN,
+        "How Kubernetes gets the devices: as a device plugin, or with claims of Dynamic Resource Allocation.",
+    )
+    dra: ResourceDra = option(ResourceDra(), "How the resource looks with `serve: dra`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +221,20 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class Dra:
+    """Dynamic Resource Allocation, for resources with `serve: dra`."""
+
+    former_keys: ClassVar = dict.fromkeys(
+        ("class", "extendedName", "claimOptions"), "it belongs to an entry: dra under resources"
+    )
+
+    driver: DriverName = option(
+        meaning="Name of the DRA driver, the same on all nodes; DRA is active while this key is in the file.",
+        example="devhost.example.com",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class File:
     """Configuration of devhost: which devices of a node are offered to Kubernetes, and under which names."""
 
@@ -188,3 +255,4 @@ class File:
     labels: Labels = option(
         Labels(), "Node labels for Node Feature Discovery: whether and where they are written."
     )
+    dra: Dra = option(None, "Dynamic Resource Allocation; off if absent.")

@@ -56,10 +56,19 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """In ``Annotated[str, …]``: a pattern for the whole text, and how a message describes it."""
+    """In ``Annotated[str, …]``: a pattern for the whole text, how a message describes it, and its hint."""
 
     pattern: str
     words: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mistaken:
+    """In ``Annotated``: a text that is refused with its own hint, because people take it for a value."""
+
+    text: str
+    hint: str
 
 
 def camel(name: str) -> str:
@@ -432,10 +441,12 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
     for note in notes:
         if isinstance(note, Conditions):
             return read_where(node, note.backend, note.attributes, place)
+        if isinstance(note, Mistaken) and isinstance(node, Scalar) and node.text == note.text:
+            return refuse(node, wanted, place, note.hint)
     value = read(node, wanted, place)
     for bounds in notes:
         if isinstance(bounds, Form) and value is not WRONG and not re.fullmatch(bounds.pattern, value):
-            place.report(node, f"must be {bounds.words}, not {shown(value)}")
+            place.report(node, f"must be {bounds.words}, not {shown(value)}", bounds.hint)
             return WRONG
         if value is WRONG or not isinstance(bounds, Bounds):
             continue

@@ -7,7 +7,7 @@ An entry has keys of two kinds: those of the language, and those of its backend,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -16,11 +16,19 @@ from devhost.backend.errors import ConfigError
 from devhost.backend.where import Block, Flag, Term, Where, covers
 from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
-from devhost.planning.settings import ReplicaOverride, ResourceSettings, Share, Skipped
+from devhost.planning.settings import (
+    DraTerms,
+    Of,
+    ReplicaOverride,
+    ResourceSettings,
+    Serve,
+    Share,
+    Skipped,
+)
 
 from .diagnostics import MEANT, Located, Mark, Place, one_line, shown, suggest
-from .document import Entry, Fields, Node, Scalar
-from .language import Override, Resource, Sharing
+from .document import Entry, Fields, Items, Node, Scalar
+from .language import Override, Resource, ResourceDra, Sharing
 from .reader import WRONG, agreed, camel, declared, keys, read_dataclass, read_fields, read_where
 
 BACKEND = "backend"
@@ -193,8 +201,11 @@ class Entries(NamedTuple):
     skipped: tuple[Skipped, ...]
 
 
-def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> Entries:
+def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool) -> Entries:
     """The sound entries; everything wrong with the others, or between them, is complained about.
+
+    Args:
+        has_dra: whether the file names a DRA driver, without which no entry can have ``serve: dra``.
 
     An ``optional`` entry whose backend is one of this project's and not installed is skipped: one file serves
     nodes with different packages. Only what does not depend on the backend is checked of it.
@@ -208,6 +219,7 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> Ent
         mine, theirs = halves(node, catalog, here) if isinstance(node, Fields) else (node, None)
         values = read_fields(mine, Resource, here)
         _refuse_second(node, values.get("name"), seen, here)
+        _check_serve(node, values, has_dra, here)
         hint = catalog.to_install(values.get("backend", "")) if values.get("optional") else ""
         if hint and isinstance(node, Fields) and "name" in values:
             _check_name(values["name"], node.entries["name"].value, here.key("name"))
@@ -217,6 +229,7 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> Ent
         if settings is not None and len(place.diagnostics.found) == before:
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
+    _refuse_shared_class(entries)
     return Entries(tuple(entries), tuple(skipped))
 
 
@@ -267,6 +280,8 @@ def _entry(
     share = Share(sharing.replicas, tuple(overrides), sharing.of, sharing.max_per_container)
     exclusive = values.get("exclusive", True)
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
+    terms = values.pop("dra", ResourceDra())
+    _check_claim_options(terms.claim_options, backend, node, place)
     return ResourceSettings(
         index=index,
         name=name or "",
@@ -275,8 +290,76 @@ def _entry(
         share=share,
         healthy_while=healthy_while,
         options=options,
+        dra=DraTerms(terms.class_ or "", terms.extended_name, tuple(terms.claim_options)),
         **values,
     )
+
+
+def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Place) -> None:
+    """Complains about what cannot be together with ``serve: dra``, and about one class for several names."""
+    if not isinstance(node, Fields):
+        return
+    name, terms, sharing = values.get("name", ""), values.get("dra"), values.get("share")
+    if terms is not None and terms.class_ and naming.fields(name):
+        at, where = _inner(node, "dra", "class", place)
+        hint = "remove it: each name gets its own class, for example serial-a.example.com"
+        where.report(at, "one class cannot be for all names that a template makes", hint)
+    if values.get("serve") is not Serve.DRA:
+        return
+    if not has_dra:
+        hint = "add dra: {driver: devhost.example.com} at the top level"
+        place.key("serve").report(node.entries["serve"].value, "the file names no DRA driver", hint)
+    if sharing is not None and sharing.of is Of.ALL:
+        at, where = _inner(node, "share", "of", place)
+        hint = "remove it, as a claim with allocationMode: All gets every device; or set serve: plugin"
+        where.report(at, "claims cannot get all devices together from one entry", hint)
+    if sharing is not None and sharing.max_per_container is not None:
+        at, where = _inner(node, "share", "maxPerContainer", place)
+        hint = "remove it, as Kubernetes has no such limit for claims; or set serve: plugin"
+        where.report(at, "has no effect with serve: dra", hint)
+
+
+def _inner(node: Fields, outer: str, inner: str, place: Place) -> tuple[Node, Place]:
+    """The value of a key within the mapping of another key of an entry, and its place."""
+    mapping = node.entries[outer].value
+    assert isinstance(mapping, Fields)  # it has been read as a dataclass
+    return mapping.entries[inner].value, place.key(outer).key(inner)
+
+
+def _check_claim_options(wanted: Sequence[str], backend: type[Backend], node: Fields, place: Place) -> None:
+    """Complains about each key of ``claimOptions`` that entries of the backend do not have."""
+    known = _keys(backend.ResourceOptions)
+    if not wanted or known is None:
+        return
+    items, where = _inner(node, "dra", "claimOptions", place)
+    assert isinstance(items, Items)
+    for n, (key, at) in enumerate(zip(wanted, items.items, strict=True)):
+        if key in known:
+            continue
+        message = f"backend {backend.name} adds no key {shown(key)} to entries"
+        where.item(n).report(at, message, suggest(key, known, "keys"))
+
+
+def _refuse_shared_class(entries: Sequence[Placed]) -> None:
+    """Complains about a class of several entries that has the name of one of them as its extended name.
+
+    Pods that request the name could get devices of the other entry.
+    """
+    first: dict[str, Placed] = {}
+    for entry in entries:
+        settings = entry.settings
+        if settings.serve is not Serve.DRA or naming.fields(settings.name):
+            continue
+        name = settings.dra.device_class or naming.device_class(settings.name)
+        earlier = first.setdefault(name, entry)
+        if earlier is entry or not (settings.dra.extended_name or earlier.settings.dra.extended_name):
+            continue
+        line = earlier.mark.line
+        message = (
+            f"the class {shown(name)} is also that of the entry in line {line}, "
+            "and a class with extendedName has one entry"
+        )
+        entry.place.key("dra").report(entry, message, "give each entry its own class, or remove extendedName")
 
 
 def _conditions(node: Node | None, backend: type[Backend], place: Place) -> Where:
@@ -340,6 +423,8 @@ def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
             whom = who.format(", ".join(map(str, lines)))
             message = f"this can never get a device: {whom} them all first"
             hint = "put the narrower entry first, or set exclusive: false in both"
+            if any(taker.settings.serve is not later.settings.serve for taker in takers if taker):
+                hint = "put the narrower entry first: a device is never on both sides"
             later.place.report(later, message, hint)
         above.append(later)
 
@@ -360,7 +445,7 @@ def _taker(
             continue  # it takes every device, but makes no name of what a device inherited
         # a device without one of the fields gets no name from a template, and stays free
         if (
-            (earlier.settings.exclusive or later.exclusive)
+            (earlier.settings.exclusive or later.exclusive or earlier.settings.serve is not later.serve)
             and covers(earlier.settings.where, narrow)
             and named.issuperset(naming.fields(earlier.settings.name))
         ):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from devhost.backend import Attribute, Backend, Conditions
 from devhost.discovery.catalog import Catalog
-from devhost.planning.settings import Of
+from devhost.planning.settings import Of, Serve
 
 from .language import File, Resource
 from .reader import LISTS, MAPPINGS, NOT, Bounds, Form, Raw, choices, keys, members, required
@@ -25,6 +25,8 @@ Schema = dict[str, Any]
 """A JSON schema, or a part of one."""
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+_BY_DRA: Final[Schema] = {"serve": {"const": Serve.DRA.value}}
 
 _RANGES = r"^\s*([0-9]+(\s*-\s*[0-9]*)?|-\s*[0-9]+)\s*(,\s*([0-9]+(\s*-\s*[0-9]*)?|-\s*[0-9]+)\s*)*$"
 _GLOB = r"[*?\[]"
@@ -53,7 +55,9 @@ def schema(catalog: Catalog) -> Schema:
         "properties": {name: {"$ref": f"#/$defs/options-{name}"} for name in backends},
         "additionalProperties": False,
     }
-    return {"$schema": DIALECT, "title": "devhost.yaml", **whole, "$defs": definitions}
+    served = {"contains": {"properties": _BY_DRA, "required": [*_BY_DRA]}}
+    needs = {"if": {"properties": {"resources": served}}, "then": {"required": ["dra"]}}
+    return {"$schema": DIALECT, "title": "devhost.yaml", **whole, "allOf": [needs], "$defs": definitions}
 
 
 def of_dataclass(cls: type) -> Schema:
@@ -172,18 +176,22 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     # what Sharing refuses: overrides beside `of: all`
     together = {"of": {"const": Of.ALL.value}, "overrides": {"minItems": 1}}
     found["properties"]["share"] |= {"allOf": [{"not": {"properties": together, "required": [*together]}}]}
+    # what an entry with `serve: dra` cannot have
+    one_by_one = {"properties": {"of": {"const": Of.EACH.value}, "maxPerContainer": False}}
+    by_dra = {"properties": _BY_DRA, "required": [*_BY_DRA]}
+    found["allOf"] = [{"if": by_dra, "then": {"properties": {"share": one_by_one}}}]
     if not backends:
-        return found  # neither an empty `enum` nor an empty `allOf` is good JSON schema
+        return found  # an empty `enum` is no good JSON schema
     found["properties"]["backend"] |= {"enum": list(backends)}
     own = {name: resource_options_of(backend) for name, backend in backends.items()}
     # every backend's keys are let through here and refused below: `additionalProperties` sees no other place
     keys_of_any = sorted({key for options in own.values() for key in options["properties"]})
     found["properties"] |= {key: {} for key in keys_of_any}
-    found["allOf"] = [
+    found["allOf"] += [
         {
             "if": {"properties": {"backend": {"const": name}}, "required": ["backend"]},
             "then": {
-                "properties": _by_backend(f"#/$defs/where-{name}")
+                "properties": _by_backend(f"#/$defs/where-{name}", own[name]["properties"])
                 | dict.fromkeys(keys_of_any, False)
                 | own[name]["properties"],
                 "required": own[name]["required"],
@@ -194,13 +202,18 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     return found
 
 
-def _by_backend(where: str) -> Schema:
+def _by_backend(where: str, own: Iterable[str]) -> Schema:
     override = {"properties": {"where": {"$ref": where}}}
     return {
         "where": {"$ref": where},
         "healthyWhile": {"$ref": where},
         "share": {"properties": {"overrides": {"items": override}}},
+        "dra": {"properties": {"claimOptions": {"items": _one_of(own)}}},
     }
+
+
+def _one_of(words: Iterable[str]) -> Schema | bool:
+    return {"enum": found} if (found := sorted(words)) else False
 
 
 def _where(block: str) -> Schema:

@@ -70,6 +70,8 @@ ENTRY_KEYS = frozenset(
         "optional",
         "takeOver",
         "permissions",
+        "serve",
+        "dra",
     }  # config.language
 )
 """The keys that every entry under ``resources`` has; no option of a backend may have the name of one."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from devhost.backend import descriptors
-from devhost.backend.errors import UsageError
+from devhost.backend.errors import ConfigError, Diagnostic, UsageError
 from devhost.backend.incident import Recurring
 from devhost.config.last_good import LastGood, state_dir
-from devhost.config.loader import DEFAULT, load, load_or_copy
+from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
 from devhost.kubelet.server import CONNECTIONS
+from devhost.planning.settings import DraOptions
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from devhost.telemetry.log import get
@@ -54,6 +57,7 @@ class Options:
         show_pods: whether the status page and ``/status.json`` name pods; ``None``, not chosen, means no.
         state_dir: the directory for a copy of the last accepted configuration.
         strict_config: never start from that copy.
+        dra: what Dynamic Resource Allocation needs.
     """
 
     config: Path = DEFAULT
@@ -66,6 +70,32 @@ class Options:
     show_pods: bool | None = None
     state_dir: Path | None = None
     strict_config: bool = False
+    dra: DraOptions | None = None
+
+
+def dra_options(
+    kubelet_dir: Path,
+    plugins_registry: Path | None = None,
+    plugins_dir: Path | None = None,
+    node: str = "",
+    kubeconfig: Path | None = None,
+) -> DraOptions:
+    """The options of Dynamic Resource Allocation, with their defaults.
+
+    Args:
+        kubelet_dir: the kubelet's device plugin directory, beside which the other two are by default.
+        plugins_registry, plugins_dir: see :class:`~devhost.planning.settings.DraOptions`.
+        node: the name of the Node object; by default ``$NODE_NAME``, else the host's name, which kubelets
+            use in lower case.
+        kubeconfig: the file with the access to the API server; by default the pod's service account.
+    """
+    beside = kubelet_dir.absolute().parent
+    return DraOptions(
+        (plugins_registry or beside / "plugins_registry").absolute(),
+        (plugins_dir or beside / "plugins").absolute(),
+        node or os.environ.get("NODE_NAME") or gethostname().strip().lower(),
+        kubeconfig,
+    )
 
 
 async def serve(options: Options) -> None:
@@ -87,6 +117,7 @@ async def serve(options: Options) -> None:
         log.warning("the configuration is not copied", file=str(options.config), reason=reason)
     last_good = LastGood(options.config, directory)
     loaded = load(options.config) if options.strict_config else load_or_copy(options.config, last_good)
+    check_dra(loaded, options)
     resources = len(loaded.settings.resources)
     descriptors.provide(
         descriptors.SERVING + resources * descriptors.RESOURCE,
@@ -108,7 +139,7 @@ async def serve(options: Options) -> None:
     host = Host(
         options.config,
         loaded,
-        lambda: load(options.config),
+        lambda: check_dra(load(options.config), options),
         options.kubelet_dir,
         options.root,
         metrics,
@@ -116,6 +147,7 @@ async def serve(options: Options) -> None:
         options.pod_resources,
         notify.reloading,
         last_good,
+        dra=options.dra,
     )
     metrics.name_entries(lambda: _entries(host))
     metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
@@ -202,6 +234,20 @@ def _line(host: Host) -> str:
 def _held(host: Host) -> Iterator[Held]:
     for resource, device, holder in holders(host):
         yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
+
+
+def check_dra(loaded: Loaded, options: Options) -> Loaded:
+    """The same configuration, if its DRA driver can be served with the options of the command line.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if (driver := loaded.settings.dra_driver) and options.dra is not None:
+        message, hint = options.dra.flaw(driver)
+        if message:
+            file = str(loaded.copied.file if loaded.copied else options.config)
+            raise ConfigError((Diagnostic(file, 0, 0, "dra.driver", message, hint),))
+    return loaded
 
 
 def _check_pods(options: Options) -> None:

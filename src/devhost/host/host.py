@@ -33,7 +33,7 @@ from devhost.kubelet.preflight import check_directory
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
 from devhost.planning.plan import Plan
-from devhost.planning.settings import Settings
+from devhost.planning.settings import DraOptions, Settings
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
@@ -70,6 +70,7 @@ class Host:
         reloading: entered while the configuration is read again.
         last_good: keeps a copy of each accepted configuration; without it there is no copy.
         timing: deadlines and delays.
+        dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class Host:
         reloading: Callable[[], AbstractContextManager[None]] = nullcontext,
         last_good: LastGood | None = None,
         timing: Timing = NODE,
+        dra: DraOptions | None = None,
     ) -> None:
         metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
         self.root = root
+        self.dra_options = dra
         self._timing = timing
         self._changed = changed
         self._accepted = loaded.accepted

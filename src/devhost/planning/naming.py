@@ -14,7 +14,10 @@ from functools import lru_cache
 from devhost.backend.model import AttributeValue
 from devhost.backend.where import show
 
-_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+"""A pattern of DNS subdomains (RFC 1123) of any length."""
+
+_DOMAIN = re.compile(SUBDOMAIN)
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _BRACES = re.compile(r"\{(RESOURCE-?)\}|[{}]")
@@ -24,6 +27,12 @@ MAX_DOMAIN = 253 - len("requests.")
 """The kubelet also checks ``requests.<name>``, which must still be a DNS subdomain."""
 
 MAX_NAME = 63
+
+MAX_SUBDOMAIN = 253
+"""The greatest length of a DNS subdomain, such as the name of a Kubernetes object."""
+
+MAX_ATTRIBUTE = 64
+"""Bytes of the longest text that is an attribute of a device in a slice (``DeviceAttribute.string``)."""
 
 
 def problem(name: str) -> str:
@@ -93,6 +102,44 @@ def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | Non
         digest = hashlib.sha256(raw.encode(errors="backslashreplace")).hexdigest()[:8]
         legal = legal[: MAX_NAME - 9].rstrip("-_.") + "-" + digest
     return f"{domain}/{legal}" if legal else None
+
+
+def resource_attribute(resource: str) -> str:
+    """The value of the attribute ``resource`` of a device in a slice, by which a DeviceClass selects it.
+
+    It is the resource's name; one that is longer than :data:`MAX_ATTRIBUTE` bytes is cut and ends in eight
+    hex digits of its hash.
+    """
+    if len(resource) <= MAX_ATTRIBUTE:
+        return resource
+    digest = hashlib.sha256(resource.encode(errors="backslashreplace")).hexdigest()[:8]
+    return f"{resource[: MAX_ATTRIBUTE - 1 - len(digest)]}-{digest}"
+
+
+def is_subdomain(text: str) -> bool:
+    """Whether Kubernetes accepts a text as the name of an object such as a node."""
+    return len(text) <= MAX_SUBDOMAIN and _DOMAIN.fullmatch(text) is not None
+
+
+def device_class(resource: str) -> str:
+    """The name of the DeviceClass of a resource whose entry gives none: ``gpu.nvidia.com``.
+
+    It is a DNS subdomain (RFC 1123), as Kubernetes demands of object names. Where the part before the domain
+    had to be changed or cut for that, it ends in eight hex digits of a hash, as upper case does: names of
+    resources that differ in one letter's case keep different classes.
+
+    Args:
+        resource: a valid extended resource name, without a template.
+    """
+    domain, _, rest = resource.partition("/")
+    labels = re.sub(r"[^a-z0-9.-]", "-", rest.lower()).split(".")
+    legal = ".".join(kept for label in labels if (kept := label.strip("-")))
+    room = MAX_SUBDOMAIN - 1 - len(domain)
+    if legal == rest and len(rest) <= room:
+        return f"{rest}.{domain}"
+    digest = hashlib.sha256(resource.encode(errors="backslashreplace")).hexdigest()[:8]
+    words = legal[: max(0, room - 1 - len(digest))].rstrip("-.")
+    return f"{words}-{digest}.{domain}" if words else f"{digest}.{domain}"
 
 
 def variable_problem(name: str) -> str:

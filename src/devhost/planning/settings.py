@@ -13,7 +13,7 @@ from pathlib import Path
 from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
 from devhost.backend.where import Where, shortfall
 
-from .naming import fields
+from .naming import fields, is_subdomain
 
 MAX_REPLICAS = 100_000
 """More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
@@ -76,6 +76,30 @@ class WhenEmpty(StrEnum):
     """Nothing, until the first device appears."""
     REGISTER = "register"
     """The resource, without devices."""
+
+
+class Serve(StrEnum):
+    """The front end through which Kubernetes gets the devices of an entry."""
+
+    PLUGIN = "plugin"
+    """The kubelet's device plugin API."""
+    DRA = "dra"
+    """Dynamic Resource Allocation: slices and claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraTerms:
+    """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
+
+    ``device_class`` is the name of its DeviceClass; empty: ``devhost.planning.naming.device_class`` of the
+    resource name. With ``extended_name`` pods may request the class by the resource name.
+    ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
+    that of a class may set all of them.
+    """
+
+    device_class: str = ""
+    extended_name: bool = False
+    claim_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +212,9 @@ class Settings:
 
     ``device_info_directory`` is ``None`` if no device-info files are wanted. ``label_directory`` is set even
     if no labels are wanted, because earlier ones are removed from it.
+
+    ``dra_driver`` is the name of the DRA driver; empty if the file has no ``dra``, and nothing of Dynamic
+    Resource Allocation runs then.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -216,3 +243,47 @@ class Settings:
     def resource_options(self, backend: str) -> tuple[object, ...]:
         """The ``ResourceOptions`` in the entries of ``backend``, in file order."""
         return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)
+
+
+MAX_SOCKET_PATH = 107
+"""Bytes of the longest path of a unix socket, without the closing NUL (unix(7))."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraOptions:
+    """What the command line gives for Dynamic Resource Allocation.
+
+    ``plugins_registry`` is the directory in which the kubelet finds DRA drivers, ``plugins_dir`` the one in
+    which it calls them. ``node`` is the name of the Node object. ``kubeconfig`` is the file with the access
+    to the API server; ``None`` for the service account of the pod.
+    """
+
+    plugins_registry: Path
+    plugins_dir: Path
+    node: str
+    kubeconfig: Path | None = None
+
+    def registration_socket(self, driver: str) -> Path:
+        """Where the kubelet finds the driver."""
+        return self.plugins_registry / f"{driver}-reg.sock"
+
+    def service_socket(self, driver: str) -> Path:
+        """Where the kubelet calls the driver."""
+        return self.plugins_dir / driver / "dra.sock"
+
+    def flaw(self, driver: str) -> tuple[str, str]:
+        """Why a driver cannot be served with these options, and how to fix it; empty if it can."""
+        for path, option in (
+            (self.registration_socket(driver), "--plugins-registry"),
+            (self.service_socket(driver), "--plugins-dir"),
+        ):
+            length = len(str(path).encode(errors="surrogateescape"))
+            if length > MAX_SOCKET_PATH:
+                message = f"the socket {path} would have {length} bytes, and Linux allows {MAX_SOCKET_PATH}"
+                return message, f"choose a shorter driver name or {option}"
+        if not is_subdomain(self.node):
+            return (
+                f"{self.node[:80]!r} is not the name of a node in Kubernetes",
+                "give it with --node-name NAME or in NODE_NAME",
+            )
+        return "", ""

@@ -1,0 +1,80 @@
+"""DeviceClasses for the resources that pods get with claims: what ``devhost dra classes`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .naming import device_class, resource_attribute
+from .settings import ResourceSettings
+
+API_VERSION = "resource.k8s.io/v1"
+"""The API group and version of the objects, in Kubernetes since 1.34."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """One class: its name, the driver, the resources whose devices it selects.
+
+    ``extended_name`` is the resource whose name pods without claims may request; empty if they may not.
+    """
+
+    name: str
+    driver: str
+    resources: tuple[str, ...]
+    extended_name: str = ""
+
+    def expression(self) -> str:
+        """The CEL expression that is true for the devices of the class.
+
+        Each part protects the next: an attribute that a device lacks would stop the scheduler otherwise.
+        """
+        attribute = f'device.attributes["{self.driver}"].resource'
+        values = [f'"{resource_attribute(resource)}"' for resource in self.resources]
+        wanted = f"== {values[0]}" if len(values) == 1 else f"in [{', '.join(values)}]"
+        return f'device.driver == "{self.driver}" && has({attribute}) && {attribute} {wanted}'
+
+    def manifest(self) -> dict[str, Any]:
+        """The object in the terms of JSON."""
+        spec: dict[str, Any] = {"selectors": [{"cel": {"expression": self.expression()}}]}
+        if self.extended_name:
+            spec["extendedResourceName"] = self.extended_name
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "DeviceClass",
+            "metadata": {"name": self.name},
+            "spec": spec,
+        }
+
+
+class ClassesOverlap(Exception):
+    """Two resources have one class, which could have the extended name of only one of them."""
+
+    def __init__(self, name: str, resources: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.name = name
+        self.resources = resources
+
+
+def device_classes(driver: str, resources: Iterable[tuple[str, ResourceSettings]]) -> list[DeviceClass]:
+    """The classes of resources, in the order of their first resource.
+
+    Args:
+        driver: the name of the DRA driver.
+        resources: each name, without a template, and its entry.
+
+    Raises:
+        ClassesOverlap: a class with an extended name has several resources.
+    """
+    members: dict[str, dict[str, bool]] = {}
+    for name, entry in resources:
+        found = members.setdefault(entry.dra.device_class or device_class(name), {})
+        found[name] = found.get(name, False) or entry.dra.extended_name
+    classes = []
+    for title, found in members.items():
+        extended = [name for name, wanted in found.items() if wanted]
+        if extended and len(found) > 1:
+            raise ClassesOverlap(title, tuple(found))
+        classes.append(DeviceClass(title, driver, tuple(found), *extended))
+    return classes
