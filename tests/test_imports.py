@@ -47,7 +47,7 @@ LIBRARIES = {
     "markupsafe": ("telemetry.page",),
     "pluggy": ("backend.observe", "discovery.catalog"),
     "pyudev": ("discovery.uevents",),
-    "yaml": ("config.document", "testing"),
+    "yaml": ("config.document", "dra.credentials", "testing"),
 }
 """Every library outside the standard one, and the modules or packages that may know it."""
 
@@ -58,6 +58,7 @@ PURE = (
     "backend.where",
     "backend.backoff",
     "allocation.allocations",
+    "allocation.claims",
     "allocation.timing",
     "allocation.preferred.grouping",
     "discovery.health",

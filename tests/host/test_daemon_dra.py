@@ -13,7 +13,7 @@ from devhost.config.loader import Copied, Loaded
 from devhost.discovery.catalog import Catalog
 from devhost.host import daemon
 from devhost.host.host import KUBELET_DIRECTORY
-from devhost.planning.settings import MAX_SOCKET_PATH, DraOptions, Settings
+from devhost.planning.settings import MAX_SOCKET_PATH, DraOptions, ResourceSettings, Serve, Settings
 
 DRIVER = "devhost.example.com"
 LOADED = Loaded(Settings(dra_driver=DRIVER), Catalog())
@@ -115,3 +115,12 @@ def test_nothing_is_checked_for_a_file_without_dra() -> None:
     plain = Loaded(Settings(), Catalog())
 
     assert daemon.check_dra(plain, daemon.Options(dra=replace(NODE, node=""))) is plain
+
+
+def test_an_entry_with_serve_dra_is_refused_by_a_version_that_serves_no_claims() -> None:
+    entry = ResourceSettings(2, "example.com/card", "toy", serve=Serve.DRA)
+    text = refusal(replace(LOADED, settings=Settings((entry,), dra_driver=DRIVER)), NODE)
+    assert text.startswith(
+        "/etc/d.yaml: resources[2].serve: this version of devhost does not serve claims yet"
+    )
+    assert "serve: plugin" in text

@@ -60,7 +60,7 @@ class Credentials:
                 self._token = await asyncio.to_thread(self.read_token)
                 self._read_at = now
             except OSError:
-                pass  # a request without a valid token is refused with 401, which says what is wrong
+                pass  # a request without a valid token is refused with 401, which has the reason
         return self._token
 
 
@@ -104,7 +104,7 @@ def kubeconfig(path: Path) -> Credentials:
     """The credentials of the current context of a kubeconfig file.
 
     Raises:
-        EnvironmentFailure: the file cannot be read or used; it says why.
+        EnvironmentFailure: the file cannot be read or used.
     """
     document = _read(path)
     name = str(document.get("current-context") or "")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import urlencode
@@ -26,7 +26,7 @@ from .credentials import Credentials
 Object = dict[str, Any]
 
 MOST_BYTES = 32 << 20
-"""Bytes of an answer, or of one line of a watch, that are read; the API server's objects have at most 2 MiB."""
+"""Bytes of an answer, or of one line of a watch, that are read; one object has at most 2 MiB."""
 
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 """``Accept`` for objects without ``spec`` and ``status`` (API concepts, "Metadata-only fetches")."""
@@ -164,7 +164,7 @@ class _Connection:
         finally:
             self.used = True
 
-    async def parts(self) -> AsyncIterator[bytes]:
+    async def parts(self) -> AsyncGenerator[bytes, None]:
         """The body of the answer, part by part."""
         while True:
             event = await self._event()
@@ -224,7 +224,7 @@ class KubeApi:
         *,
         metadata_only: bool = False,
         limit: int = 0,
-    ) -> AsyncIterator[Object]:
+    ) -> AsyncGenerator[Object, None]:
         """The pages of a list, each with at most ``limit`` objects.
 
         Raises:
@@ -250,7 +250,7 @@ class KubeApi:
         resource_version: str = "",
         *,
         metadata_only: bool = False,
-    ) -> AsyncIterator[tuple[str, Object]]:
+    ) -> AsyncGenerator[tuple[str, Object], None]:
         """The changes since a version: type and object of each, until the server ends the watch.
 
         Raises:
@@ -331,7 +331,7 @@ class KubeApi:
         kept = False
         try:
             left = self._timeout - (asyncio.get_running_loop().time() - began)
-            async with _deadline(left, self._credentials.server, self._timeout):
+            async with _Deadline(left, self._credentials.server, self._timeout):
                 if response.status_code >= 400:
                     await self._refuse(connection, response)
                 answer = _object(await self._body(connection))
@@ -349,7 +349,7 @@ class KubeApi:
         """Sends a request and gives the head of its answer; again with a new token after 401."""
         for attempt in range(2):
             token = await self._credentials.token(fresh=attempt > 0)
-            async with _deadline(self._timeout, self._credentials.server, self._timeout):
+            async with _Deadline(self._timeout, self._credentials.server, self._timeout):
                 connection, response = await self._send(self._head(method, path, body, accept, token), body)
             if response.status_code != 401 or attempt:
                 break
@@ -397,8 +397,8 @@ class KubeApi:
             headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         return h11.Request(method=method, target=given.path + path, headers=headers)
 
-    async def _next(self, parts: AsyncIterator[bytes]) -> bytes | None:
-        async with _deadline(self._idle, self._credentials.server, self._idle):
+    async def _next(self, parts: AsyncGenerator[bytes, None]) -> bytes | None:
+        async with _Deadline(self._idle, self._credentials.server, self._idle):
             return await anext(parts, None)
 
     async def _body(self, connection: _Connection) -> bytes:
@@ -412,7 +412,7 @@ class KubeApi:
 
     async def _refuse(self, connection: _Connection, response: h11.Response) -> None:
         """Raises the error of a refused request."""
-        async with _deadline(self._timeout, self._credentials.server, self._timeout):
+        async with _Deadline(self._timeout, self._credentials.server, self._timeout):
             data = await self._body(connection)
         status: Object = {}
         with suppress(ValueError):
@@ -427,7 +427,7 @@ class KubeApi:
         )
 
 
-class _deadline:  # noqa: N801 - used like asyncio.timeout
+class _Deadline:
     """Limits the time of a block, and gives the errors of a connection a text for people."""
 
     def __init__(self, seconds: float, server: str, named: float) -> None:

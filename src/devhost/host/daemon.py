@@ -19,7 +19,7 @@ from devhost.backend.incident import Recurring
 from devhost.config.last_good import LastGood, state_dir
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
 from devhost.kubelet.server import CONNECTIONS
-from devhost.planning.settings import DraOptions
+from devhost.planning.settings import DraOptions, Serve
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from devhost.telemetry.log import get
@@ -240,8 +240,16 @@ def check_dra(loaded: Loaded, options: Options) -> Loaded:
     """The same configuration, if its DRA driver can be served with the options of the command line.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot, or an entry has ``serve: dra``, which this version only prints classes for.
     """
+    claimed = [entry for entry in loaded.settings.resources if entry.serve is Serve.DRA]
+    if claimed:
+        file = str(loaded.copied.file if loaded.copied else options.config)
+        message = "this version of devhost does not serve claims yet"
+        hint = "write serve: plugin"
+        raise ConfigError(
+            tuple(Diagnostic(file, 0, 0, f"resources[{one.index}].serve", message, hint) for one in claimed)
+        )
     if (driver := loaded.settings.dra_driver) and options.dra is not None:
         message, hint = options.dra.flaw(driver)
         if message:

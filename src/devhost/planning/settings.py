@@ -78,15 +78,6 @@ class WhenEmpty(StrEnum):
     """The resource, without devices."""
 
 
-class Serve(StrEnum):
-    """The front end through which Kubernetes gets the devices of an entry."""
-
-    PLUGIN = "plugin"
-    """The kubelet's device plugin API."""
-    DRA = "dra"
-    """Dynamic Resource Allocation: slices and claims."""
-
-
 @dataclass(frozen=True, slots=True)
 class DraTerms:
     """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
@@ -122,20 +113,6 @@ class Share:
     overrides: tuple[ReplicaOverride, ...] = ()
     of: Of = Of.EACH
     max_per_container: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DraTerms:
-    """How an entry is offered through DRA.
-
-    ``device_class`` is the name of its DeviceClass; empty: made from the resource's name. With
-    ``extended_name``, pods may request the resource by its own name (KEP-5004). ``claim_options`` are the
-    options of the backend that the configuration of a claim may set; a DeviceClass may set all.
-    """
-
-    device_class: str = ""
-    extended_name: bool = False
-    claim_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +184,6 @@ class Settings:
     """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value.
 
     ``skipped`` are the entries without an installed backend; they are not among ``resources``.
-
-    ``dra_driver`` is the name of the DRA driver; empty if the file has none, so that DRA is not used.
 
     ``device_info_directory`` is ``None`` if no device-info files are wanted. ``label_directory`` is set even
     if no labels are wanted, because earlier ones are removed from it.
