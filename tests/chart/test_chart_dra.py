@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from rendering import (
-    CHART,
     DEPLOY,
     PROFILES,
     Chart,
