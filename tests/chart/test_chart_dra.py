@@ -116,6 +116,8 @@ def test_the_policy_admits_only_slices_of_the_pods_node_and_driver(chart: Chart)
     assert condition["expression"] == 'request.userInfo.username == "system:serviceaccount:devhost:devhost"'
     node = next(one["expression"] for one in policy["spec"]["variables"] if one["name"] == "node")
     assert NODE_NAME in node
+    reasons = {one["reason"] for one in policy["spec"]["validations"]}
+    assert reasons == {"Forbidden"}, "Invalid would mean that the slice itself is wrong"
     expressions = " ".join(one["expression"] for one in policy["spec"]["validations"])
     assert "variables.slice.spec.nodeName == variables.node" in expressions
     assert f'variables.slice.spec.driver == "{DRIVER}"' in expressions
