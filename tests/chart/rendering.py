@@ -22,7 +22,13 @@ LIMIT = 120
 OWN = "app.kubernetes.io/name"
 """The label that says what an object belongs to, in both kinds of manifest."""
 
-OWN_VERSIONS = ("v1", "apps/v1", "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1")
+OWN_VERSIONS = (
+    "v1",
+    "apps/v1",
+    "rbac.authorization.k8s.io/v1",
+    "admissionregistration.k8s.io/v1",
+    "resource.k8s.io/v1",
+)
 """Those of Kubernetes' own objects that :class:`Types` knows."""
 
 Object = dict[str, Any]

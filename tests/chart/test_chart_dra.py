@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rendering import (
     DEPLOY,
     PROFILES,
+    ROOT,
     Chart,
     Object,
     Refused,
@@ -19,6 +22,7 @@ from rendering import (
     refusal,
 )
 
+TUTORIAL = (ROOT / "docs" / "dra.md").read_text(encoding="utf-8")
 DRIVER = "devhost.example.com"
 SERIAL = {"name": "example.com/serial", "backend": "udev", "where": {"subsystem": "tty"}, "serve": "dra"}
 NODE_NAME = "authentication.kubernetes.io/node-name"
@@ -93,7 +97,7 @@ def test_devhost_may_read_claims_and_its_node_and_write_slices(chart: Chart, typ
     assert rendered.pod["serviceAccountName"] == "devhost"
 
 
-def test_the_container_gets_no_more_privileges(chart: Chart) -> None:
+def test_the_container_gets_the_same_privileges_as_without(chart: Chart) -> None:
     assert chart.render(enabled()).container["securityContext"] == chart.render().container["securityContext"]
 
 
@@ -275,3 +279,46 @@ def test_the_component_of_kustomize_is_what_the_chart_renders(
     theirs = overlay(kustomize, tmp_path, base)
     values = {"dra": {"enabled": True}, "config": {"dra": {"driver": DRIVER}}}
     assert comparable(theirs.only(kind)) == comparable(chart.render(values, profile=profile).only(kind))
+
+
+def shown(name: str) -> str:
+    """A file that the tutorial lets its reader write."""
+    (found,) = re.findall(rf"<!-- file: {name} -->\n```yaml(?: fragment)?\n(.*?)```", TUTORIAL, re.DOTALL)
+    return str(found)
+
+
+def test_the_values_of_the_tutorial_are_accepted(chart: Chart, tmp_path: Path) -> None:
+    config = tmp_path / "devhost.yaml"
+    for serve in ("plugin", "dra"):
+        config.write_text(shown("devhost.yaml").replace("serve: plugin", f"serve: {serve}"))
+        rendered = chart.render({}, "--set=dra.enabled=true", f"--set-file=config={config}")
+        assert f"/var/lib/kubelet/plugins/{DRIVER}" in rendered.mounts
+
+
+def test_kubernetes_knows_every_field_of_the_tutorials_claim(types: Types) -> None:
+    text = shown("pod.yaml")
+    assert types.complaints(text) == []
+    assert types.complaints(text.replace("deviceClassName", "deviceClass")) != [], "the types are looked at"
+
+
+def test_the_pod_of_the_tutorial_names_its_claim_and_the_class_of_the_resource() -> None:
+    template, pod = yaml.safe_load_all(shown("pod.yaml"))
+    (claim,) = pod["spec"]["resourceClaims"]
+    assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]
+    assert pod["spec"]["containers"][0]["resources"] == {"claims": [{"name": claim["name"]}]}
+    (entry,) = yaml.safe_load(shown("devhost.yaml"))["resources"]
+    domain, _, name = entry["name"].partition("/")
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["deviceClassName"] == f"{name}.{domain}"
+
+
+def test_the_tutorial_quotes_the_refusal_of_the_chart(chart: Chart) -> None:
+    (quoted,) = re.findall(r"\| Helm: `([^`]+)`", TUTORIAL)
+    assert quoted in refusal(chart, {"config": {**CONFIG, "dra": {"driver": DRIVER}}})
+
+
+def test_the_table_of_rights_is_that_of_the_role(chart: Chart) -> None:
+    page = (DEPLOY / "README.md").read_text()
+    rows = dict(re.findall(r"(?m)^\| `(resourceslices|resourceclaims|nodes)` \| ([a-z, ]+) \|", page))
+    rules = chart.render(enabled()).only("ClusterRole")["rules"]
+    assert rows == {one["resources"][0]: ", ".join(one["verbs"]) for one in rules}

@@ -13,6 +13,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
+	resource "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -20,7 +21,9 @@ import (
 
 func main() {
 	scheme := runtime.NewScheme()
-	kinds := runtime.NewSchemeBuilder(admission.AddToScheme, apps.AddToScheme, core.AddToScheme, rbac.AddToScheme)
+	kinds := runtime.NewSchemeBuilder(
+		admission.AddToScheme, apps.AddToScheme, core.AddToScheme, rbac.AddToScheme, resource.AddToScheme,
+	)
 	if err := kinds.AddToScheme(scheme); err != nil {
 		panic(err)
 	}
