@@ -123,7 +123,7 @@ async def test_an_object_is_read_over_tls_that_trusts_one_authority() -> None:
     assert (method, path, headers["host"]) == ("GET", "/api/v1/nodes/n1", f"localhost:{server.port}")
 
 
-async def test_a_server_that_another_authority_signed_is_refused() -> None:
+async def test_a_server_with_a_certificate_for_another_host_is_refused() -> None:
     async with serving(answer({}), tls=True) as server:
         trust = ssl.create_default_context(cafile=str(TLS / "authority.pem"))
         url = f"https://127.0.0.1:{server.port}"
