@@ -165,10 +165,10 @@ def test_a_claim_of_an_earlier_run_asks_for_a_plan_and_its_hardware_is_found_wit
     }
 
 
-def test_subscribers_hear_of_the_resource_of_a_released_claim() -> None:
+def test_subscribers_get_the_resource_of_a_released_claim() -> None:
     node = Node()
-    heard: list[str] = []
-    node.allocations.subscribe(lambda resource, tokens: heard.append(resource))
+    released_resources: list[str] = []
+    node.allocations.subscribe(lambda resource, tokens: released_resources.append(resource))
     node.prepare(ONE, claimed())
     node.allocations.claims.released(ONE.uid)
-    assert heard == [NAME]
+    assert released_resources == [NAME]

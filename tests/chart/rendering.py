@@ -22,6 +22,15 @@ LIMIT = 120
 OWN = "app.kubernetes.io/name"
 """The label that says what an object belongs to, in both kinds of manifest."""
 
+OWN_VERSIONS = (
+    "v1",
+    "apps/v1",
+    "rbac.authorization.k8s.io/v1",
+    "admissionregistration.k8s.io/v1",
+    "resource.k8s.io/v1",
+)
+"""Those of Kubernetes' own objects that :class:`Types` knows."""
+
 Object = dict[str, Any]
 Values = Mapping[str, Any]
 
@@ -151,7 +160,7 @@ class Types:
 
 
 def _is_own(one: Object) -> bool:
-    return one["apiVersion"] in ("v1", "apps/v1")
+    return one["apiVersion"] in OWN_VERSIONS
 
 
 def built(kustomize: Path, directory: Path) -> Rendered:

@@ -289,3 +289,13 @@ def test_the_notes_list_what_the_profile_does_not_allow(
     assert text.count("NOTE:") == len(told)
     assert [one for one in told if one not in text] == []
     assert "kubectl -n devhost exec daemonset/devhost -- devhost status" in text
+
+
+def test_the_notes_name_the_driver_and_how_to_get_its_classes(
+    chart: Chart, helm: Path, tmp_path: Path
+) -> None:
+    values = {"dra": {"enabled": True}, "config": {"dra": {"driver": "devhost.example.com"}}}
+    text = notes(chart, helm, tmp_path, values, "minimal")
+    assert "the DRA driver devhost.example.com" in text
+    assert "exec daemonset/devhost -- devhost dra classes | kubectl apply -f -" in text
+    assert "stay\nTerminating" in text

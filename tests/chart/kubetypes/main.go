@@ -9,8 +9,11 @@ import (
 	"io"
 	"os"
 
+	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	resource "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -18,10 +21,11 @@ import (
 
 func main() {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme} {
-		if err := add(scheme); err != nil {
-			panic(err)
-		}
+	kinds := runtime.NewSchemeBuilder(
+		admission.AddToScheme, apps.AddToScheme, core.AddToScheme, rbac.AddToScheme, resource.AddToScheme,
+	)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		panic(err)
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	documents := yaml.NewYAMLReader(bufio.NewReader(os.Stdin))

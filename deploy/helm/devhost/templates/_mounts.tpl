@@ -76,6 +76,13 @@ sockets: a mounted file becomes stale when it is replaced.
 {{- if $needs.deviceInfo -}}
 {{- $mounts = append $mounts (dict "name" "device-info" "path" $needs.deviceInfoDirectory "at" $needs.deviceInfoDirectory "writable" true) -}}
 {{- end -}}
+{{- if $needs.dra -}}{{/* the kubelet gets the path of a socket, so it must be the same in the container */}}
+{{- $registry := include "devhost.pluginsRegistry" . -}}
+{{- $driver := printf "%s/%s" (include "devhost.pluginsDirectory" .) $needs.draDriver -}}
+{{- $mounts = concat $mounts (list
+  (dict "name" "plugins-registry" "path" $registry "at" $registry "type" "Directory" "writable" true)
+  (dict "name" "dra" "path" $driver "at" $driver "writable" true)) -}}
+{{- end -}}
 {{- range $index, $extra := .Values.extraHostPaths -}}
 {{- $at := default (printf "/host%s" $extra.path) $extra.mountPath -}}
 {{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "from" (printf "extraHostPaths[%d]" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}

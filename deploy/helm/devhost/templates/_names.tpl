@@ -39,6 +39,20 @@ namespace.
 {{- ternary $own (merge (dict "podAntiAffinity" $apart) $own) (hasKey $own "podAntiAffinity") | toYaml -}}
 {{- end -}}
 
+{{/* Names of objects without a namespace; a dot, which no namespace has, keeps two releases apart. */}}
+{{- define "devhost.clusterName" -}}
+{{- printf "%s.%s" (include "devhost.fullname" .) .Release.Namespace -}}
+{{- end -}}
+
+{{/* The service account of the pods; empty: that of the namespace. */}}
+{{- define "devhost.serviceAccount" -}}
+{{- if .Values.serviceAccountName -}}
+{{- .Values.serviceAccountName -}}
+{{- else if (.Values.dra).enabled -}}
+{{- include "devhost.fullname" . -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "devhost.labels" -}}
 {{ include "devhost.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -35,6 +35,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- $firmware := false -}}
 {{- $owners := false -}}
 {{- $eswitch := false -}}
+{{- $dra := eq (toString (default dict .Values.dra).enabled) "true" -}}
 {{- $files := list -}}
 {{- range $config.resources -}}
   {{- $_ := set $used .backend true -}}
@@ -77,7 +78,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
 {{- if eq (include "devhost.wanted" (list $host.deviceOwners $owners)) "true" -}}{{- $needed = append $needed "CHOWN" -}}{{- end -}}
 network: {{ include "devhost.wanted" (list .Values.hostNetwork (or (hasKey $used "sriov") (hasKey $used "rdma"))) }}
-cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit)) }}
+cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit $dra)) }}
 nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "write" false $config)) }}
 deviceInfo: {{ include "devhost.wanted" (list $host.deviceInfo (and (hasKey $used "sriov") (dig "deviceInfo" "write" true $config))) }}
 virtualFunctions: {{ include "devhost.wanted" (list $host.virtualFunctions (not (empty $sriov.virtualFunctions))) }}
@@ -88,6 +89,8 @@ verbs: {{ include "devhost.wanted" (list $host.verbs (and (hasKey $used "rdma") 
 profile: {{ $profile }}
 capabilities: {{ concat (default list .Values.capabilities) $needed | uniq | toJson }}
 root: {{ include "devhost.wanted" (list $host.root $toolkit) }}
+dra: {{ $dra }}
+draDriver: {{ default (dig "dra" "driver" "" $config) (default dict .Values.dra).driver | quote }}
 gpu: {{ hasKey $used "gpu" }}
 rdma: {{ hasKey $used "rdma" }}
 programs: {{ $programs }}

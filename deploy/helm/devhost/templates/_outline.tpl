@@ -4,7 +4,8 @@ values cannot check text, nor options of a backend.
 */}}
 {{- define "devhost.outline" -}}
 {{- include "devhost.kinds" (list "config" . true (dict
-  "version" "a number" "resources" "a list" "backends" "a map" "cdi" "a map" "deviceInfo" "a map" "labels" "a map")) -}}
+  "version" "a number" "resources" "a list" "backends" "a map" "cdi" "a map" "deviceInfo" "a map" "dra" "a map" "labels" "a map")) -}}
+{{- include "devhost.kinds" (list "config.dra" .dra (hasKey . "dra") (dict "driver" "text")) -}}
 {{- range $key := list "version" "resources" -}}
   {{- if not (hasKey $ $key) -}}
     {{- fail (printf "config: the key %s is missing: a configuration needs version: 1 and resources, which may be []" $key) -}}

@@ -2,6 +2,7 @@
 {{- define "devhost.refusals" -}}
 {{- include "devhost.checkListen" . -}}
 {{- include "devhost.checkNetworkPolicy" . -}}
+{{- include "devhost.checkDra" . -}}
 {{- if and (.Values.podMonitor).enabled (.Values.serviceMonitor).enabled -}}
   {{- fail "podMonitor.enabled and serviceMonitor.enabled make Prometheus read each devhost twice: omit one of them" -}}
 {{- end -}}
