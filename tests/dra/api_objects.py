@@ -9,7 +9,7 @@ import copy
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 Object = dict[str, Any]
@@ -68,7 +68,8 @@ class Refused(Exception):
         self.message = message
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Place:
     """Where a path leads: a collection, an object of it, or its status."""
 
     kind: Kind
@@ -187,7 +188,7 @@ class Objects:
         metadata["generation"] = 1
         metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
         self._check(where.kind, new)
-        return self._store(where._replace(name=name), "ADDED", new)
+        return self._store(replace(where, name=name), "ADDED", new)
 
     def update(self, where: Place, body: Object) -> Object:
         """Replaces an object, or its status."""
@@ -233,14 +234,14 @@ class Objects:
         """Stores an object as it is, status included: what another client of the server did."""
         where = place(path)
         name = value["metadata"]["name"]
-        where = where._replace(name=name)
+        where = replace(where, name=name)
         if (where.kind.plural, where.namespace, name) in self._stored:
             new = {**copy.deepcopy(self.get(where)), **copy.deepcopy(value)}
             new["metadata"] = {**self.get(where)["metadata"], **value["metadata"]}
             if new.get("spec") != self.get(where).get("spec"):
                 new["metadata"]["generation"] += 1
             return self._store(where, "MODIFIED", new)
-        return self.create(where._replace(name=""), value)
+        return self.create(replace(where, name=""), value)
 
     def forget(self) -> None:
         """Forgets the history and open lists: older versions are answered with 410."""

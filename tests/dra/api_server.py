@@ -19,7 +19,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -465,7 +465,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 def _named(where: Place, value: Object) -> Place:
     metadata = value["metadata"]
-    return where._replace(name=metadata["name"], namespace=metadata.get("namespace", ""))
+    return replace(where, name=metadata["name"], namespace=metadata.get("namespace", ""))
 
 
 def _status(error: Refused) -> Object:
