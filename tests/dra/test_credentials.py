@@ -1,0 +1,121 @@
+"""Where the API server is, and whom to trust: from a pod or a kubeconfig file. Each refusal is one line."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devhost.backend.errors import EnvironmentFailure
+from devhost.dra.credentials import in_cluster, kubeconfig
+
+TLS = Path(__file__).parent / "tls"
+AUTHORITY = (TLS / "authority.pem").read_bytes()
+SERVICE = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+
+
+def mounted(directory: Path) -> Path:
+    (directory / "token").write_text("secret\n")
+    (directory / "ca.crt").write_bytes(AUTHORITY)
+    return directory
+
+
+async def test_a_pod_uses_its_mounted_token(tmp_path: Path) -> None:
+    found = in_cluster(SERVICE, mounted(tmp_path))
+    assert (found.server, found.host, found.port) == ("https://10.0.0.1:6443", "10.0.0.1", 6443)
+    assert await found.token() == "secret"
+
+
+def test_an_ipv6_address_is_bracketed(tmp_path: Path) -> None:
+    found = in_cluster({"KUBERNETES_SERVICE_HOST": "fd00::1"}, mounted(tmp_path))
+    assert (found.server, found.host, found.authority) == (
+        "https://[fd00::1]:443",
+        "fd00::1",
+        "[fd00::1]:443",
+    )
+
+
+def test_a_process_outside_a_pod_gets_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="KUBERNETES_SERVICE_HOST is not set") as caught:
+        in_cluster({}, tmp_path)
+    assert "--kubeconfig" in str(caught.value)
+
+
+def test_a_pod_without_a_mounted_token_gets_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="automountServiceAccountToken"):
+        in_cluster(SERVICE, tmp_path)
+    (mounted(tmp_path) / "ca.crt").write_text("no certificate")
+    with pytest.raises(EnvironmentFailure, match="holds no certificate"):
+        in_cluster(SERVICE, tmp_path)
+
+
+def config(directory: Path, user: dict[str, Any], **cluster: Any) -> Path:
+    file = directory / "kubeconfig"
+    values = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://api.example.com/prefix/", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+CA = {"certificate-authority-data": base64.b64encode(AUTHORITY).decode()}
+
+
+async def test_a_kubeconfig_with_a_token_is_used(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(AUTHORITY)
+    (tmp_path / "token").write_text("from-file\n")
+    found = kubeconfig(config(tmp_path, {"tokenFile": "token"}, **{"certificate-authority": "ca.pem"}))
+    assert (found.host, found.port, found.path) == ("api.example.com", 443, "/prefix")
+    assert await found.token() == "from-file"
+    assert await kubeconfig(config(tmp_path, {"token": "inline"}, **CA)).token() == "inline"
+
+
+def test_a_client_certificate_is_used(tmp_path: Path) -> None:
+    user = {
+        "client-certificate-data": base64.b64encode((TLS / "server.pem").read_bytes()).decode(),
+        "client-key": str(TLS / "server.key"),
+    }
+    assert kubeconfig(config(tmp_path, user, **CA)).tls is not None
+
+
+INVALID = "a certificate or key in it is not valid"
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "exec": ({"exec": {"command": "login"}}, CA, "its user needs exec, which devhost does not support"),
+    "insecure": ({}, {"insecure-skip-tls-verify": True}, "insecure-skip-tls-verify is set"),
+    "no authority": ({}, {}, "its cluster has no certificate-authority"),
+    "no URL": ({}, {**CA, "server": "api.example.com"}, "is no URL"),
+    "no such file": ({}, {"certificate-authority": "none.pem"}, "cannot be read: No such file"),
+    "not base64": ({}, {"certificate-authority-data": "!"}, INVALID),
+    "no key": (
+        {"client-certificate": str(TLS / "server.pem")},
+        CA,
+        INVALID,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    user, cluster, text = REFUSED[case]
+    file = config(tmp_path, user, **cluster)
+    with pytest.raises(EnvironmentFailure, match=text) as caught:
+        kubeconfig(file)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "a: [", "- 1", "{}", "{current-context: x, contexts: [1]}"])
+def test_a_file_that_is_no_kubeconfig_is_refused_in_one_line(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "config"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(EnvironmentFailure) as caught:
+        kubeconfig(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
