@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,9 @@ from devhost.backend.errors import EnvironmentFailure
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet mounts a pod's token and the certificate authority."""
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+"""Hosts to which a token may be sent in plain HTTP: ``kubectl proxy``."""
 
 REREAD = 60.0
 """Seconds for which a token is used before its file is read again: the kubelet replaces it about hourly."""
@@ -42,7 +46,7 @@ class Credentials:
     _read_at: float | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.server)
+        parts = urlsplit(self.server)  # checked by those who make one
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.path = parts.path.rstrip("/")
@@ -52,14 +56,14 @@ class Credentials:
     async def token(self, *, fresh: bool = False) -> str:
         """The token; read again after :data:`REREAD` seconds, or at once with ``fresh``.
 
-        If its file cannot be read, the last one is used: the file is replaced in two steps.
+        If its file cannot be read or has no valid token, the last one is used: the file is being replaced.
         """
         now = self.clock()
         if self.read_token is not None and (fresh or self._read_at is None or now - self._read_at >= REREAD):
             try:
-                self._token = await asyncio.to_thread(self.read_token)
+                self._token = _valid(await asyncio.to_thread(self.read_token))
                 self._read_at = now
-            except OSError:
+            except (OSError, ValueError):
                 pass  # a request without a valid token is refused with 401, which has the reason
         return self._token
 
@@ -84,20 +88,30 @@ def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT
             "run devhost in a pod, or give --kubeconfig FILE",
         )
     token = directory / "token"
+    bracketed = f"[{host}]" if ":" in host else host
+    server = f"https://{bracketed}:{port}"
+    if not _is_url(server):
+        raise EnvironmentFailure(
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are no valid address",
+            "remove them from the pod's env: the kubelet sets them",
+        )
     try:
-        token.read_bytes()
+        _token_of(token)
         trust = ssl.create_default_context(cafile=str(directory / "ca.crt"))
     except ssl.SSLError:
         raise EnvironmentFailure(
             f"{directory / 'ca.crt'} holds no certificate", "mount the service account's token into the pod"
+        ) from None
+    except ValueError:
+        raise EnvironmentFailure(
+            f"{token} holds no valid token", "mount the service account's token into the pod"
         ) from None
     except OSError as error:
         raise EnvironmentFailure(
             f"the service account's token in {directory} cannot be read: {error.strerror}",
             "set automountServiceAccountToken: true, or give --kubeconfig FILE",
         ) from None
-    bracketed = f"[{host}]" if ":" in host else host
-    return Credentials(f"https://{bracketed}:{port}", trust, lambda: token.read_text("ascii").strip())
+    return Credentials(server, trust, lambda: _token_of(token))
 
 
 def kubeconfig(path: Path) -> Credentials:
@@ -111,25 +125,36 @@ def kubeconfig(path: Path) -> Credentials:
     context = _named(document, "contexts", name, "context", path)
     cluster = _named(document, "clusters", str(context.get("cluster")), "cluster", path)
     user = _named(document, "users", str(context.get("user")), "user", path)
-    for key in ("exec", "auth-provider", "username"):
-        if key in user:
+    for key in ("exec", "auth-provider", "username", "as", "as-uid", "as-groups", "as-user-extra"):
+        if user.get(key):
             raise _failure(
                 path, f"its user needs {key}, which devhost does not support", "use a token or a certificate"
             )
+    if cluster.get("proxy-url"):
+        raise _failure(path, "its cluster needs proxy-url, which devhost does not support", "remove it")
     if cluster.get("insecure-skip-tls-verify"):
         raise _failure(path, "insecure-skip-tls-verify is set", "name the certificate-authority instead")
     server = str(cluster.get("server") or "")
-    if urlsplit(server).scheme not in ("https", "http") or not urlsplit(server).hostname:
+    if not _is_url(server):
         raise _failure(path, f"server {server!r} is no URL", "write it as https://host:port")
+    if server.startswith("http:") and urlsplit(server).hostname not in _LOCAL:
+        raise _failure(path, f"server {server!r} would get the token without TLS", "write https://")
     trust = None
     if server.startswith("https:"):
         trust = _trust(cluster, user, path)
     read_token: Callable[[], str] | None = None
-    if token := user.get("token"):
-        read_token = str(token).strip
-    elif token_file := user.get("tokenFile"):
-        file = path.parent / str(token_file)
-        read_token = lambda: file.read_text("ascii").strip()  # noqa: E731 - a function with one expression
+    try:
+        if token_file := user.get("tokenFile"):  # wins over token, as in kubectl
+            read_token = partial(_token_of, path.parent / str(token_file))
+            read_token()
+        elif token := user.get("token"):
+            read_token = str(token).strip
+            _valid(read_token())
+    except OSError as error:
+        reason = f"{error.filename} cannot be read: {error.strerror}"
+        raise _failure(path, f"its tokenFile {reason}", "name a readable file") from None
+    except ValueError:
+        raise _failure(path, "its user's token is not valid", "write the token on one line") from None
     return Credentials(server, trust, read_token, server_name=str(cluster.get("tls-server-name") or ""))
 
 
@@ -148,7 +173,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _named(document: Mapping[str, Any], where: str, name: str, what: str, path: Path) -> dict[str, Any]:
-    for one in document.get(where) or ():
+    found = document.get(where)
+    for one in found if isinstance(found, list) else ():
         if isinstance(one, dict) and one.get("name") == name and isinstance(one.get(what), dict):
             return dict(one[what])
     raise _failure(path, f"has no {what} {name!r}", "set current-context to a complete context")
@@ -159,6 +185,9 @@ def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> s
         authority = _data(cluster, "certificate-authority", path)
         if authority is None:
             raise _failure(path, "its cluster has no certificate-authority", "add it, or its -data")
+        if not authority.strip():
+            raise _failure(path, "its certificate-authority is empty", "write it in PEM format")
+        # an empty text would load the authorities of the system instead
         trust = ssl.create_default_context(cadata=authority.decode("ascii"))
         if (certificate := _data(user, "client-certificate", path)) is not None:
             _load_chain(trust, certificate, _data(user, "client-key", path) or b"")
@@ -173,7 +202,7 @@ def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> s
 
 def _data(section: Mapping[str, Any], key: str, path: Path) -> bytes | None:
     if data := section.get(f"{key}-data"):
-        return base64.b64decode(str(data), validate=True)
+        return base64.b64decode("".join(str(data).split()), validate=True)
     if file := section.get(key):
         return (path.parent / str(file)).read_bytes()
     return None
@@ -186,7 +215,36 @@ def _load_chain(trust: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(certificate + b"\n" + key)
         file.flush()
-        trust.load_cert_chain(file.name)
+        trust.load_cert_chain(file.name, password="")  # without one, OpenSSL asks on the terminal
+
+
+def _token_of(file: Path) -> str:
+    """The token in a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no valid token.
+    """
+    return _valid(file.read_text("ascii").strip())
+
+
+def _valid(token: str) -> str:
+    """A token, if a header may contain it.
+
+    Raises:
+        ValueError: it cannot; the text does not have the token.
+    """
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise ValueError("no valid token")
+    return token
+
+
+def _is_url(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        return parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _failure(path: Path, reason: str, hint: str) -> EnvironmentFailure:

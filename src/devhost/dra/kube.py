@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import urlencode
@@ -25,8 +27,15 @@ from .credentials import Credentials
 
 Object = dict[str, Any]
 
-MOST_BYTES = 32 << 20
+MOST_BYTES = 16 << 20
 """Bytes of an answer, or of one line of a watch, that are read; one object has at most 2 MiB."""
+
+PATIENCE = 2.0
+"""Seconds that a call waits when the server is busy and wants the request again (429 with ``Retry-After``);
+after a longer time, or after :data:`TRIES`, the caller gets the error. API Priority and Fairness sends 1."""
+
+TRIES = 3
+"""How often a call is sent to a busy server."""
 
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 """``Accept`` for objects without ``spec`` and ``status`` (API concepts, "Metadata-only fetches")."""
@@ -199,14 +208,26 @@ class KubeApi:
     Args:
         credentials: where it is, whom to trust, and the token.
         timeout: seconds for a call; for a watch, until its first answer.
-        idle: seconds without any line after which a watch ends: the server sends bookmarks about once a
-            minute, and closes a watch after five to ten.
+        idle: seconds without any byte after which a watch fails: the server sends bookmarks about once a
+            minute, so the connection is dead.
+        most: bytes of an answer, or of one line of a watch; longer ones are refused.
+        sleep: waits for so many seconds.
     """
 
-    def __init__(self, credentials: Credentials, *, timeout: float = 10.0, idle: float = 600.0) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        timeout: float = 10.0,
+        idle: float = 180.0,
+        most: int = MOST_BYTES,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         self._credentials = credentials
         self._timeout = timeout
         self._idle = idle
+        self._most = most
+        self._sleep = sleep
         self._spare: _Connection | None = None
 
     async def get(self, path: str) -> Object:
@@ -238,10 +259,13 @@ class KubeApi:
         while True:
             page = await self._call("GET", _with(path, parameters), accept=accept)
             yield page
-            following = page.get("metadata", {}).get("continue", "")
+            metadata = page.get("metadata")
+            following = metadata.get("continue") if isinstance(metadata, dict) else None
             if not following:
                 return
-            parameters["continue"] = following
+            if following == parameters.get("continue"):
+                raise Unreachable("the API server's list has the same page twice")
+            parameters["continue"] = str(following)
 
     async def watch(
         self,
@@ -264,20 +288,23 @@ class KubeApi:
             "allowWatchBookmarks": "true",
         }
         accept = METADATA.format("") if metadata_only else ""
-        connection, response = await self._start("GET", _with(path, parameters), b"", accept)
+        async with self._deadline(self._timeout):
+            connection, response = await self._start("GET", _with(path, parameters), b"", accept)
         try:
             if response.status_code >= 400:
-                await self._refuse(connection, response)
+                async with self._deadline(self._timeout):
+                    raise _refusal(response, await self._body(connection))
             buffer = bytearray()
             async with aclosing(connection.parts()) as parts:
                 while (part := await self._next(parts)) is not None:
                     buffer += part
-                    if len(buffer) > MOST_BYTES:
-                        raise Unreachable(f"the API server sent more than {MOST_BYTES >> 20} MiB in one line")
-                    while (end := buffer.find(b"\n")) >= 0:
-                        line, buffer = bytes(buffer[:end]), buffer[end + 1 :]
+                    *lines, rest = buffer.split(b"\n") if b"\n" in part else (buffer,)
+                    buffer = rest
+                    if max(map(len, (*lines, rest))) > self._most:
+                        raise Unreachable(f"the API server sent more than {self._most} bytes in one line")
+                    for line in lines:
                         if line.strip():
-                            yield _change(line)
+                            yield _change(bytes(line))
         finally:
             connection.close()
 
@@ -326,34 +353,42 @@ class KubeApi:
 
     async def _call(self, method: str, path: str, body: Object | None = None, accept: str = "") -> Object:
         data = json.dumps(body, separators=(",", ":")).encode() if body is not None else b""
-        began = asyncio.get_running_loop().time()
+        async with self._deadline(self._timeout):
+            for attempt in range(1, TRIES + 1):
+                try:
+                    return await self._once(method, path, data, accept)
+                except ApiError as error:
+                    wanted = error.retry_after if error.status == 429 else None
+                    if wanted is None or wanted > PATIENCE or attempt == TRIES:
+                        raise
+                    await self._sleep(wanted * random.uniform(1.0, 1.5))
+        raise AssertionError("the last try ends the call")
+
+    async def _once(self, method: str, path: str, data: bytes, accept: str) -> Object:
         connection, response = await self._start(method, path, data, accept)
-        kept = False
         try:
-            left = self._timeout - (asyncio.get_running_loop().time() - began)
-            async with _Deadline(left, self._credentials.server, self._timeout):
-                if response.status_code >= 400:
-                    await self._refuse(connection, response)
-                answer = _object(await self._body(connection))
-            kept = connection.reusable()
-        finally:
-            if kept and self._spare is None:
-                self._spare = connection
-            else:
-                connection.close()
-        return answer
+            answer = await self._body(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.reusable() and self._spare is None:
+            self._spare = connection
+        else:
+            connection.close()
+        if response.status_code >= 400:
+            raise _refusal(response, answer)
+        return _object(answer)
 
     async def _start(
         self, method: str, path: str, body: bytes, accept: str
     ) -> tuple[_Connection, h11.Response]:
         """Sends a request and gives the head of its answer; again with a new token after 401."""
-        for attempt in range(2):
-            token = await self._credentials.token(fresh=attempt > 0)
-            async with _Deadline(self._timeout, self._credentials.server, self._timeout):
-                connection, response = await self._send(self._head(method, path, body, accept, token), body)
-            if response.status_code != 401 or attempt:
-                break
+        token = await self._credentials.token()
+        connection, response = await self._send(self._head(method, path, body, accept, token), body)
+        if response.status_code == 401:
             connection.close()
+            token = await self._credentials.token(fresh=True)
+            connection, response = await self._send(self._head(method, path, body, accept, token), body)
         return connection, response
 
     async def _send(self, head: h11.Request, body: bytes) -> tuple[_Connection, h11.Response]:
@@ -398,7 +433,7 @@ class KubeApi:
         return h11.Request(method=method, target=given.path + path, headers=headers)
 
     async def _next(self, parts: AsyncGenerator[bytes, None]) -> bytes | None:
-        async with _Deadline(self._idle, self._credentials.server, self._idle):
+        async with self._deadline(self._idle):
             return await anext(parts, None)
 
     async def _body(self, connection: _Connection) -> bytes:
@@ -406,34 +441,21 @@ class KubeApi:
         async with aclosing(connection.parts()) as parts:
             async for part in parts:
                 data += part
-                if len(data) > MOST_BYTES:
-                    raise Unreachable(f"the API server's answer is longer than {MOST_BYTES >> 20} MiB")
+                if len(data) > self._most:
+                    raise Unreachable(f"the API server's answer is longer than {self._most} bytes")
         return bytes(data)
 
-    async def _refuse(self, connection: _Connection, response: h11.Response) -> None:
-        """Raises the error of a refused request."""
-        async with _Deadline(self._timeout, self._credentials.server, self._timeout):
-            data = await self._body(connection)
-        status: Object = {}
-        with suppress(ValueError):
-            found = json.loads(data)
-            status = found if isinstance(found, dict) else {}
-        retry = dict(response.headers).get(b"retry-after", b"")
-        raise ApiError(
-            response.status_code,
-            str(status.get("reason", "")),
-            _line(str(status.get("message", "")) or f"HTTP status {response.status_code}"),
-            float(retry) if retry.isdigit() else None,
-        )
+    def _deadline(self, seconds: float) -> _Deadline:
+        return _Deadline(seconds, self._credentials.server)
 
 
 class _Deadline:
     """Limits the time of a block, and gives the errors of a connection a text for people."""
 
-    def __init__(self, seconds: float, server: str, named: float) -> None:
-        self._timeout = asyncio.timeout(max(seconds, 0.0))
+    def __init__(self, seconds: float, server: str) -> None:
+        self._timeout = asyncio.timeout(seconds)
         self._server = server
-        self._named = named
+        self._seconds = seconds
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
@@ -442,7 +464,7 @@ class _Deadline:
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            message = f"the API server {self._server} did not answer within {self._named:g} s"
+            message = f"the API server {self._server} did not answer within {self._seconds:g} s"
             raise Unreachable(message) from None
         reason = _reason(error)
         if reason:
@@ -456,10 +478,28 @@ def _reason(error: BaseException | None) -> str:
     if isinstance(error, ssl.SSLError):
         return "the TLS handshake failed"
     if isinstance(error, h11.RemoteProtocolError):
-        return "its answer is not valid HTTP"
+        return "its answer is not valid HTTP, or ended early"
     if isinstance(error, OSError):
-        return _line(error.strerror or str(error) or "the connection failed")
+        number = error.errno or 0
+        # asyncio's own texts have Python tuples; numbers below 0 are those of the name resolver
+        text = os.strerror(number) if number > 0 else error.strerror or str(error)
+        return _line(text) or "the connection failed"
     return ""
+
+
+def _refusal(response: h11.Response, data: bytes) -> ApiError:
+    """The error of a refused request."""
+    status: Object = {}
+    with suppress(ValueError, RecursionError):
+        found = json.loads(data)
+        status = found if isinstance(found, dict) else {}
+    retry = dict(response.headers).get(b"retry-after", b"")
+    return ApiError(
+        response.status_code,
+        _line(str(status.get("reason") or "")),
+        _line(str(status.get("message") or "")) or f"HTTP status {response.status_code}",
+        float(retry) if retry.isdigit() else None,
+    )
 
 
 def _with(path: str, query: Mapping[str, str]) -> str:
@@ -469,7 +509,7 @@ def _with(path: str, query: Mapping[str, str]) -> str:
 def _object(data: bytes) -> Object:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unreachable("the API server's answer is not JSON") from None
     if not isinstance(found, dict):
         raise Unreachable("the API server's answer is not an object")

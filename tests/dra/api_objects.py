@@ -1,0 +1,363 @@
+"""The objects of a simulated API server: what it stores, refuses, selects and reports to watches.
+
+``api_server.ApiServer`` serves them over HTTP. See there for the limits of the simulation.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+Object = dict[str, Any]
+
+RESOURCE_API = "/apis/resource.k8s.io/v1"
+SLICES = f"{RESOURCE_API}/resourceslices"
+CLASSES = f"{RESOURCE_API}/deviceclasses"
+NODES = "/api/v1/nodes"
+
+
+def claims(namespace: str) -> str:
+    """The path of the ResourceClaims of a namespace."""
+    return f"{RESOURCE_API}/namespaces/{namespace}/resourceclaims"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object that the server stores."""
+
+    kind: str
+    api_version: str
+    plural: str
+    namespaced: bool = False
+    fields: tuple[str, ...] = ("metadata.name",)
+    immutable: tuple[str, ...] = ()
+
+
+KINDS = (
+    Kind(
+        "ResourceSlice",
+        "resource.k8s.io/v1",
+        "resourceslices",
+        fields=("metadata.name", "spec.nodeName", "spec.driver"),
+        immutable=("spec.driver", "spec.pool.name", "spec.nodeName"),
+    ),
+    Kind(
+        "ResourceClaim",
+        "resource.k8s.io/v1",
+        "resourceclaims",
+        namespaced=True,
+        fields=("metadata.name", "metadata.namespace"),
+        immutable=("spec",),
+    ),
+    Kind("DeviceClass", "resource.k8s.io/v1", "deviceclasses"),
+    Kind("Node", "v1", "nodes", fields=("metadata.name",)),
+)
+
+
+class Refused(Exception):
+    """A request that the server answers with an error."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a path leads: a collection, an object of it, or its status."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    part: str
+
+
+class Change(NamedTuple):
+    """A change of the store, as watches get it."""
+
+    version: int
+    type: str
+    kind: Kind
+    value: Object
+
+
+def place(path: str) -> Place:
+    """The place of a path.
+
+    Raises:
+        Refused: the server has no such path.
+    """
+    for kind in KINDS:
+        root = f"/apis/{kind.api_version}" if "/" in kind.api_version else f"/api/{kind.api_version}"
+        if not path.startswith(f"{root}/"):
+            continue
+        parts = path[len(root) + 1 :].split("/")
+        namespace = ""
+        if parts[0] == "namespaces" and kind.namespaced and len(parts) > 2:
+            namespace, parts = parts[1], parts[2:]
+        if parts[0] != kind.plural or len(parts) > 3 or (len(parts) == 3 and parts[2] != "status"):
+            continue
+        name, part = ([*parts[1:], "", ""])[:2]
+        if name and kind.namespaced and not namespace:
+            continue
+        return Place(kind, namespace, name, part)
+    raise Refused(404, "NotFound", "the server could not find the requested resource")
+
+
+class Objects:
+    """The stored objects and their history."""
+
+    def __init__(self) -> None:
+        self.version = 100
+        self.dropped: frozenset[str] = frozenset()
+        self.listeners: list[Callable[[], object]] = []
+        self._stored: dict[tuple[str, str, str], Object] = {}
+        self._history: list[Change] = []
+        self._oldest = self.version
+        self._uids = itertools.count(1)
+        self._pages: dict[str, tuple[int, list[Object]]] = {}
+
+    # Reading
+
+    def get(self, where: Place) -> Object:
+        """One object."""
+        try:
+            return self._stored[where.kind.plural, where.namespace, where.name]
+        except KeyError:
+            message = f'{where.kind.plural} "{where.name}" not found'
+            raise Refused(404, "NotFound", message) from None
+
+    def all(self, where: Place, query: Mapping[str, str]) -> list[Object]:
+        """The objects of a collection that the selectors of a query match, by namespace and name."""
+        return [value for value in self._of(where) if selected(where.kind, value, query)]
+
+    def page(self, where: Place, query: Mapping[str, str]) -> tuple[int, list[Object], str, int]:
+        """One page of a list: its version, objects, the token of the next page, how many objects remain."""
+        if token := query.get("continue", ""):
+            if token not in self._pages:
+                raise Refused(410, "Expired", "The provided continue parameter is too old")
+            version, found = self._pages[token]
+        else:
+            version, found = self.version, self.all(where, query)
+        limit = int(query.get("limit", "0") or 0)
+        if not limit or len(found) <= limit:
+            return version, found, "", 0
+        token = f"page-{len(self._pages)}-of-{version}"
+        self._pages[token] = version, found[limit:]
+        return version, found[:limit], token, len(found) - limit
+
+    def changes(self, where: Place, version: int) -> list[Change]:
+        """What happened to a collection after a version.
+
+        Raises:
+            Refused: 410, the version is forgotten.
+        """
+        if version < self._oldest:
+            message = f"too old resource version: {version} ({self._oldest})"
+            raise Refused(410, "Expired", message)
+        return [
+            change
+            for change in self._history
+            if change.version > version
+            and change.kind is where.kind
+            and where.namespace in ("", change.value["metadata"].get("namespace", ""))
+        ]
+
+    # Writing
+
+    def create(self, where: Place, body: Object) -> Object:
+        """Stores a new object."""
+        new = self._received(where.kind, body)
+        metadata = new["metadata"]
+        if "generateName" in metadata:
+            raise Refused(422, "Invalid", "metadata.generateName: Forbidden: this test wants stable names")
+        name = metadata.get("name", "")
+        if not name or len(name) > 253:
+            raise Refused(422, "Invalid", f"{where.kind.kind} {name!r} is invalid: metadata.name")
+        if (where.kind.plural, where.namespace, name) in self._stored:
+            raise Refused(409, "AlreadyExists", f'{where.kind.plural} "{name}" already exists')
+        if where.namespace:
+            metadata["namespace"] = where.namespace
+        metadata["uid"] = metadata.get("uid") or f"uid-{next(self._uids)}"
+        metadata["generation"] = 1
+        metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        self._check(where.kind, new)
+        return self._store(replace(where, name=name), "ADDED", new)
+
+    def update(self, where: Place, body: Object) -> Object:
+        """Replaces an object, or its status."""
+        old = self.get(where)
+        new = self._received(where.kind, body)
+        given, stored = new["metadata"], old["metadata"]
+        for key in ("resourceVersion", "uid"):
+            if given.get(key) not in (None, "", stored[key]):
+                message = (
+                    f'Operation cannot be fulfilled on {where.kind.plural} "{where.name}": {key} differs'
+                )
+                raise Refused(409, "Conflict", message)
+        if given.get("name") != where.name:
+            raise Refused(400, "BadRequest", "the name of the object does not match the name on the URL")
+        if where.part == "status":
+            new = {**copy.deepcopy(old), "status": new.get("status", {})}
+        elif "status" in old and where.kind.kind != "Node":
+            new["status"] = copy.deepcopy(old["status"])
+        for field in where.kind.immutable:
+            if _field(new, field) != _field(old, field):
+                raise Refused(422, "Invalid", f"{field}: Invalid value: field is immutable")
+        kept = ("uid", "generation", "creationTimestamp", "resourceVersion", "namespace")
+        new["metadata"].update({key: stored[key] for key in kept if key in stored})
+        if new == old:
+            return old
+        if new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] += 1
+        self._check(where.kind, new)
+        return self._store(where, "MODIFIED", new)
+
+    def delete(self, where: Place, preconditions: Mapping[str, str] | None = None) -> Object:
+        """Removes an object, if it still is the one in the preconditions."""
+        old = self.get(where)
+        for key, wanted in (preconditions or {}).items():
+            if wanted != old["metadata"][key]:
+                message = f"Precondition failed: {key} in precondition: {wanted}, in object meta: "
+                raise Refused(409, "Conflict", message + old["metadata"][key])
+        del self._stored[where.kind.plural, where.namespace, where.name]
+        self._record("DELETED", where.kind, old)
+        return old
+
+    def put(self, path: str, value: Object) -> Object:
+        """Stores an object as it is, status included: what another client of the server did."""
+        where = place(path)
+        name = value["metadata"]["name"]
+        where = replace(where, name=name)
+        if (where.kind.plural, where.namespace, name) in self._stored:
+            new = {**copy.deepcopy(self.get(where)), **copy.deepcopy(value)}
+            new["metadata"] = {**self.get(where)["metadata"], **value["metadata"]}
+            if new.get("spec") != self.get(where).get("spec"):
+                new["metadata"]["generation"] += 1
+            return self._store(where, "MODIFIED", new)
+        return self.create(replace(where, name=""), value)
+
+    def forget(self) -> None:
+        """Forgets the history and open lists: older versions are answered with 410."""
+        self.version += 1
+        self._oldest = self.version
+        self._history.clear()
+        self._pages.clear()
+        self._tell()
+
+    def _of(self, where: Place) -> Iterator[Object]:
+        for (plural, namespace, _), value in sorted(self._stored.items()):
+            if plural == where.kind.plural and where.namespace in ("", namespace):
+                yield value
+
+    def _received(self, kind: Kind, body: Object) -> Object:
+        if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion") != kind.api_version:
+            raise Refused(400, "BadRequest", f"the object is not a {kind.kind} of {kind.api_version}")
+        new = copy.deepcopy(body)
+        new["kind"] = kind.kind
+        new.setdefault("metadata", {})
+        return _without(new, self.dropped)
+
+    def _check(self, kind: Kind, value: Object) -> None:
+        if kind.kind == "ResourceSlice" and (problems := list(_slice_problems(value["spec"]))):
+            name = value["metadata"]["name"]
+            message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {", ".join(problems)}'
+            raise Refused(422, "Invalid", message)
+
+    def _store(self, where: Place, change: str, value: Object) -> Object:
+        self._stored[where.kind.plural, where.namespace, where.name] = value
+        return self._record(change, where.kind, value)
+
+    def _record(self, change: str, kind: Kind, value: Object) -> Object:
+        self.version += 1
+        value["metadata"] = {**value["metadata"], "resourceVersion": str(self.version)}
+        self._history.append(Change(self.version, change, kind, copy.deepcopy(value)))
+        self._tell()
+        return value
+
+    def _tell(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
+
+
+def selected(kind: Kind, value: Object, query: Mapping[str, str]) -> bool:
+    """Whether an object matches the selectors of a query; only ``key=value`` is known.
+
+    Raises:
+        Refused: 400, the kind cannot be selected by such a field.
+    """
+    for term in filter(None, query.get("fieldSelector", "").split(",")):
+        field, _, wanted = term.partition("=")
+        if field not in kind.fields:
+            raise Refused(400, "BadRequest", f"field label not supported: {field}")
+        if _field(value, field) != wanted.removeprefix("="):
+            return False
+    labels = value["metadata"].get("labels", {})
+    for term in filter(None, query.get("labelSelector", "").split(",")):
+        key, _, wanted = term.partition("=")
+        if labels.get(key) != wanted.removeprefix("="):
+            return False
+    return True
+
+
+def metadata_of(value: Object) -> Object:
+    """An object without ``spec`` and ``status``."""
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": value["metadata"],
+    }
+
+
+def encoded(value: Object) -> bytes:
+    """An object as the server sends it."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _field(value: Object, field: str) -> Any:
+    found: Any = value
+    for key in field.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _without(value: Any, dropped: Collection[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(one, dropped) for key, one in value.items() if key not in dropped}
+    if isinstance(value, list):
+        return [_without(one, dropped) for one in value]
+    return value
+
+
+def _slice_problems(spec: Object) -> Iterator[str]:
+    """The rules of a ResourceSlice that are simulated."""
+    devices = spec.get("devices") or []
+    if spec.get("pool", {}).get("resourceSliceCount", 0) < 1:
+        yield "spec.pool.resourceSliceCount: Invalid value: must be greater than zero"
+    targets = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+    if sum(key in spec for key in targets) != 1:
+        yield "spec: Invalid value: exactly one of `nodeName`, `nodeSelector`, `allNodes` is required"
+    most = 64 if any("taints" in device or "consumesCounters" in device for device in devices) else 128
+    if len(devices) > most:
+        yield f"spec.devices: Too many: {len(devices)}: must have at most {most} items"
+    names = [device.get("name", "") for device in devices]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield f'spec.devices[{index}].name: Duplicate value: "{name}"'
+    for index, device in enumerate(devices):
+        attributes = device.get("attributes", {})
+        if len(attributes) + len(device.get("capacity", {})) > 32:
+            yield f"spec.devices[{index}]: Too many: must have at most 32 attributes and capacities"
+        for key, value in attributes.items():
+            where = f"spec.devices[{index}].attributes[{key}]"
+            if len(value) != 1:
+                yield f"{where}: Invalid value: exactly one value must be specified"
+            for text in (value.get("string"), value.get("version")):
+                if text is not None and len(text.encode()) > 64:
+                    yield f"{where}: Too long: may not be more than 64 bytes"

@@ -1,0 +1,328 @@
+"""The client of the API server when the server, the network or the token fails."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_objects import NODES, SLICES
+from api_server import ApiServer
+
+from devhost.dra.credentials import Credentials
+from devhost.dra.kube import ApiError, KubeApi, Unreachable
+
+TLS = Path(__file__).parent / "tls"
+NODE = f"{NODES}/n1"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as server:
+        server.node("n1")
+        yield server
+
+
+@pytest.fixture
+async def secure_server() -> AsyncIterator[ApiServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    async with ApiServer(tls=context) as server:
+        server.node("n1")
+        yield server
+
+
+Connect = Callable[..., KubeApi]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes clients: of a server, with credentials that differ from its own or with options."""
+    clients = []
+
+    def new(server: ApiServer, credentials: Credentials | None = None, **options: Any) -> KubeApi:
+        made = KubeApi(credentials or Credentials(server.url, None), **{"timeout": 20.0, **options})
+        clients.append(made)
+        return made
+
+    yield new
+    for one in clients:
+        one.close()
+
+
+def with_token(server: ApiServer, *tokens: str) -> Credentials:
+    """Credentials whose token is another one each time it is read."""
+    following = iter(tokens)
+    return Credentials(server.url, None, lambda: next(following))
+
+
+def trusting(server: ApiServer, authority: str = "authority.pem", host: str = "localhost") -> Credentials:
+    trust = ssl.create_default_context(cafile=str(TLS / authority))
+    return Credentials(f"https://127.0.0.1:{server.port}", trust, server_name=host)
+
+
+async def reason(call: Any) -> str:
+    """The one line that a failing call gives a person."""
+    with pytest.raises(Unreachable) as caught:
+        await call
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+async def test_a_certificate_of_another_authority_is_refused(
+    secure_server: ApiServer, connect: Connect
+) -> None:
+    text = await reason(connect(secure_server, trusting(secure_server, "other-authority.pem")).get(NODE))
+    assert "its certificate is not accepted: " in text
+    assert not secure_server.requests
+
+
+async def test_a_certificate_for_another_host_is_refused(secure_server: ApiServer, connect: Connect) -> None:
+    text = await reason(
+        connect(secure_server, trusting(secure_server, host="elsewhere.example.com")).get(NODE)
+    )
+    assert "its certificate is not accepted: Hostname mismatch" in text
+    assert not secure_server.requests
+
+
+async def test_a_server_without_tls_is_refused(server: ApiServer, connect: Connect) -> None:
+    assert "the TLS handshake failed" in await reason(connect(server, trusting(server)).get(NODE))
+
+
+async def test_a_large_object_is_sent_and_received_over_tls(
+    secure_server: ApiServer, connect: Connect
+) -> None:
+    secure_server.chunked = True
+    api = connect(secure_server, trusting(secure_server))
+    node = await api.get(NODE)
+    node["metadata"]["annotations"] = {"large": "x" * 300_000}
+    assert (await api.update(NODE, node))["metadata"]["annotations"] == node["metadata"]["annotations"]
+    assert secure_server.connections == 1
+    api.close()
+
+
+async def test_a_watch_over_tls_gives_changes(secure_server: ApiServer, connect: Connect) -> None:
+    async with aclosing(
+        connect(secure_server, trusting(secure_server)).watch(NODES, resource_version="0")
+    ) as changes:
+        assert (await anext(changes))[0] == "ADDED"
+        secure_server.remove(NODE)
+        assert (await anext(changes))[0] == "DELETED"
+
+
+async def test_refusals_keep_the_connection(server: ApiServer, connect: Connect) -> None:
+    api = connect(server)
+    for _ in range(3):
+        with pytest.raises(ApiError):
+            await api.get(f"{NODES}/missing")
+    assert (await api.get(NODE))["kind"] == "Node"
+    assert server.connections == 1
+
+
+async def test_a_connection_that_was_closed_while_idle_is_replaced(
+    server: ApiServer, connect: Connect
+) -> None:
+    api = connect(server)
+    for _ in range(3):
+        await api.get(NODE)
+        server.close_connections(idle=True)
+    assert server.connections == 3
+
+
+async def test_a_rotated_token_is_sent_after_401(server: ApiServer, connect: Connect) -> None:
+    server.require_token("new")
+    api = connect(server, with_token(server, "old", "new"))
+    assert (await api.get(NODE))["kind"] == "Node"
+    assert (await api.get(NODE))["kind"] == "Node"
+    assert [one.headers["authorization"] for one in server.requests] == [
+        "Bearer old",
+        "Bearer new",
+        "Bearer new",
+    ]
+
+
+async def test_a_watch_sends_a_rotated_token_too(server: ApiServer, connect: Connect) -> None:
+    server.require_token("new")
+    async with aclosing(connect(server, with_token(server, "old", "new")).watch(NODES)) as changes:
+        assert (await anext(changes))[0] == "ADDED"
+
+
+@pytest.mark.parametrize("broken", ["", "two\nlines", "a b", "schlüssel"])
+async def test_a_broken_token_file_keeps_the_last_token(
+    server: ApiServer, broken: str, connect: Connect
+) -> None:
+    tokens = iter(["good", broken])
+    server.require_token("good")
+    now = 0.0
+    credentials = Credentials(server.url, None, lambda: next(tokens), clock=lambda: now)
+    api = connect(server, credentials)
+    await api.get(NODE)
+    now = 60.0
+    assert (await api.get(NODE))["kind"] == "Node"
+
+
+async def test_a_busy_server_is_asked_again_when_it_wants(server: ApiServer, connect: Connect) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    server.fail_next(429, n=2, retry_after=1)
+    assert (await connect(server, sleep=sleep).get(NODE))["kind"] == "Node"
+    assert len(waits) == 2
+    assert all(1.0 <= wait <= 1.5 for wait in waits)
+
+
+@pytest.mark.parametrize(
+    ("status", "failures", "after", "requests"), [(429, 9, 1, 3), (429, 9, 60, 1), (503, 9, 1, 1)]
+)
+async def test_a_server_that_stays_busy_is_left_to_the_caller(
+    server: ApiServer, status: int, failures: int, after: int, requests: int, connect: Connect
+) -> None:
+    async def sleep(seconds: float) -> None:
+        pass
+
+    server.fail_next(status, n=failures, retry_after=after)
+    with pytest.raises(ApiError) as caught:
+        await connect(server, sleep=sleep).get(NODE)
+    assert (caught.value.status, caught.value.retry_after) == (status, after)
+    assert len(server.requests) == requests
+
+
+async def test_waiting_for_a_busy_server_counts_against_the_deadline(
+    server: ApiServer, connect: Connect
+) -> None:
+    async def sleep(seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    server.fail_next(429, retry_after=1)
+    assert "did not answer within 0.2 s" in await reason(connect(server, timeout=0.2, sleep=sleep).get(NODE))
+
+
+async def test_one_deadline_is_for_the_whole_call(server: ApiServer, connect: Connect) -> None:
+    server.hang()
+    assert "did not answer within 0.2 s" in await reason(connect(server, timeout=0.2).get(NODE))
+    assert "did not answer within 0.2 s" in await reason(anext(connect(server, timeout=0.2).watch(NODES)))
+
+
+async def test_a_cancelled_call_closes_its_connection(server: ApiServer, connect: Connect) -> None:
+    server.hang()
+    api = connect(server)
+    call = asyncio.create_task(api.get(NODE))
+    while not server.requests:
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    server.resume()
+    assert (await api.get(NODE))["kind"] == "Node"
+    assert server.connections == 2
+
+
+async def test_an_absent_server_is_described_in_words(server: ApiServer, connect: Connect) -> None:
+    api = connect(server)
+    await server.stop()
+    text = await reason(api.get(NODE))
+    assert text.endswith(": Connection refused")
+
+
+def http(body: bytes, *headers: bytes) -> bytes:
+    return b"\r\n".join([b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), *headers, b"", body])
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (http(b"[" * 200_000), "is not JSON"),
+        (http(b"\xff\xfe"), "is not JSON"),
+        (http(b"{}", b"X-Long: " + b"x" * 300_000), "is not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "is not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", "ended early"),
+    ],
+)
+async def test_a_broken_answer_is_one_line(
+    server: ApiServer, raw: bytes, text: str, connect: Connect
+) -> None:
+    server.answer_next(raw)
+    assert text in await reason(connect(server).get(NODE))
+
+
+@pytest.mark.parametrize("metadata", [b"null", b"[]", b"7"])
+async def test_a_page_without_metadata_is_the_last(
+    server: ApiServer, metadata: bytes, connect: Connect
+) -> None:
+    server.answer_next(http(b'{"items": [], "metadata": %b}' % metadata))
+    assert [page["items"] async for page in connect(server).list(NODES)] == [[]]
+
+
+async def test_a_list_that_never_ends_is_given_up(server: ApiServer, connect: Connect) -> None:
+    for _ in range(3):
+        server.answer_next(http(b'{"items": [], "metadata": {"continue": "same"}}'))
+
+    async def read() -> None:
+        async for _ in connect(server).list(NODES):
+            pass
+
+    assert "the same page twice" in await reason(read())
+    assert len(server.requests) == 2
+
+
+async def test_an_answer_that_is_too_long_is_not_kept(server: ApiServer, connect: Connect) -> None:
+    server.put(NODES, {"apiVersion": "v1", "metadata": {"name": "n1", "labels": {"a": "x" * 100_000}}})
+    api = connect(server, most=50_000)
+    assert "longer than 50000 bytes" in await reason(api.get(NODE))
+    server.put(NODES, {"apiVersion": "v1", "metadata": {"name": "n1", "labels": {"a": "x"}}})
+    assert (await api.get(NODE))["kind"] == "Node"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"x" * 100_000, "more than 50000 bytes in one line"),
+        (b"{}\n", "a line without type and object"),
+        (b"what?\n", "is not JSON"),
+    ],
+)
+async def test_a_broken_watch_fails(server: ApiServer, line: bytes, text: str, connect: Connect) -> None:
+    async with aclosing(connect(server, most=50_000).watch(NODES)) as changes:
+        await anext(changes)
+        server.send_line(line)
+        assert text in await reason(anext(changes))
+
+
+async def test_a_watch_whose_lines_together_are_long_goes_on(server: ApiServer, connect: Connect) -> None:
+    for index in range(300):
+        server.node(f"node-{index}", text="x" * 1000)
+    seen = set()
+    async with aclosing(connect(server, most=5_000).watch(NODES)) as changes:
+        async for _, value in changes:
+            seen.add(value["metadata"]["name"])
+            if len(seen) == 301:
+                break
+    assert len(seen) == 301
+
+
+async def test_a_watch_that_is_silent_for_long_fails(server: ApiServer, connect: Connect) -> None:
+    async with aclosing(connect(server, idle=0.2).watch(NODES)) as changes:
+        await anext(changes)
+        assert "did not answer within 0.2 s" in await reason(anext(changes))
+
+
+async def test_a_watch_whose_connection_breaks_fails(server: ApiServer, connect: Connect) -> None:
+    async with aclosing(connect(server).watch(SLICES, resource_version="100")) as changes:
+        following = asyncio.ensure_future(anext(changes))
+        while not server.watches:
+            await asyncio.sleep(0)
+        server.close_connections()
+        assert "cannot use the API server" in await reason(following)
+
+
+async def test_a_watch_that_is_refused_is_an_error(server: ApiServer, connect: Connect) -> None:
+    server.fail_next(403)
+    with pytest.raises(ApiError) as caught:
+        await anext(connect(server).watch(SLICES))
+    assert caught.value.status == 403
