@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from claim_scene import DRIVER, RESOURCE, CardOptions, Cards, config, result
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import NoOptions, OptionError, option
@@ -67,6 +67,7 @@ def test_a_claim_without_allocation_is_not_allocated():
     assert not read_claim({"metadata": {"uid": "u-1"}, "status": {"allocation": None}}, DRIVER).allocated
 
 
+promise = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
@@ -92,6 +93,7 @@ JSON = st.recursive(
 )
 
 
+@promise
 @given(JSON)
 def test_an_object_of_another_form_is_an_error_with_its_place(body):
     try:
@@ -100,12 +102,14 @@ def test_an_object_of_another_form_is_an_error_with_its_place(body):
         assert "of the ResourceClaim" in str(error) or str(error) == "the ResourceClaim is not an object"
 
 
+@promise
 @given(JSON)
 def test_parameters_of_another_form_are_an_error_with_their_place(parameters):
     found = {"source": "FromClass", "opaque": {"driver": DRIVER, "parameters": parameters}}
     assert error(found).startswith("config[0].opaque.parameters")
 
 
+@promise
 @given(JSON)
 def test_options_of_another_form_are_an_error_with_their_place_or_change_nothing(options):
     if options == {}:
