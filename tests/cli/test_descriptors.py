@@ -85,7 +85,7 @@ def test_other_commands_work_or_fail_with_one_line(config: Path, command: str, l
 
 def test_a_soft_limit_is_raised_up_to_the_hard_limit(config: Path) -> None:
     """systemd intends this: DefaultLimitNOFILE has a low soft limit and a high hard one."""
-    lower = 'ulimit -Hn 1024 && ulimit -Sn 12 && exec "$@"'
+    lower = 'ulimit -Sn 12 && ulimit -Hn 1024 && exec "$@"'
     process = subprocess.run(
         ["sh", "-c", lower, "sh", sys.executable, "-m", "devhost", "check", str(config)],
         capture_output=True,
