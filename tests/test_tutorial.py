@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -125,15 +126,24 @@ def test_the_whole_backend_is_short() -> None:
 
 
 def test_the_package_passes_its_tests_as_on_the_page() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)],
-        cwd=PACKAGE,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as own:  # not the directory that all runs of pytest share and clean up
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                f"--basetemp={own}/run",
+                str(PACKAGE),
+            ],
+            cwd=PACKAGE,
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout
     promised = re.search(r"(?m)^\d+ passed$", PAGE.read_text(encoding="utf-8"))
     assert promised is not None

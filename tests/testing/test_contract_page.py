@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,15 +32,15 @@ def run(place: Path, ini: str, *arguments: str) -> str:
     """The output of pytest for the files in a directory, in a separate process."""
     (place / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{ini}")
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *arguments, "."],
-        cwd=place,
-        env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as own:  # not the directory that all runs of pytest share and clean up
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", f"--basetemp={own}/run", *arguments, "."],
+            cwd=place,
+            env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     return ran.stdout + ran.stderr
 
 
