@@ -17,8 +17,8 @@ import pytest
 from status_document import device, document
 
 from devhost.cli.running_host import answer, view
+from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load_or_everything
-from devhost.host.scan_once import scan_once
 from devhost.planning.plan import explain
 from devhost.telemetry.document import StatusDocument
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError

@@ -22,8 +22,8 @@ import yaml
 from gpu_nvidia import DGX, NvidiaMachine
 from sriov_tree import SriovTree
 
+from devhost.cli.scan_once import ScanResult, scan_once
 from devhost.config.loader import load
-from devhost.host.scan_once import ScanResult, scan_once
 from devhost.testing.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]

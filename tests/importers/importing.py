@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 
 from devhost.backend.model import Device
 from devhost.cli.import_ import command
+from devhost.cli.scan_once import scan_once
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.scan_once import scan_once
 from devhost.planning.settings import ResourceSettings
 
 

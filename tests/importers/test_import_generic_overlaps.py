@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from devhost.cli.import_ import command
 from devhost.cli.importers.overlap import has_parts, may_be_one
+from devhost.cli.scan_once import scan_once
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.scan_once import scan_once
 from devhost.testing.node import Node
 from devhost.testing.trees import Tree
 

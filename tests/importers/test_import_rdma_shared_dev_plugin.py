@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from devhost.cli.import_ import command
+from devhost.cli.scan_once import scan_once
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.scan_once import scan_once
 from devhost.planning.settings import Of, ResourceSettings, WhenEmpty
 
 if "rdma" not in catalog.load().installed:

@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 
 from devhost.backend.where import holds
 from devhost.cli.import_ import command
+from devhost.cli.scan_once import scan_once
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.scan_once import scan_once
 from devhost.testing.node import Node
 
 if "sriov" not in catalog.load().installed:

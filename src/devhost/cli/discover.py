@@ -17,7 +17,6 @@ from devhost.backend.sysfs import natural
 from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
 from devhost.host.entries import State, described, wanted
-from devhost.host.scan_once import ScanResult
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
 from devhost.telemetry.document import held_by
@@ -25,6 +24,7 @@ from devhost.telemetry.tables import with_holders
 
 from . import options as shared
 from .running_host import Verdict, View, view
+from .scan_once import ScanResult
 from .table import table
 
 SHOWN_REFUSALS = 20

@@ -17,7 +17,6 @@ from devhost.config.loader import load_or_everything
 from devhost.config.reader import declared
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
-from devhost.host.scan_once import ScanResult
 from devhost.planning.plan import Verdict, explain
 from devhost.telemetry.document import held_by
 from devhost.telemetry.tables import with_holders
@@ -25,6 +24,7 @@ from devhost.telemetry.tables import with_holders
 from . import options as shared
 from .discover import as_json, health_text
 from .running_host import View, view
+from .scan_once import ScanResult
 
 
 @click.command("explain")

@@ -13,7 +13,6 @@ from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
-from devhost.host.scan_once import ScanResult, scan_once
 from devhost.telemetry import ask
 from devhost.telemetry.document import (
     DeviceStatus,
@@ -24,6 +23,8 @@ from devhost.telemetry.document import (
 )
 from devhost.telemetry.log import printable
 from devhost.telemetry.tables import UNKNOWN_POD
+
+from .scan_once import ScanResult, scan_once
 
 
 class Verdict(NamedTuple):
@@ -102,7 +103,7 @@ async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
     Args:
         loaded: the configuration.
         root: the directory that represents ``/``; only a devhost with the same one is asked.
-        everything: see :func:`devhost.host.scan_once.scan_once`.
+        everything: see :func:`devhost.cli.scan_once.scan_once`.
     """
     running, no_answer = None, ""
     try:

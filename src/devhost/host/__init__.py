@@ -1,6 +1,5 @@
 """The process: composition, reload, one service per resource, problems and status.
 
-Import from here: ``daemon.run``, :class:`~devhost.host.host.Host`, ``scan_once`` for commands
-without a kubelet.
+Import from here: ``daemon.serve``, :class:`~devhost.host.host.Host`.
 May import: ``kubelet`` and every package below it.
 """

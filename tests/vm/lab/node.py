@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from devhost.backend.model import Device
+from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load
-from devhost.host.scan_once import scan_once
 from devhost.telemetry import ask
 from devhost.testing.kubelet import Allocation, KubeletSimulator, events
 

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 from devhost.backend.model import Device
 from devhost.backend.where import show
+from devhost.cli.scan_once import ScanResult
 from devhost.discovery.scanner import Condition
-from devhost.host.scan_once import ScanResult
 
 
 def differences(machine: ScanResult, tree: ScanResult) -> Iterator[str]:

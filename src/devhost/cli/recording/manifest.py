@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost import __version__
+from devhost.cli.scan_once import ScanResult
 from devhost.config.loader import Loaded
-from devhost.host.scan_once import ScanResult
 
 from .capture import Omission
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.backend.sysfs import OWN_MOUNTS
+from devhost.cli.scan_once import ScanResult, scan_once
 from devhost.config.loader import Loaded
-from devhost.host.scan_once import ScanResult, scan_once
 
 from .area import Bounds
 from .capture import Capture

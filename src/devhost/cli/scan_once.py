@@ -15,12 +15,11 @@ from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
+from devhost.host.entries import EntryOutcome, EntryOutcomes
 from devhost.planning.claims import Key
 from devhost.planning.plan import Plan, plan_devices
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
-
-from .entries import EntryOutcome, EntryOutcomes
 
 
 @dataclass(frozen=True, slots=True)
