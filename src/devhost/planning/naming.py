@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from devhost.backend.model import AttributeValue
+from devhost.backend.sysfs import BDF
 from devhost.backend.where import show
 
 SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -22,6 +23,9 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _BRACES = re.compile(r"\{(RESOURCE-?)\}|[{}]")
 _NO_WORD = re.compile(r"[^A-Z0-9]")
+_NO_LABEL = re.compile(r"[^a-z0-9]")
+_DASHED_BDF = re.compile(r"[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7]")
+_HASHED = re.compile(r".*-[0-9a-f]{8}")
 
 MAX_DOMAIN = 253 - len("requests.")
 """The kubelet also checks ``requests.<name>``, which must still be a DNS subdomain."""
@@ -99,8 +103,7 @@ def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | Non
     legal = re.sub(r"[^A-Za-z0-9_.-]", "-", raw.replace("+", "."))
     legal = re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", legal)
     if len(legal) > MAX_NAME:
-        digest = hashlib.sha256(raw.encode(errors="backslashreplace")).hexdigest()[:8]
-        legal = legal[: MAX_NAME - 9].rstrip("-_.") + "-" + digest
+        legal = legal[: MAX_NAME - 9].rstrip("-_.") + "-" + digest(raw)
     return f"{domain}/{legal}" if legal else None
 
 
@@ -112,8 +115,35 @@ def resource_attribute(resource: str) -> str:
     """
     if len(resource) <= MAX_ATTRIBUTE:
         return resource
-    digest = hashlib.sha256(resource.encode(errors="backslashreplace")).hexdigest()[:8]
-    return f"{resource[: MAX_ATTRIBUTE - 1 - len(digest)]}-{digest}"
+    hashed = digest(resource)
+    return f"{resource[: MAX_ATTRIBUTE - 1 - len(hashed)]}-{hashed}"
+
+
+def digest(text: str) -> str:
+    """Eight hex digits of a text's hash: the end of a name that cannot show the whole text."""
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:8]
+
+
+def looks_hashed(text: str) -> bool:
+    """Whether a text ends as a name with a :func:`digest` does."""
+    return _HASHED.fullmatch(text) is not None
+
+
+def slug(text: str, limit: int = MAX_NAME) -> str:
+    """A DNS label for the id of a device, another one for every id: ``0000-3b-00-0`` for ``0000:3b:00.0``.
+
+    Letters become lower case and other characters ``-``. The label ends in eight hex digits of a hash unless
+    the id can be read from it: unless it is the id itself, or a PCI address.
+
+    Args:
+        text: the id.
+        limit: the most characters of the label, at least 12.
+    """
+    label = _NO_LABEL.sub("-", text.lower()).strip("-")
+    readable = label == text and not looks_hashed(text) and not _DASHED_BDF.fullmatch(text)
+    if len(label) <= limit and label and (readable or BDF.fullmatch(text)):
+        return label
+    return f"{label[: limit - 9].rstrip('-') or 'id'}-{digest(text)}"
 
 
 def is_subdomain(text: str) -> bool:
@@ -137,9 +167,9 @@ def device_class(resource: str) -> str:
     room = MAX_SUBDOMAIN - 1 - len(domain)
     if legal == rest and len(rest) <= room:
         return f"{rest}.{domain}"
-    digest = hashlib.sha256(resource.encode(errors="backslashreplace")).hexdigest()[:8]
-    words = legal[: max(0, room - 1 - len(digest))].rstrip("-.")
-    return f"{words}-{digest}.{domain}" if words else f"{digest}.{domain}"
+    hashed = digest(resource)
+    words = legal[: max(0, room - 1 - len(hashed))].rstrip("-.")
+    return f"{words}-{hashed}.{domain}" if words else f"{hashed}.{domain}"
 
 
 def variable_problem(name: str) -> str:

@@ -1,0 +1,516 @@
+"""The ResourceSlices of one resource: which devices are in which slice, and how each is described. Pure.
+
+The limits are those of ``ResourceSlice`` and ``Device`` in ``resource.k8s.io/v1``. The API server refuses a
+whole slice for one value that breaks them, so such a value is left out here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any
+
+from devhost.backend.model import AttributeValue, Device, Health, sound_reason
+from devhost.backend.sysfs import BDF
+from devhost.planning.naming import (
+    MAX_ATTRIBUTE,
+    MAX_NAME,
+    MAX_SUBDOMAIN,
+    digest,
+    looks_hashed,
+    resource_attribute,
+    slug,
+)
+
+from .claim_devices import EFFECT, SLOTS, UNHEALTHY
+
+PER_SLICE = 64
+"""Devices in a slice: the limit if one of them has a taint, which any device may get."""
+
+MAX_ENTRIES = 32
+"""Attributes and capacities of a device together."""
+
+MAX_SLICES = 10_000
+"""Slices of a pool: their numbers have four digits, so that the order of names is the order of slices."""
+
+MAX_GONE = 4096
+"""Devices that are gone whose names a pool remembers, for messages about claims that still name them."""
+
+STANDARD = "resource.kubernetes.io"
+"""The domain of attributes that all drivers share."""
+
+OWN = ("resource", "backend", "id", "pcieSwitch")
+"""Attributes in the driver's domain that devhost sets itself."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+_MAX_IDENTIFIER = 32
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_WORD = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
+_SEMVER = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_WORD}(?:\.{_WORD})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
+)
+"""Semantic Versioning 2.0.0, section 2, 9 and 10."""
+_LETTERS = re.compile(r"[A-Za-z]+")
+_REFUSED = "the API server refused it"
+_SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
+_UNITS = ("", "k", "M", "G", "T", "P", "E")
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A device that the plan offers through claims, ``replicas`` times at once."""
+
+    device: Device
+    health: Health
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a device is published, under which name and how.
+
+    ``place`` is its place among the :data:`PER_SLICE` of the slice. Devices are in the order of their places;
+    a device's index in the slice is less if places before it are empty. ``body`` is the device in the terms
+    of JSON and must not be changed.
+    """
+
+    device_id: str
+    device: str
+    slice_index: int
+    place: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredSlice:
+    """One slice: its devices in the terms of JSON, their ids in the same order, and a hash of the devices."""
+
+    index: int
+    devices: tuple[Mapping[str, Any], ...]
+    ids: tuple[str, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An attribute that is not published, or a whole device (no ``attribute``), and the reason for a user."""
+
+    device_id: str
+    attribute: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Everything but the device that its description depends on."""
+
+    taints: bool
+    sharing: bool
+    rejected: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A device in the terms of JSON, and what it was made of; no ``body`` if it is left out."""
+
+    offer: Offered
+    terms: _Terms
+    name: str
+    body: Mapping[str, Any] | None
+    left_out: tuple[LeftOut, ...]
+
+
+class Pool:
+    """The slices of one resource. A device keeps its slice and its place until it goes.
+
+    So one device that comes, goes or changes is a change of one slice.
+
+    Args:
+        driver: the driver's name, a DNS subdomain of 63 characters at most.
+        node: the name of the Node.
+        resource: a valid extended resource name.
+        backend: the name of the backend that finds the devices.
+    """
+
+    def __init__(self, driver: str, node: str, resource: str, backend: str) -> None:
+        self.driver = driver
+        self.node = node
+        self.resource = resource
+        self.backend = backend
+        whole = f"{node}/{_joined(resource)}"
+        self.name = _shortened(whole, MAX_SUBDOMAIN, f"{node}/{resource}")
+        self._prefix = _prefix(driver, node, resource)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._adopted: dict[str, tuple[int, int]] = {}
+        self._described: dict[str, _Described] = {}
+        self._slots: dict[str, Slot] = {}
+        self._seen: dict[str, str] = {}
+        self._slices: list[DesiredSlice] = []
+
+    def object_name(self, index: int) -> str:
+        """The name of the ResourceSlice with this number; the order of names is the order of numbers.
+
+        Raises:
+            ValueError: there cannot be so many slices.
+        """
+        if not 0 <= index < MAX_SLICES:
+            raise ValueError(f"a pool has at most {MAX_SLICES} slices, so none has number {index}")
+        return f"{self._prefix}-{index:04d}"
+
+    def device_name(self, device_id: str) -> str:
+        """The name of a device in its slice: a DNS label, another one for every id."""
+        return slug(device_id)
+
+    def adopt(self, names: Mapping[int, Sequence[str]]) -> None:
+        """Takes over the places of devices in slices that exist already, before the first :meth:`slices`.
+
+        Args:
+            names: the names of the devices by the number of their slice, in their order.
+        """
+        adopted: dict[str, tuple[int, int]] = {}
+        for index in sorted(names):
+            if 0 <= index < MAX_SLICES:
+                for place, name in enumerate(names[index][:PER_SLICE]):
+                    adopted.setdefault(name, (index, place))
+        self._adopted = adopted
+
+    def slices(
+        self,
+        offers: Sequence[Offered],
+        *,
+        dropped: Collection[str] = (),
+        rejected: Collection[tuple[str, str]] = (),
+    ) -> tuple[list[DesiredSlice], list[LeftOut]]:
+        """The slices for these devices, and what they leave out. A pool without devices is one empty slice.
+
+        Args:
+            offers: the devices; a new one gets the first free place, in this order.
+            dropped: fields of a device that the API server is known to ignore. Without ``taints``, unhealthy
+                devices are left out; without ``allowMultipleAllocations``, those with several replicas.
+            rejected: what the API server refused: the id of a device, and the key of one of its attributes
+                in the slice or ``""`` for the whole device.
+        """
+        left_out: list[LeftOut] = []
+        described = self._describe(offers, dropped, rejected)
+        names: dict[str, str] = {}
+        bodies: dict[str, Mapping[str, Any]] = {}
+        for identity, one in described.items():
+            left_out += one.left_out
+            self._seen.setdefault(one.name, identity)
+            if one.body is None:
+                continue
+            other = names.setdefault(one.name, identity)
+            if other != identity:
+                reason = f"device {other} has the same name {one.name} in slices"
+                left_out.append(LeftOut(identity, "", reason))
+                continue
+            bodies[identity] = one.body
+        self._seen.update(names)
+        self._described = described
+        self._seat(bodies)
+        self._forget()
+        self._slices = self._arranged(bodies)
+        self._slots = {
+            identity: Slot(identity, described[identity].name, *self._places[identity], body)
+            for identity, body in bodies.items()
+        }
+        return list(self._slices), left_out
+
+    def spec(self, slice: DesiredSlice, generation: int, count: int) -> dict[str, Any]:
+        """The ``spec`` of a ResourceSlice.
+
+        Args:
+            slice: the slice.
+            generation: that of the pool.
+            count: the slices of the pool in this generation.
+        """
+        spec: dict[str, Any] = {
+            "driver": self.driver,
+            "nodeName": self.node,
+            "pool": {"name": self.name, "generation": generation, "resourceSliceCount": count},
+        }
+        if slice.devices:  # the API server omits an empty list in its answers
+            spec["devices"] = [dict(device) for device in slice.devices]
+        return spec
+
+    def slot(self, device_id: str) -> Slot | None:
+        """Where the latest :meth:`slices` have a device."""
+        return self._slots.get(device_id)
+
+    def device_of(self, name: str) -> str | None:
+        """The id of the device with this name, also if it is gone or left out."""
+        return self._seen.get(name)
+
+    def _describe(
+        self, offers: Sequence[Offered], dropped: Collection[str], rejected: Collection[tuple[str, str]]
+    ) -> dict[str, _Described]:
+        """The devices in the terms of JSON, by id; those that are unchanged are kept."""
+        sharing = not any(name.startswith(_SHARING) for name in dropped)
+        usual = _Terms("taints" not in dropped, sharing, frozenset())
+        refused: dict[str, set[str]] = {}
+        for identity, attribute in rejected:
+            refused.setdefault(identity, set()).add(attribute)
+        described: dict[str, _Described] = {}
+        for offer in offers:
+            identity = offer.device.id
+            terms = usual
+            if identity in refused:
+                terms = _Terms(usual.taints, usual.sharing, frozenset(refused[identity]))
+            known = self._described.get(identity)
+            if known is None or known.offer != offer or known.terms != terms:
+                known = self._description(offer, terms)
+            described.setdefault(identity, known)
+        return described
+
+    def _description(self, offer: Offered, terms: _Terms) -> _Described:
+        identity = offer.device.id
+        name = self.device_name(identity)
+        if reason := _withheld(offer, terms):
+            return _Described(offer, terms, name, None, (LeftOut(identity, "", reason),))
+        shared = offer.replicas > 1
+        attributes = _Attributes(identity, MAX_ENTRIES - shared, terms.rejected)
+        attributes.add("resource", resource_attribute(self.resource))
+        attributes.add("backend", self.backend)
+        attributes.add("id", identity)
+        for key, value in standard_attributes(offer.device).items():
+            attributes.add(key, value)
+        for declared, value in offer.device.attributes.items():
+            attributes.add_declared(declared, value)
+        body: dict[str, Any] = {"name": name, "attributes": attributes.values}
+        if shared:
+            body["allowMultipleAllocations"] = True
+            body["capacity"] = {SLOTS: _slots(offer.replicas)}
+        if not offer.health.healthy:
+            key = f"{self.driver}/{UNHEALTHY}"
+            body["taints"] = [{"key": key, "value": _label_value(offer.health.reason), "effect": EFFECT}]
+        return _Described(offer, terms, name, body, tuple(attributes.left_out))
+
+    def _forget(self) -> None:
+        """Forgets the devices that were seen first, if too many are gone."""
+        excess = len(self._seen) - len(self._described) - MAX_GONE
+        if excess <= 0:
+            return
+        gone = [name for name, identity in self._seen.items() if identity not in self._described]
+        for name in gone[:excess]:
+            del self._seen[name]
+
+    def _seat(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
+        """Gives every new device a place: the one that was adopted, else the first free one."""
+        places = {identity: place for identity, place in self._places.items() if identity in bodies}
+        fresh = [identity for identity in bodies if identity not in places]
+        taken = set(places.values())
+        homeless = []
+        for identity in fresh:
+            adopted = self._adopted.get(self._described[identity].name)
+            if adopted is None or adopted in taken:
+                homeless.append(identity)
+            else:
+                places[identity] = adopted
+                taken.add(adopted)
+        self._adopted = {}
+        number = 0
+        for identity in homeless:
+            while (place := divmod(number, PER_SLICE)) in taken:
+                number += 1
+            places[identity] = place
+            number += 1
+        self._places = places
+
+    def _arranged(self, bodies: Mapping[str, Mapping[str, Any]]) -> list[DesiredSlice]:
+        """The slices up to the last one that has a device, and at least one."""
+        count = 1 + max((index for index, _ in self._places.values()), default=0)
+        members: list[list[str]] = [[] for _ in range(count)]
+        for identity, (index, _) in sorted(self._places.items(), key=lambda item: item[1]):
+            members[index].append(identity)
+        return [
+            self._slice(index, tuple(ids), tuple([bodies[identity] for identity in ids]))
+            for index, ids in enumerate(members)
+        ]
+
+    def _slice(
+        self, index: int, ids: tuple[str, ...], devices: tuple[Mapping[str, Any], ...]
+    ) -> DesiredSlice:
+        """A slice; the one from before if it has the same devices."""
+        if index < len(self._slices):
+            before = self._slices[index]
+            if before.ids == ids and all(map(is_, before.devices, devices)):
+                return before
+        text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
+        return DesiredSlice(index, devices, ids, hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+@dataclass(slots=True)
+class _Attributes:
+    """The attributes of one device, by the key that they have in the slice."""
+
+    identity: str
+    limit: int
+    rejected: frozenset[str]
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def add_declared(self, name: str, value: AttributeValue) -> None:
+        """Adds one of the backend's attributes; its key is the name as an identifier of C."""
+        key = _NO_IDENTIFIER.sub("_", name)
+        if not _IDENTIFIER.fullmatch(key):
+            key = f"_{key}"
+        if len(key) > _MAX_IDENTIFIER:
+            self._leave(name, f"its name has more than the {_MAX_IDENTIFIER} characters that a slice allows")
+        elif key in OWN:
+            self._leave(name, "devhost publishes its own attribute with this name")
+        elif key in self.values:
+            self._leave(name, f"another attribute is published as {key}")
+        else:
+            self.add(key, value, name)
+
+    def add(self, key: str, value: AttributeValue, name: str = "") -> None:
+        """Adds an attribute, or notes why it is left out."""
+        flaw = _flaw(value)
+        if key in self.rejected:
+            flaw = _REFUSED
+        elif not flaw and len(self.values) >= self.limit:
+            flaw = f"the device has more than the {MAX_ENTRIES} attributes that a slice allows"
+        if flaw:
+            self._leave(name or key, flaw)
+        else:
+            self.values[key] = _value(key, value)
+
+    def _leave(self, name: str, reason: str) -> None:
+        self.left_out.append(LeftOut(self.identity, name, reason))
+
+
+def standard_attributes(device: Device) -> dict[str, AttributeValue]:
+    """Where a device is: the attributes by which claims put devices of several kinds close together.
+
+    ``pcieSwitch`` is the upstream port of the nearest switch. A switch is an upstream and a downstream port,
+    so there are at least two bridges between it and the root port. The first address of another PCI domain
+    is that of a controller whose devices are in a domain of their own, as Intel VMD.
+    """
+    found: dict[str, AttributeValue] = {}
+    path = [address.lower() for address in device.pcie_path]
+    if path and all(map(BDF.fullmatch, path)):
+        domain = path[-1].partition(":")[0]
+        own = [address for address in path if address.partition(":")[0] == domain]
+        if len(own) > 3:
+            found["pcieSwitch"] = own[-3]
+        found[f"{STANDARD}/pcieRoot"] = f"pci{path[0].rpartition(':')[0]}"
+    if function := _function(device, path):
+        found[f"{STANDARD}/pciBusID"] = function
+    if len(device.numa_nodes) == 1 and device.numa_nodes[0] >= 0:
+        found[f"{STANDARD}/numaNode"] = device.numa_nodes[0]
+    return found
+
+
+def _function(device: Device, path: Sequence[str]) -> str:
+    """The address of the PCI function that a device is; empty if it is none, or several."""
+    if BDF.fullmatch(identity := device.id.lower()):
+        return identity
+    claimed = [
+        address
+        for kind, _, text in (one.partition(":") for one in device.claims)
+        if kind == "pci" and BDF.fullmatch(address := text.lower())
+    ]
+    if len(claimed) == 1:
+        return claimed[0]
+    return path[-1] if path and path[-1] in claimed else ""
+
+
+def _withheld(offer: Offered, terms: _Terms) -> str:
+    """Why a device is left out; empty if it is not."""
+    if "" in terms.rejected or (offer.replicas > 1 and SLOTS in terms.rejected):
+        return _REFUSED
+    if not offer.health.healthy and not terms.taints:
+        reason = sound_reason(offer.health.reason)
+        return f"it is unhealthy ({reason}), and this API server does not support taints of devices"
+    if offer.replicas > 1 and not terms.sharing:
+        return "share.replicas is more than 1, and this API server does not support devices in several claims"
+    return ""
+
+
+def _flaw(value: AttributeValue) -> str:
+    """Why a value cannot be in a slice; empty if it can."""
+    if isinstance(value, bool):
+        return ""
+    if isinstance(value, int):
+        return "" if -(2**63) <= value < 2**63 else "its value has more than 64 bits"
+    if not isinstance(value, str):
+        return "its value is a list"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return "its value is not valid Unicode"
+    return "" if size <= MAX_ATTRIBUTE else f"its value has {size} bytes, and a slice allows {MAX_ATTRIBUTE}"
+
+
+def _value(key: str, value: AttributeValue) -> dict[str, Any]:
+    """A value in the terms of JSON; a semantic version only where the attribute's name says so."""
+    if isinstance(value, bool):
+        return {"bool": value}
+    if isinstance(value, int):
+        return {"int": value}
+    version = isinstance(value, str) and key.lower().endswith("version") and _SEMVER.fullmatch(value)
+    return {"version": value} if version else {"string": value}
+
+
+def _slots(replicas: int) -> dict[str, Any]:
+    """The capacity of a shared device: a claim gets one slot unless it requests several."""
+    most = _quantity(replicas)
+    valid = {"min": "1", "max": most, "step": "1"}
+    return {"value": most, "requestPolicy": {"default": "1", "validRange": valid}}
+
+
+def _quantity(number: int) -> str:
+    """A number as the API server writes it in its answers: ``1k`` for 1000."""
+    unit = 0
+    while number and number % 1000 == 0 and unit < len(_UNITS) - 1:
+        number //= 1000
+        unit += 1
+    return f"{number}{_UNITS[unit]}"
+
+
+def _label_value(reason: str | None) -> str:
+    """The words of a reason as the value of a label.
+
+    Without digits: a temperature or a counter in a reason would change the slice all the time.
+    """
+    value = ""
+    for word in _LETTERS.findall(reason or ""):
+        longer = f"{value}-{word}" if value else word
+        if len(longer) > MAX_NAME:
+            break
+        value = longer
+    return value or UNHEALTHY
+
+
+def _joined(resource: str) -> str:
+    """A DNS subdomain for a resource, another one for every resource: ``nvidia.com-gpu``.
+
+    It ends in a hash unless the resource can be read from it.
+    """
+    domain, _, name = resource.partition("/")
+    legal = re.sub(r"[^a-z0-9-]", "-", name.lower()).strip("-")
+    joined = f"{domain}-{legal}"
+    above, dot, last = joined.rpartition(".")
+    readable = f"{above}{dot}{last.replace('-', '/', 1)}" == resource
+    return joined if readable and not looks_hashed(joined) else f"{joined.rstrip('-')}-{digest(resource)}"
+
+
+def _shortened(text: str, limit: int, identity: str) -> str:
+    """A text of at most ``limit`` characters that ends in a hash of ``identity`` if it had to be cut."""
+    return text if len(text) <= limit else f"{text[: limit - 9].rstrip('-./')}-{digest(identity)}"
+
+
+def _prefix(driver: str, node: str, resource: str) -> str:
+    """What the names of a pool's slices begin with.
+
+    It always has a hash, because names of slices are unique in the cluster, and two nodes, ``a`` and
+    ``a-b``, could have the same name for slices of two resources, ``b-c.com/d`` and ``c.com/d``.
+    """
+    room = MAX_SUBDOMAIN - len("-00000000-0000")
+    words = f"{driver}-{node}-{_joined(resource)}"[:room].rstrip("-.")
+    return f"{words}-{digest(chr(0).join((driver, node, resource)))}"
