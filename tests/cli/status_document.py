@@ -99,5 +99,6 @@ def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
         "observers": [],
         "held": [],
         "refusals": [],
+        "dra": None,
         "problems": [],
     }

@@ -52,7 +52,7 @@ def _has_asked(peer: socket.socket) -> bool:
 
 OF_ANOTHER_VERSION = {
     **{"devhost": {}, "kubelet": {"dir": 7}, "resources": [{}]},
-    **{key: {} for key in ("held", "backends", "observers", "refusals", "problems")},
+    **{key: {} for key in ("held", "backends", "observers", "refusals", "dra", "problems")},
 }
 
 

@@ -143,6 +143,7 @@ def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
         "backends": [],
         "observers": [],
         "refusals": [],
+        "dra": None,
         "problems": [],
     }
     return made | more  # type: ignore[return-value]

@@ -38,6 +38,7 @@ def _document() -> StatusDocument:
             "socket": "present",
             "podResources": {"socket": "", "known": True, "reason": "", "listed": None},
         },
+        "dra": None,
     }
     lists = ("entries", "resources", "backends", "observers", "held", "refusals", "problems")
     return cast("StatusDocument", {**document, **{name: [] for name in lists}})

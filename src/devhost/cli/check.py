@@ -72,7 +72,7 @@ def _label(file: str) -> str:
 
 def _count(settings: Settings) -> str:
     served = sum(entry.serve is Serve.DRA for entry in settings.resources)
-    claims = f", {served} of them with serve: dra, which this version does not serve yet" if served else ""
+    claims = f", {served} of them with serve: dra" if served else ""
     return f"{_of(len(settings.resources), 'resource')}{claims}, {_of(len(settings.backends), 'backend')}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -23,7 +24,7 @@ from devhost.telemetry.tables import with_holders
 
 from . import options as shared
 from .discover import as_json, health_text
-from .running_host import View, view
+from .running_host import Published, View, view
 from .scan_once import ScanResult
 
 
@@ -127,6 +128,13 @@ def _print(seen: View, backend: str, device: Device) -> None:
             click.echo(f"  {title}: {', '.join(sorted(claims, key=natural))}")
     for resource, container in seen.holders(backend, device):
         click.echo(f"  held by: {container} through {resource}")
+    if waits_for := seen.moving(backend, device):
+        click.echo(f"  moving: {waits_for}")
+    for place in seen.published(backend, device):
+        click.echo(f"  slice: {place.slice or 'not published yet'}")
+        click.echo(f"  pool: {place.pool}, device {place.name}")
+        for key, value in _attributes(seen, place, backend, device).items():
+            click.echo(f"    {key}: {value}")
     for resource, verdict in seen.verdicts(backend, device).items():
         if verdict.remark or verdict.health != _own(found, resource, backend, device):
             click.echo(f"  running devhost: {health_text(device, *verdict)} in {resource}")
@@ -138,6 +146,25 @@ def _print(seen: View, backend: str, device: Device) -> None:
         click.echo(f"{one.resource} (resources[{one.entry.index}]): {mark}, {_shown(one, device)}")
         for key, value in given(one.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
+
+
+def _attributes(seen: View, one: Published, backend: str, device: Device) -> Mapping[str, str]:
+    """The attributes and capacities of a device in its slice, as a CEL expression finds them."""
+    from devhost.dra.slices import Offered, Pool  # only where DRA is used
+
+    driver = seen.found.settings.dra_driver
+    planned = seen.found.plan.resources.get(one.resource)
+    if not driver or planned is None:
+        return {}
+    offers = (offer for offer in planned.offers if offer.device.id == device.id)
+    pool = Pool(driver, one.node, one.resource, backend)
+    pool.slices([Offered(offer.device, HEALTHY, offer.replicas) for offer in offers])
+    slot = pool.slot(device.id)
+    if slot is None:
+        return {}
+    found = {key: show(next(iter(value.values()))) for key, value in slot.body["attributes"].items()}
+    amounts = {key: str(value["value"]) for key, value in slot.body.get("capacity", {}).items()}
+    return {**found, **amounts}
 
 
 def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Health:
@@ -163,6 +190,18 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
     found = seen.found
     return {
         **as_json(seen, backend, device, found.health(backend, device)),
+        "published": [
+            {
+                "resource": one.resource,
+                "slice": one.slice,
+                "pool": one.pool,
+                "device": one.name,
+                "attributes": dict(_attributes(seen, one, backend, device)),
+                "claims": list(one.claims),
+            }
+            for one in seen.published(backend, device)
+        ],
+        "moving": seen.moving(backend, device),
         "verdicts": [
             {
                 "entry": f"resources[{verdict.entry.index}]",

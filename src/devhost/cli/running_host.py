@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,13 +16,15 @@ from devhost.discovery.health import worst
 from devhost.telemetry import ask
 from devhost.telemetry.document import (
     DeviceStatus,
+    DraClaimStatus,
+    DraDeviceStatus,
     HolderStatus,
     MemberStatus,
     StatusDocument,
     holder_status,
 )
 from devhost.telemetry.log import printable
-from devhost.telemetry.tables import UNKNOWN_POD
+from devhost.telemetry.tables import UNKNOWN_POD, few
 
 from .scan_once import ScanResult, scan_once
 
@@ -34,6 +36,20 @@ class Verdict(NamedTuple):
     remark: str = ""
 
 
+class Published(NamedTuple):
+    """A device that a running devhost offers through DRA: its names at the API server, and its claims.
+
+    ``slice`` is empty until the device is published.
+    """
+
+    resource: str
+    node: str
+    pool: str
+    name: str
+    slice: str
+    claims: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """What a running devhost reports.
@@ -43,12 +59,16 @@ class Running:
         known: whether it knows which containers hold devices.
         digest: the digest of its configuration, see ``HostStatus.configDigest``.
         verdicts: the health of each device in each resource, by resource, backend and the device's id.
+        published: the devices that it offers through DRA, by backend and the device's id.
+        moving: what each device that changes sides waits for, by backend and the device's id.
     """
 
     listing: Listing
     known: bool = True
     digest: str = ""
     verdicts: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    published: Mapping[tuple[str, str], Sequence[Published]] = field(default_factory=dict)
+    moving: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +93,20 @@ class View:
             if (of, one) == (backend, device.id)
         }
 
+    def published(self, backend: str, device: Device) -> Sequence[Published]:
+        """Where the running devhost offers a device through DRA."""
+        return self.running.published.get((backend, device.id), ()) if self.running else ()
+
+    def moving(self, backend: str, device: Device) -> str:
+        """What a device that changes sides waits for; empty if it does not."""
+        return self.running.moving.get((backend, device.id), "") if self.running else ""
+
     def holders(self, backend: str, device: Device) -> list[tuple[str, str]]:
-        """The resources and containers that hold a device, as text."""
-        return [(resource, _named(holder)) for resource, holder in self._held(backend, device)]
+        """The resources and containers that hold a device, as text, and the claims that do."""
+        held = [(resource, _named(holder)) for resource, holder in self._held(backend, device)]
+        return held + [
+            (one.resource, claim) for one in self.published(backend, device) for claim in one.claims
+        ]
 
     def held_by(self, backend: str, device: Device) -> str:
         """The containers that hold a device as one cell of a table."""
@@ -157,7 +188,31 @@ def answer(document: StatusDocument) -> Running:
                 shares.setdefault(device["device"], []).append(device)
             verdicts.update({(*place, device): _all(found) for device, found in shares.items()})
     known = document["kubelet"]["podResources"]["known"]
-    return Running(_listing(document), known, document["devhost"]["configDigest"], verdicts)
+    digest = document["devhost"]["configDigest"]
+    published: dict[tuple[str, str], list[Published]] = {}
+    moving: dict[tuple[str, str], str] = {}
+    if dra := document["dra"]:
+        users = {(one["namespace"], one["name"]): _users(one) for one in dra["claims"]}
+        for pool in dra["pools"]:
+            name, backend = pool["resource"], pool["backend"]
+            for each in pool["devices"]:
+                verdicts[name, backend, each["device"]] = Verdict(_health(each))
+                claims = tuple(_claim(one, users) for one in each["claims"])
+                found = Published(name, dra["node"], pool["pool"], each["name"], each["slice"], claims)
+                published.setdefault((backend, each["device"]), []).append(found)
+        moving = {(one["backend"], one["device"]): one["reason"] for one in dra["moving"]}
+    return Running(_listing(document), known, digest, verdicts, published, moving)
+
+
+def _users(claim: DraClaimStatus) -> str:
+    """The pods that use a claim, as the end of a sentence; empty if none is known."""
+    pods = dict.fromkeys(f"{one['namespace']}/{one['pod']}" for one in claim["containers"])
+    return f", used by {few(list(pods))}" if pods else ""
+
+
+def _claim(claim: HolderStatus, users: Mapping[tuple[str, str], str]) -> str:
+    name = claim.get("claim", "")
+    return f"ResourceClaim {claim['namespace']}/{name}{users.get((claim['namespace'], name), '')}"
 
 
 def _all(shares: list[DeviceStatus]) -> Verdict:
@@ -171,7 +226,7 @@ def _all(shares: list[DeviceStatus]) -> Verdict:
     return Verdict(HEALTHY, remark)
 
 
-def _health(one: DeviceStatus | MemberStatus) -> Health:
+def _health(one: DeviceStatus | MemberStatus | DraDeviceStatus) -> Health:
     return HEALTHY if one["health"] == "Healthy" else unhealthy(one["reason"])
 
 

@@ -48,6 +48,7 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False, s
         _resources(document, now),
         _entries(document, everything),
         _devices(document, now, everything, screen),
+        *_dra(document, now, everything, screen),
         _together(document, everything, screen),
         _departed(document, now, everything),
         _held(document, everything),
@@ -199,6 +200,60 @@ def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
         held_by(device, known),
         reason(device),
     )
+
+
+def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int) -> Iterable[str]:
+    """The DRA driver, its devices, the claims, and the devices that change sides."""
+    dra = document["dra"]
+    if dra is None:
+        return
+    headers: Sequence[str] = ("DRA DRIVER", "STATE", "SLICES", "WRITES", "SYNCED", "ERROR")
+    error = dra["error"] or dra["reason"]
+    row: _Row = (dra["driver"], dra["state"], dra["slices"], dra["writes"], age(dra["syncedAt"], now), error)
+    parts = [_with_remarks(headers, [row])]
+    if dra["droppedFields"]:
+        parts.append(
+            f"Fields that this API server does not keep: {printable(', '.join(dra['droppedFields']))}"
+        )
+    yield "\n".join(parts)
+    found = [
+        (
+            pool["resource"],
+            one["device"],
+            one["health"],
+            one["slice"] or "not published",
+            few([f"{claim['namespace']}/{claim.get('claim', '')}" for claim in one["claims"]]),
+            one["reason"],
+        )
+        for pool in dra["pools"]
+        for one in pool["devices"]
+    ]
+    rows: list[_Row] = [*found]
+    if not everything and len(rows) > screen:
+        rows = [row for row in rows if row[4] or row[2] != "Healthy"][:MOST]
+    left_out = f"... and {len(found) - len(rows)} more devices (--all)" if len(rows) < len(found) else ""
+    yield _shortened(("RESOURCE", "DEVICE", "HEALTH", "SLICE", "CLAIMS", "REASON"), rows, left_out)
+    claims: list[_Row] = [
+        (
+            f"{claim['namespace']}/{claim['name']}",
+            few([one["device"] for one in claim["devices"]]),
+            few(list(dict.fromkeys(f"{one['namespace']}/{one['pod']}" for one in claim["containers"]))),
+        )
+        for claim in dra["claims"]
+    ]
+    shown = claims if everything else claims[:MOST]
+    hidden = f"{len(claims) - len(shown)} more claims not shown (--all shows them)"
+    if claims:
+        listed = table(("CLAIM", "DEVICES", "PODS"), shown)
+        yield f"{listed}\n{hidden}" if len(shown) < len(claims) else listed
+    moving: list[_Row] = [
+        (one["resource"], one["device"], one["serve"], one["reason"]) for one in dra["moving"]
+    ]
+    few_moving = moving if everything else moving[:MOST]
+    hidden = f"{len(moving) - len(few_moving)} more moving devices not shown (--all shows them)"
+    if moving:
+        listed = table(("RESOURCE", "MOVING", "LEAVES", "REASON"), few_moving, width=sys.maxsize)
+        yield f"{listed}\n{hidden}" if len(few_moving) < len(moving) else listed
 
 
 def _together(document: StatusDocument, everything: bool, screen: int) -> str:

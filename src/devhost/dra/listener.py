@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,18 @@ class Listener:
         self._unlink()
         await server.stop(grace)
 
-    def _unlink(self) -> None:
+    def exists(self) -> bool:
+        """Whether the socket is still at its path."""
         try:
             found = self.path.lstat()
-            if (found.st_dev, found.st_ino) == self._inode:
-                self.path.unlink()
         except OSError:
-            return  # it is gone, or stays as a stale socket that the next start replaces
+            return False
+        return (found.st_dev, found.st_ino) == self._inode
+
+    def _unlink(self) -> None:
+        if self.exists():
+            with suppress(OSError):  # it stays as a stale socket that the next start replaces
+                self.path.unlink()
 
     def _clear(self) -> None:
         """Removes a socket on which no process listens."""

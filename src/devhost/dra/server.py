@@ -114,6 +114,10 @@ class DraServer:
         self._health.stop()
         await self._service.stop(GRACE)
 
+    def exists(self) -> bool:
+        """Whether both sockets are still where the kubelet looks for them."""
+        return self._service.exists() and self._registrar.exists()
+
     def _methods(self, api: ModuleType) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         async def prepare(data: bytes, context: Any) -> Any:
             request = await decoded(api.NodePrepareResourcesRequest, data, context)

@@ -14,7 +14,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from devhost.backend import descriptors
-from devhost.backend.errors import ConfigError, Diagnostic, UsageError
+from devhost.backend.errors import ConfigError, Diagnostic, EnvironmentFailure, UsageError
 from devhost.backend.incident import Recurring
 from devhost.config.last_good import LastGood, state_dir
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
@@ -29,6 +29,7 @@ from devhost.telemetry.systemd import SystemdNotifier, line
 from devhost.telemetry.watchdog import Watchdog
 
 from . import startup_signals
+from .dra_side import access, left_by_earlier_run
 from .entries import place
 from .host import KUBELET_DIRECTORY, Host
 from .problems import problems
@@ -139,7 +140,7 @@ async def serve(options: Options) -> None:
     host = Host(
         options.config,
         loaded,
-        lambda: check_dra(load(options.config), options),
+        lambda: check_dra(load(options.config), options, host.dra.driver),
         options.kubelet_dir,
         options.root,
         metrics,
@@ -236,25 +237,37 @@ def _held(host: Host) -> Iterator[Held]:
         yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 
 
-def check_dra(loaded: Loaded, options: Options) -> Loaded:
+def check_dra(loaded: Loaded, options: Options, running: str = "") -> Loaded:
     """The same configuration, if its DRA driver can be served with the options of the command line.
 
+    Args:
+        running: the driver that this process serves already; empty if it serves none.
+
     Raises:
-        ConfigError: it cannot, or an entry has ``serve: dra``, which this version only prints classes for.
+        ConfigError: it cannot.
     """
-    claimed = [entry for entry in loaded.settings.resources if entry.serve is Serve.DRA]
-    if claimed:
+    settings = loaded.settings
+    driver, dra = settings.dra_driver, options.dra
+    if not driver or dra is None:
+        return loaded
+    message, hint = dra.flaw(driver)
+    path = "dra.driver"
+    if not message and any(entry.serve is Serve.DRA for entry in settings.resources):
+        previous = running or left_by_earlier_run(dra)[0]
+        if previous not in ("", driver):
+            message = f"devhost still serves driver {previous}, whose claims and slices have that name"
+            hint = (
+                f"write driver: {previous}; to rename it, set serve: plugin everywhere until no claim is "
+                "left, then restart devhost"
+            )
+        else:
+            try:
+                access(dra)
+            except EnvironmentFailure as error:
+                path, message, hint = "dra", f"no access to the API server: {error.message}", error.hint
+    if message:
         file = str(loaded.copied.file if loaded.copied else options.config)
-        message = "this version of devhost does not serve claims yet"
-        hint = "write serve: plugin"
-        raise ConfigError(
-            tuple(Diagnostic(file, 0, 0, f"resources[{one.index}].serve", message, hint) for one in claimed)
-        )
-    if (driver := loaded.settings.dra_driver) and options.dra is not None:
-        message, hint = options.dra.flaw(driver)
-        if message:
-            file = str(loaded.copied.file if loaded.copied else options.config)
-            raise ConfigError((Diagnostic(file, 0, 0, "dra.driver", message, hint),))
+        raise ConfigError((Diagnostic(file, 0, 0, path, message, hint),))
     return loaded
 
 

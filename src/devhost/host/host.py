@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from devhost.allocation.allocations import Allocations
+from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.cdi.files import CdiGarbageCollector, SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.preferred.across_resources import PreferredAllocation
@@ -37,6 +38,7 @@ from devhost.planning.settings import DraOptions, Settings
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
+from .dra_side import DraSide
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .orphans import Orphans
@@ -91,7 +93,6 @@ class Host:
         metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
         self.root = root
-        self.dra_options = dra
         self._timing = timing
         self._changed = changed
         self._accepted = loaded.accepted
@@ -138,7 +139,22 @@ class Host:
             metrics,
             timing=timing,
         )
+        self._claim_files = ClaimFiles(settings.cdi_directory, tag)
         self.allocations.subscribe(self._released)
+
+        # the second front end
+        self.dra = DraSide(
+            dra,
+            self.tasks,
+            self.allocations,
+            self._claim_files,
+            self.services,
+            self.pod_resources,
+            metrics,
+            replan=self.replan,
+            changed=changed,
+            timing=timing,
+        )
 
         # what reacts
         parts = ServiceParts(
@@ -164,6 +180,7 @@ class Host:
             orphans=self.orphans,
             labels=self.node_labels,
             publisher=self.publisher,
+            dra=self.dra,
             metrics=metrics,
             changed=changed,
         )
@@ -211,8 +228,11 @@ class Host:
                     self.backends.answered(self._timing.first_plan),
                     self.pod_resources.first_answer(self._timing.first_plan),
                     self.reloader.keep(self._accepted),  # the copy exists before anything is offered
+                    self.dra.read_claims(),
                 )
+                self.dra.start(self.configuration.settings)
                 self.replanner.start()
+                self.dra.spawn()
                 self.tasks.spawn("clear", self.cdi_garbage.run)
                 self.tasks.spawn("device-info", self.device_info.run)
                 self.tasks.spawn("labels", self.node_labels.run)
@@ -230,6 +250,7 @@ class Host:
                 self.shortages,
                 self.last_good,
                 self._cdi_files,
+                self._claim_files,
                 self.device_info,
                 self.node_labels,
                 self.backends,
@@ -266,8 +287,8 @@ class Host:
             self.replanner.replan(caused_at)
 
     def ready(self) -> tuple[bool, str]:
-        """Whether every wanted resource has an open list stream; if not, which have none, and why."""
-        return readiness(self.configuration, self.backends, self.replanner, self.services)
+        """Whether everything that is wanted is offered to pods; if not, what is not, and why."""
+        return readiness(self.configuration, self.backends, self.replanner, self.services, self.dra)
 
     @property
     def scanners(self) -> Mapping[str, Scanner]:
@@ -313,6 +334,8 @@ class Host:
         """Every part follows the settings that were just adopted."""
         settings, catalog = self.configuration.settings, self.configuration.catalog
         self.cdi_garbage.follow(settings)
+        self._claim_files.move(settings.cdi_directory)
+        self.dra.follow_settings(settings, self.plan)
         self.device_info.move(settings.device_info_directory)
         self.node_labels.follow(settings.label_directory, settings.write_labels)
         self.observers.follow(catalog, self.publisher.everything)

@@ -70,6 +70,7 @@ def problems(host: Host) -> Problems:
         *_config(host),
         *_kubelet(host),
         *_resources(host),
+        *_dra(host),
         *_allocations(host),
         *_plugins(host),
         *_backends(host),
@@ -125,6 +126,11 @@ def _resources(host: Host) -> list[Problem]:
     return _first(found, NAMED, "", "more resources are not served")
 
 
+def _dra(host: Host) -> list[Problem]:
+    found = [Problem("dra", subject, reason) for subject, reason in host.dra.faults()]
+    return _first(found, NAMED, "", "more devices are not published")
+
+
 def _allocations(host: Host) -> list[Problem]:
     found = [
         Problem("allocation", f"{resource} {token}", FORGOTTEN, held_by=(holder,))
@@ -136,10 +142,13 @@ def _allocations(host: Host) -> list[Problem]:
 def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
     """By resource: unhealthy devices, and missing devices that a container holds."""
     missing = host.orphans.missing()
-    for name in sorted(host.services.keys() | missing.keys()):
+    claimable: dict[str, dict[str, str]] = {}
+    for resource, device, reason in host.dra.unhealthy():
+        claimable.setdefault(resource, {})[device] = reason
+    for name in sorted(host.services.keys() | missing.keys() | claimable.keys()):
         service = host.services.get(name)
         found = unhealthy_devices(service.inventory.snapshot) if service else {}
-        for device, reason in missing.get(name, {}).items():
+        for device, reason in {**missing.get(name, {}), **claimable.get(name, {})}.items():
             found.setdefault(device, Unhealthy(reason))
         yield (
             name,

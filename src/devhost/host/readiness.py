@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from devhost.discovery.manager import BackendManager
 
+from .dra_side import DraSide
 from .reload import Configuration
 from .replanner import Replanner
 from .services import Services
 
 
 def readiness(
-    configuration: Configuration, backends: BackendManager, replanner: Replanner, services: Services
+    configuration: Configuration,
+    backends: BackendManager,
+    replanner: Replanner,
+    services: Services,
+    dra: DraSide,
 ) -> tuple[bool, str]:
-    """Whether every wanted resource has an open list stream; if not, which have none, and why.
+    """Whether every wanted resource has an open list stream or a published pool; if not, which, and why.
 
     Until a backend has listed its devices, the wanted resources are unknown. A host that runs on a copy,
     because the file was refused at the start, is not ready either, so that a rollout stops.
@@ -25,9 +30,10 @@ def readiness(
         for name, scanner in backends.scanners.items()
         if name in wanted and not scanner.listed
     )
-    missing = ((name, service.missing()) for name, service in sorted(services.items()))
-    waiting = [f"{name} ({reason})" for name, reason in missing if reason]
-    found = (("no devices listed yet", unknown), ("no list stream yet", waiting))
+    streams = ((name, service.missing()) for name, service in sorted(services.items()))
+    waiting = [f"{name} ({reason})" for name, reason in streams if reason]
+    driver = [f"{dra.driver} ({missing})"] if (missing := dra.missing()) else []
+    found = (("no devices listed yet", unknown), ("no list stream yet", waiting), ("DRA driver", driver))
     reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]
     if configuration.copied is not None:
         first, *more = configuration.last_reload.complaints

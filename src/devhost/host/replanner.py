@@ -11,9 +11,11 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.discovery.manager import BackendManager
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, RefusalKind, plan_devices
+from devhost.planning.plan import Plan, PlannedResource, RefusalKind, plan_devices
+from devhost.planning.settings import Serve
 from devhost.telemetry.metrics import Metrics
 
+from .dra_side import DraSide
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import EventPublisher
@@ -37,6 +39,7 @@ class Replanner:
         orphans: logs what containers hold and no list shows.
         labels: writes node labels.
         publisher: notifies observers.
+        dra: offers devices through Dynamic Resource Allocation.
         metrics: counts refusals.
         changed: called after each plan.
     """
@@ -54,6 +57,7 @@ class Replanner:
         orphans: Orphans,
         labels: NodeLabels,
         publisher: EventPublisher,
+        dra: DraSide,
         metrics: Metrics,
         changed: Callable[[], None],
     ) -> None:
@@ -70,6 +74,7 @@ class Replanner:
         self._orphans = orphans
         self._labels = labels
         self._publisher = publisher
+        self._dra = dra
         self._metrics = metrics
         self._changed = changed
         self._stopped = False
@@ -98,12 +103,13 @@ class Replanner:
         self._planned_at = time.monotonic()
         settings, backends = self._configuration.settings, self._backends.scanners
         found = {name: backend.devices for name, backend in backends.items()}
-        self.plan = plan_devices(found, settings, self._allocations)
+        self.plan = plan_devices(found, settings, self._allocations, self._dra.sides)
         refusals = Counter(refusal.kind for refusal in self.plan.refusals)
         self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
         refused = self.plan.reasons()
         self._retire(refused, caused_at)
         self._update(refused, caused_at)
+        self._dra.follow(self.plan, settings, backends)
         self._shortages.follow(settings, self.plan)
         self._publisher.held()
         self._orphans.report()
@@ -115,30 +121,46 @@ class Replanner:
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""
         self._preferred.settle()
-        if any(service.inventory.names_holders for service in self._services.values()):
-            self.replan()  # their reasons refer to containers
+        if any(self._depends_on_holders(service) for service in self._services.values()):
+            self.replan()
         self._schedule()
         self._publisher.held()
         self._orphans.report()
         self._changed()
 
+    def _depends_on_holders(self, service: ResourceService) -> bool:
+        """Whether its reasons refer to containers, or it stays only because containers hold its devices."""
+        return service.inventory.names_holders or service.entry.serve is Serve.DRA
+
     def _retire(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
         """Ends services that are not in the plan; one without devices stays as long as its entry does."""
         entries = {(entry.backend, entry.name): entry for entry in self._configuration.settings.resources}
         for name, service in list(self._services.items()):
-            planned = self.plan.resources.get(name)
+            planned = self._listed(name)
             backends = self._backends.scanners
             if planned is not None and service.fits(planned, backends[planned.entry.backend]):
                 continue
             entry = entries.get((service.entry.backend, service.entry.name))
-            if planned is None and service.entry.backend in backends and entry is not None:
+            stays = planned is None and service.entry.backend in backends
+            if (
+                stays
+                and entry is not None
+                and (entry.serve is Serve.PLUGIN or self._allocations.of(name).tokens())
+            ):
                 service.empty(entry, refused.get(entry.index, {}), caused_at)
             else:
                 self._services.retire(name)
 
+    def _listed(self, name: str) -> PlannedResource | None:
+        """What the plan gives a resource to list; one with ``serve: dra`` has no list."""
+        planned = self.plan.resources.get(name)
+        return planned if planned is not None and planned.entry.serve is Serve.PLUGIN else None
+
     def _update(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
         """Gives each planned resource its devices, and starts those that are new."""
         for name, planned in self.plan.resources.items():
+            if planned.entry.serve is Serve.DRA:
+                continue
             backend = self._backends.scanners[planned.entry.backend]
             if name in self._services:
                 reasons = refused.get(planned.entry.index, {})
@@ -156,6 +178,7 @@ class Replanner:
         waits += [
             backend.health.next_change(now, self._planned_at) for backend in self._backends.scanners.values()
         ]
+        waits.append(self._dra.next_change())
         due = [wait for wait in waits if wait is not None]
         self._cancel_timer()
         if due and not self._stopped:

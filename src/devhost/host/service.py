@@ -26,6 +26,7 @@ from devhost.kubelet.rivals import Rivals
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, PlannedResource, units
 from devhost.planning.settings import ResourceSettings
+from devhost.planning.sides import Listed
 from devhost.telemetry.metrics import Metrics
 
 from .device_log import DeviceLog
@@ -201,6 +202,11 @@ class ResourceService:
         state = self.registration.condition.state
         reason = self.failure or (self._kubelet.failure if state is State.WAITING else "")
         return f"{state}: {reason}" if reason else str(state)
+
+    def listed(self) -> Listed:
+        """How many healthy tokens the kubelet knows; unknown while a stream has not sent the newest list."""
+        sent = self.registration.up_to_date
+        return Listed(self.entry.backend, self.inventory.snapshot.healthy if sent else None)
 
     def gone(self) -> None:
         """The resource has left the configuration."""

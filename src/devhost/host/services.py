@@ -9,6 +9,7 @@ from pathlib import Path
 
 from devhost.allocation.inventory import Inventory
 from devhost.discovery.tasks import Tasks
+from devhost.planning.sides import Listed
 from devhost.telemetry.log import get
 
 from .publisher import Present
@@ -65,6 +66,10 @@ class Services(Mapping[str, ResourceService]):
     def inventories(self) -> Mapping[str, Inventory]:
         """The inventories of all resources."""
         return {name: service.inventory for name, service in self._services.items()}
+
+    def listed(self) -> Mapping[str, Listed]:
+        """What the kubelet has of each resource."""
+        return {name: service.listed() for name, service in self._services.items()}
 
     def sockets(self) -> Mapping[str, Path]:
         """The sockets that are registered now, by resource."""

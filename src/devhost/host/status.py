@@ -93,6 +93,7 @@ def status(host: Host) -> StatusDocument:
             )
             for refusal in host.plan.refusals
         ],
+        "dra": host.dra.report(),
         "problems": [
             ProblemStatus(
                 kind=problem.kind,

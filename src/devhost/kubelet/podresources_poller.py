@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from devhost.allocation.allocations import Allocations, ResourceAllocations
+from devhost.allocation.allocations import Allocations, Listing, ResourceAllocations
 from devhost.backend.incident import Incident
 from devhost.discovery.reconciler import Reconciler
 from devhost.planning.tokens import stood_for
@@ -68,7 +68,10 @@ class PodResourcesPoller:
     ) -> None:
         self.source = source
         self.condition = Condition()
+        self.listing: Listing | None = None
+        """The newest list; ``None`` before the first one."""
         self._allocations = allocations
+        self._subscribers: list[Callable[[], None]] = []
         self._changed = changed
         self._schedule = schedule or PollSchedule(timing=timing)
         self._timing = timing
@@ -79,6 +82,11 @@ class PodResourcesPoller:
         self._restarts = 0
         self._loop = Reconciler(self._ask_if_due, settle=LULL)
         allocations.watch(self.wake)
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls back after each list; returns how to end that."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
 
     def wake(self) -> None:
         """A list may be due sooner: a container got devices, or a held device vanished."""
@@ -169,9 +177,12 @@ class PodResourcesPoller:
             self._silence.over()
             log.info("the kubelet reports the holders of devices", socket=str(self.source.socket))
         changed = self._allocations.apply(listing) or recovered
+        self.listing = listing
         self._tried.set()
         if changed:
             self._changed()
+        for callback in list(self._subscribers):
+            callback()
 
     def _failed(self, reason: str) -> None:
         self._failures += 1

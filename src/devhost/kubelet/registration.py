@@ -202,6 +202,12 @@ class Registration:
         return self.server.streams if self.server else 0
 
     @property
+    def up_to_date(self) -> bool:
+        """Whether every open list stream has sent the newest list; also while there is none."""
+        servers = [*self._behind, *([self.server] if self.server else [])]
+        return all(server.up_to_date for server in servers)
+
+    @property
     def serving(self) -> Path | None:
         """The socket that is registered; ``None`` while none is."""
         registered = self.condition.state in (State.REGISTERED, State.DISPLACED)

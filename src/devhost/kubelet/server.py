@@ -112,6 +112,11 @@ class PluginServer:
         """Open list streams."""
         return len(self._streams)
 
+    @property
+    def up_to_date(self) -> bool:
+        """Whether every open list stream has sent the newest list."""
+        return not any(stream.is_set() for stream in self._streams)
+
     async def start(self) -> None:
         """Binds the socket and serves.
 
@@ -172,7 +177,7 @@ class PluginServer:
         """Waits until every stream has sent the newest list, for at most ``within`` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while not self._held and any(stream.is_set() for stream in self._streams):
+                while not self._held and not self.up_to_date:
                     self._sent.clear()
                     await self._sent.wait()
 

@@ -224,6 +224,10 @@ MAX_SOCKET_PATH = 107
 """Bytes of the longest path of a unix socket, without the closing NUL (unix(7))."""
 
 
+RECORD = "published.json"
+"""The name of the file with the devices that the slices of a driver may hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraOptions:
     """What the command line gives for Dynamic Resource Allocation.
@@ -245,6 +249,10 @@ class DraOptions:
     def service_socket(self, driver: str) -> Path:
         """Where the kubelet calls the driver."""
         return self.plugins_dir / driver / "dra.sock"
+
+    def record(self, driver: str) -> Path:
+        """The file with the devices that the driver's slices may hold."""
+        return self.plugins_dir / driver / RECORD
 
     def flaw(self, driver: str) -> tuple[str, str]:
         """Why a driver cannot be served with these options, and how to fix it; empty if it can."""

@@ -273,6 +273,7 @@ ProblemKind = Literal[
     "kubelet",
     "plugin",
     "resource",
+    "dra",
     "allocation",
     "backend",
     "driver",
@@ -305,8 +306,106 @@ class ProblemStatus(Reasoned):
     count: int
 
 
+class DraDeviceStatus(TypedDict):
+    """One device that is offered through DRA.
+
+    ``device`` is the id of the backend, ``name`` its name in the pool, ``slice`` the name of its
+    ResourceSlice; empty until it is published. ``replicas`` is how many claims may use it at once. ``claims``
+    are those that hold it.
+    """
+
+    device: str
+    name: str
+    slice: str
+    health: Literal["Healthy", "Unhealthy"]
+    reason: str
+    replicas: int
+    numaNodes: list[int]
+    claims: list[HolderStatus]
+
+
+class DraPoolStatus(TypedDict):
+    """The devices of one resource with ``serve: dra``.
+
+    ``entry`` is its place in the configuration (``resources[2]``), ``pool`` the name of its pool,
+    ``deviceClass`` that of its DeviceClass, ``extendedName`` whether pods may request it by its name.
+    """
+
+    resource: str
+    backend: str
+    entry: str
+    pool: str
+    deviceClass: str
+    extendedName: bool
+    devices: list[DraDeviceStatus]
+
+
+class ClaimedDeviceStatus(TypedDict):
+    """A device of a claim: the request that it is for, its names at the API server, and for the backend."""
+
+    request: str
+    pool: str
+    name: str
+    backend: str
+    device: str
+
+
+class DraClaimStatus(TypedDict):
+    """A prepared ResourceClaim: its CDI file, its devices, and the containers known to use it."""
+
+    namespace: str
+    name: str
+    uid: str
+    file: str
+    devices: list[ClaimedDeviceStatus]
+    containers: list[HolderStatus]
+
+
+class MovingStatus(TypedDict):
+    """A device that changes sides, and what it waits for; ``serve`` is the side that it leaves."""
+
+    backend: str
+    device: str
+    resource: str
+    serve: Literal["plugin", "dra"]
+    reason: str
+
+
+class LeftOutStatus(TypedDict):
+    """An attribute that is not published, or a device, if ``attribute`` is empty; and why."""
+
+    resource: str
+    device: str
+    attribute: str
+    reason: str
+
+
+class DraStatus(TypedDict):
+    """The DRA driver.
+
+    ``state`` is ``registered`` while the kubelet uses the driver, else ``waiting``; ``reason`` is why, if the
+    kubelet or the system gave a reason. ``slices`` is the number of ResourceSlices, ``writes`` how often one
+    was written or deleted, ``syncedAt`` when they last agreed with the devices, ``error`` why they do not.
+    ``droppedFields`` are those that the API server does not keep, because it lacks a feature.
+    """
+
+    driver: str
+    node: str
+    state: Literal["registered", "waiting"]
+    reason: str
+    slices: int
+    writes: int
+    syncedAt: str | None
+    error: str
+    droppedFields: list[str]
+    leftOut: list[LeftOutStatus]
+    pools: list[DraPoolStatus]
+    claims: list[DraClaimStatus]
+    moving: list[MovingStatus]
+
+
 class StatusDocument(TypedDict):
-    """Everything at one moment."""
+    """Everything at one moment; ``dra`` is ``None`` if no resource has ``serve: dra``."""
 
     devhost: HostStatus
     kubelet: KubeletStatus
@@ -316,6 +415,7 @@ class StatusDocument(TypedDict):
     backends: list[BackendStatus]
     observers: list[ObserverStatus]
     refusals: list[PlanRefusal]
+    dra: DraStatus | None
     problems: list[ProblemStatus]
 
 
@@ -359,7 +459,20 @@ def without_holders(document: StatusDocument) -> StatusDocument:
             }
             for resource in document["resources"]
         ],
+        "dra": _without_claims(document["dra"]),
     }
+
+
+def _without_claims(dra: DraStatus | None) -> DraStatus | None:
+    if dra is None:
+        return None
+    pools = [
+        DraPoolStatus(
+            **{**pool, "devices": [DraDeviceStatus(**{**one, "claims": []}) for one in pool["devices"]]}
+        )
+        for pool in dra["pools"]
+    ]
+    return {**dra, "pools": pools, "claims": []}
 
 
 def _unnamed(rows: list[R]) -> list[R]:

@@ -50,6 +50,15 @@ class BackendFailure(StrEnum):
     """It returned an unusable answer."""
 
 
+class ClaimCall(StrEnum):
+    """The outcome of preparing or releasing one ResourceClaim."""
+
+    DONE = "done"
+    """The kubelet got what it asked for."""
+    FAILED = "failed"
+    """The kubelet got an error, and will ask again."""
+
+
 class ObserverFailure(StrEnum):
     """How a call of an observer failed."""
 
@@ -79,9 +88,10 @@ Left = tuple[str, str]
 Entry = tuple[str, str, str, bool, int]
 """An entry's place in the file, name and backend, whether it is optional, and its number of devices."""
 
-Owner = Literal["resource", "prepared", "backend", "labels", "observer"]
+Owner = Literal["resource", "prepared", "backend", "labels", "observer", "driver"]
 """What series belong to: its name is their first label, and they end with it. ``prepared`` is a resource for
-which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are enabled."""
+which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are enabled, ``driver`` the
+DRA driver."""
 
 
 _OWN_LABEL: Mapping[Owner, str] = {
@@ -90,6 +100,7 @@ _OWN_LABEL: Mapping[Owner, str] = {
     "backend": "backend",
     "labels": "backend",
     "observer": "observer",
+    "driver": "driver",
 }
 
 
@@ -236,6 +247,51 @@ TABLE = (
         "observer_dropped_total",
         "Events dropped because the observer was too slow or paused.",
         "observer",
+    ),
+    Declaration("gauge", "dra_slices", "ResourceSlices at the API server.", "driver"),
+    Declaration(
+        "gauge",
+        "dra_devices",
+        "Devices offered through DRA.",
+        "driver",
+        more=("resource", "health"),
+        starts=False,
+    ),
+    Declaration(
+        "gauge", "dra_moving_devices", "Devices that change between device plugin and DRA.", "driver"
+    ),
+    Declaration("counter", "dra_slice_writes_total", "ResourceSlices created, changed or deleted.", "driver"),
+    Declaration(
+        "gauge", "dra_dropped_fields", "Fields of slices that the API server does not keep.", "driver"
+    ),
+    Declaration(
+        "gauge",
+        "dra_synced_timestamp_seconds",
+        "When the ResourceSlices last agreed with the devices, in Unix time; 0 before.",
+        "driver",
+    ),
+    Declaration(
+        "counter",
+        "dra_prepares_total",
+        "ResourceClaims that the kubelet had prepared.",
+        "driver",
+        more=("result",),
+        values=tuple(ClaimCall),
+    ),
+    Declaration(
+        "counter",
+        "dra_unprepares_total",
+        "ResourceClaims that the kubelet had released.",
+        "driver",
+        more=("result",),
+        values=tuple(ClaimCall),
+    ),
+    Declaration(
+        "histogram",
+        "dra_prepare_seconds",
+        "Time to prepare the claims of one call, failures included.",
+        "driver",
+        buckets=_CALL,
     ),
     Declaration(
         "gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",), starts=False
@@ -570,6 +626,39 @@ class Metrics:
     def _reloaded(self, success: bool) -> None:
         self._set("config_last_reload_success", to=success)
         self._set("config_last_reload_timestamp_seconds", to=self._clock())
+
+    def driver_added(self, driver: str) -> None:
+        """There is a DRA driver."""
+        self._begin("driver", driver)
+
+    def slices_changed(self, driver: str, writes: int) -> None:
+        """So many slices were created, changed or deleted."""
+        self._add("dra_slice_writes_total", driver, by=writes)
+
+    def slices_synced(self, driver: str, slices: int, dropped: int) -> None:
+        """The slices agree with the devices, but for fields that the API server dropped."""
+        self._set("dra_slices", driver, to=slices)
+        self._set("dra_dropped_fields", driver, to=dropped)
+        self._set("dra_synced_timestamp_seconds", driver, to=self._clock())
+
+    def dra_offered(self, driver: str, devices: Mapping[tuple[str, bool], int], moving: int) -> None:
+        """The plan offers these numbers of devices, by resource and whether they are healthy."""
+        family = self._numbers["dra_devices"]
+        family.end(driver)
+        for (resource, healthy), count in sorted(devices.items()):
+            family.labels(driver, resource, "Healthy" if healthy else "Unhealthy").value = count
+        self._set("dra_moving_devices", driver, to=moving)
+
+    def claims_prepared(self, driver: str, results: Mapping[ClaimCall, int], seconds: float) -> None:
+        """One call prepared claims, with so many of each result."""
+        for result, count in results.items():
+            self._add("dra_prepares_total", driver, result, by=count)
+        self._observe("dra_prepare_seconds", driver, seconds=seconds)
+
+    def claims_released(self, driver: str, results: Mapping[ClaimCall, int]) -> None:
+        """One call released claims, with so many of each result."""
+        for result, count in results.items():
+            self._add("dra_unprepares_total", driver, result, by=count)
 
     def observer_added(self, observer: str) -> None:
         """An observer is used: its series exist from now on, at zero."""

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import (
     BackendStatus,
+    DraStatus,
     EntryStatus,
     HostStatus,
     ProblemStatus,
@@ -60,6 +61,7 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
         _resources(document, now),
         _entries(document),
         devices(document, now, pods),
+        _dra(document["dra"], now),
         _backends(document["backends"], now),
         _observers(document, now),
         _held(document, pods),
@@ -348,6 +350,66 @@ def _observers(document: StatusDocument, now: datetime) -> Markup | None:
     return _section(
         "Observers", "observers", table("Observers", headers, rows, wide=("Reason",), headed=True)
     )
+
+
+def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
+    """The DRA driver, its devices, and those that change sides."""
+    if dra is None:
+        return None
+    state = tag("span", dra["state"], class_="kind")
+    driver = Row(
+        (
+            dra["driver"],
+            state,
+            dra["slices"],
+            dra["writes"],
+            since(dra["syncedAt"], now, " ago"),
+            _trouble(dra),
+        ),
+        {"data-key": dra["driver"]},
+    )
+    headers = ("Driver", "State", "Slices", "Writes", "Synced", "Error")
+    found = [(pool["resource"], one) for pool in dra["pools"] for one in pool["devices"]]
+    found.sort(key=lambda one: (one[1]["health"] == "Healthy" and not one[1]["claims"], one[0]))
+    rows = [
+        Row(
+            (
+                one["device"],
+                resource,
+                one["health"],
+                one["slice"] or "not published",
+                few([f"{claim['namespace']}/{claim.get('claim', '')}" for claim in one["claims"]]),
+                one["reason"],
+            ),
+            {"data-key": f"{resource} {one['device']}"},
+        )
+        for resource, one in found[:MOST]
+    ]
+    moving = [
+        Row(
+            (one["device"], one["resource"], one["serve"], one["reason"]),
+            {"data-key": f"{one['backend']} {one['device']} {one['resource']}"},
+        )
+        for one in dra["moving"][:MOST]
+    ]
+    columns = ("Device", "Resource", "Health", "Slice", "Claims", "Reason")
+    titles = ("Moving device", "Resource", "Leaves", "Reason")
+    return _section(
+        "Dynamic Resource Allocation",
+        "dra",
+        table("DRA driver", headers, [driver], wide=("Error",), optional=("Error",)),
+        table("Devices offered through DRA", columns, rows, wide=("Slice", "Reason")) if rows else None,
+        more(len(found) - len(rows), "devices"),
+        table("Devices that change sides", titles, moving, wide=("Reason",)) if moving else None,
+        more(len(dra["moving"]) - len(moving), "moving devices"),
+    )
+
+
+def _trouble(dra: DraStatus) -> str:
+    dropped = (
+        f"the API server does not keep {', '.join(dra['droppedFields'])}" if dra["droppedFields"] else ""
+    )
+    return dra["error"] or dra["reason"] or dropped
 
 
 def _held(document: StatusDocument, pods: bool) -> Markup | None:

@@ -1,0 +1,240 @@
+"""The DRA front end of one driver: composed here from the parts of this package."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from devhost.allocation.allocations import Listing
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.claims import ClaimAllocations
+from devhost.allocation.timing import NODE, Timing
+from devhost.backend.backoff import Backoff
+from devhost.backend.errors import EnvironmentFailure
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.discovery.scanner import Scanner
+from devhost.planning.plan import Plan
+from devhost.planning.settings import DraOptions, Settings
+from devhost.planning.sides import Sides
+from devhost.telemetry.log import get
+from devhost.telemetry.metrics import ClaimCall, Metrics
+
+from .credentials import Credentials
+from .inventory import DraInventory
+from .kube import KubeApi
+from .mover import Mover, PluginLists
+from .prepare import Preparer
+from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
+from .publisher import Publisher
+from .record import SliceRecord
+from .server import DraServer
+from .upkeep import Upkeep
+
+log = get(__name__)
+
+CHECK = 5.0
+"""Seconds between two checks that the sockets still exist."""
+
+
+class PodLists(Protocol):
+    """The lists of pods that the kubelet reports."""
+
+    @property
+    def listing(self) -> Listing | None:
+        """The newest one."""
+        ...
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls back after each list; returns how to end that."""
+        ...
+
+
+class DraFrontEnd:
+    """Publishes the devices of one driver and prepares claims for them.
+
+    Args:
+        driver: its name.
+        options: where the kubelet looks for it, and the name of the node.
+        credentials: the access to the API server.
+        sides: which devices each side offers; they have taken the record of the earlier run.
+        claims: which devices claims hold.
+        files: the files of prepared claims; they have been read.
+        lists: what the device plugin lists.
+        pods: the pods of the kubelet.
+        replan: called when a device is free to be offered.
+        changed: called when the status has changed.
+        metrics: counts writes and prepared claims.
+        timing: deadlines of the backends.
+        clock: paces everything.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        options: DraOptions,
+        credentials: Credentials,
+        *,
+        sides: Sides,
+        claims: ClaimAllocations,
+        files: ClaimFiles,
+        lists: PluginLists,
+        pods: PodLists,
+        replan: Callable[[], None],
+        changed: Callable[[], None],
+        metrics: Metrics,
+        timing: Timing = NODE,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self.driver = driver
+        self.node = options.node
+        self.sides = sides
+        self.failure = ""
+        """Why the kubelet cannot call the driver; empty if it can."""
+        self._options = options
+        self._pods = pods
+        self._changed = changed
+        self._clock = clock
+        self._api = KubeApi(credentials)
+        self.inventory = DraInventory(driver, options.node, sides, files)
+        record = SliceRecord(options.record(driver))
+        self.publisher = Publisher(
+            self._api, driver, options.node, record, sides, changed=replan, metrics=metrics, clock=clock
+        )
+        self.preparer = Preparer(driver, self._api, self.inventory, claims, files, timing=timing)
+        self._mover = Mover(
+            driver, options.node, self._api, sides, self.inventory, lists, replan, clock=clock
+        )
+        self._upkeep = Upkeep(self.preparer, files, timing=timing)
+        self._metrics = metrics
+        metrics.driver_added(driver)
+        self._server = self._new_server()
+        self._serving = False
+        failures = FailureLog(log, "DRA driver cannot be served", "DRA driver is served again", driver=driver)
+        self._sockets = Reconciler(
+            self._keep_serving, backoff=Backoff(1.0, 30.0), failures=failures, clock=clock
+        )
+
+    def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
+        """Takes a new plan."""
+        self.inventory.follow(plan, settings, scanners)
+        self.publisher.follow(self.inventory.offers)
+        self._mover.wake()
+        counts = Counter((one.resource, one.health.healthy) for one in self.inventory.offered())
+        self._metrics.dra_offered(self.driver, counts, len(self.sides.moving()))
+
+    def next_change(self) -> float | None:
+        """Seconds until time alone changes the health of a device; ``None`` if it will not."""
+        return self.inventory.next_change()
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet uses the driver."""
+        return self._serving and self._server.registration.registered is True
+
+    @property
+    def refusal(self) -> str:
+        """Why the kubelet does not use the driver; empty if it does, or has not said."""
+        return self.failure or self._server.registration.error
+
+    def missing(self) -> str:
+        """Why pods cannot use the driver yet; empty if they can."""
+        if not self.registered:
+            return self.refusal or "the kubelet has not registered it yet"
+        status = self.publisher.status
+        if status.synced_at is None:
+            return status.error or "its ResourceSlices are not published yet"
+        return ""
+
+    async def serve(self) -> None:
+        """Lets the kubelet call the driver, until cancelled; its slices stay."""
+        try:
+            await self._sockets.run()
+        finally:
+            await self._server.stop()
+
+    async def publish(self) -> None:
+        """Keeps the slices at the API server as planned, until cancelled."""
+        try:
+            await self.publisher.run()
+        finally:
+            self._api.close()
+
+    async def move(self) -> None:
+        """Finds out when moving devices are free, until cancelled."""
+        await self._mover.run()
+
+    async def keep_files(self) -> None:
+        """Keeps the files of claims in agreement with the kubelet's pods, until cancelled."""
+        loop = Reconciler(self._compare, first=None, clock=self._clock)
+        end = self._pods.subscribe(loop.wake)
+        try:
+            await loop.run()
+        finally:
+            end()
+
+    async def _compare(self) -> None:
+        if (listing := self._pods.listing) is not None:
+            await self._upkeep.follow(listing)
+
+    def _new_server(self) -> DraServer:
+        options = self._options
+        return DraServer(
+            _Counted(self.preparer, self.driver, self._metrics),
+            self.inventory,
+            self.driver,
+            options.plugins_dir,
+            options.plugins_registry,
+            changed=self._changed,
+            clock=self._clock,
+        )
+
+    async def _keep_serving(self) -> float:
+        if self._serving and self._server.exists():
+            return CHECK
+        if self._serving:
+            log.warning("a socket of the DRA driver was removed; it is made again", driver=self.driver)
+            self._serving = False
+            await self._server.stop()
+            self._server = self._new_server()
+        try:
+            await self._server.start()
+        except EnvironmentFailure as error:
+            self.failure = str(error)
+            self._changed()
+            raise Retry(self.failure) from error
+        self._serving, self.failure = True, ""
+        self._changed()
+        return CHECK
+
+
+class _Counted:
+    """Prepares claims, and counts the results.
+
+    Args:
+        preparer: does it.
+        driver: its name.
+        metrics: what counts.
+    """
+
+    def __init__(self, preparer: ClaimPreparer, driver: str, metrics: Metrics) -> None:
+        self._preparer = preparer
+        self._driver = driver
+        self._metrics = metrics
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+        began = time.monotonic()
+        results = await self._preparer.prepare(claims)
+        failed = _results(isinstance(one, str) for one in results.values())
+        self._metrics.claims_prepared(self._driver, failed, time.monotonic() - began)
+        return results
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+        results = await self._preparer.unprepare(claims)
+        self._metrics.claims_released(self._driver, _results(map(bool, results.values())))
+        return results
+
+
+def _results(failed: Iterable[bool]) -> Mapping[ClaimCall, int]:
+    return Counter(ClaimCall.FAILED if one else ClaimCall.DONE for one in failed)

@@ -1,0 +1,233 @@
+"""The devices that the plan offers through DRA: by their names in slices, with their health."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
+from devhost.allocation.resource_backend import ResourceBackend
+from devhost.backend.model import Health, sound_reason, unhealthy
+from devhost.backend.sysfs import natural
+from devhost.discovery.scanner import Scanner
+from devhost.discovery.verdicts import Verdicts
+from devhost.planning import naming
+from devhost.planning.claims import Key
+from devhost.planning.plan import Plan, PlannedResource
+from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.sides import Sides
+
+from .claim_devices import DraDevice
+from .health import DeviceHealth
+from .slices import Offered, Pool
+
+Name = tuple[str, str]
+"""A device as the API server knows it: pool and device."""
+
+Offers = tuple[str, Sequence[Offered]]
+"""The backend of a resource, and its devices."""
+
+
+class DraInventory:
+    """Follows the plan.
+
+    Args:
+        driver: the name of the driver.
+        node: the name of the Node.
+        sides: the devices that are moving.
+        files: the claims that are prepared.
+    """
+
+    def __init__(self, driver: str, node: str, sides: Sides, files: ClaimFiles) -> None:
+        self._driver = driver
+        self._node = node
+        self._sides = sides
+        self._files = files
+        self._plan = Plan()
+        self._scanners: Mapping[str, Scanner] = {}
+        self._pools: dict[str, Pool] = {}
+        self._verdicts: dict[str, Verdicts] = {}
+        self._backends: dict[str, ResourceBackend] = {}
+        self._entries: dict[str, ResourceSettings] = {}
+        self._offers: dict[str, Offers | None] = {}
+        self._now: dict[str, frozenset[Key]] = {}
+        """The devices of each resource that the plan offers."""
+        self._devices: dict[Name, DraDevice] = {}
+        self._known: dict[Name, tuple[str, Key]] = {}
+        """Every device that was offered since the start, or that slices may hold since an earlier run."""
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def offers(self) -> Mapping[str, Offers | None]:
+        """The devices of each resource; ``None`` while its backend has not listed its devices."""
+        return self._offers
+
+    def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
+        """Takes a new plan."""
+        self._plan, self._scanners = plan, scanners
+        offered = {name: one for name, one in plan.resources.items() if one.entry.serve is Serve.DRA}
+        self._offers = dict(self._without_devices(settings, offered))
+        for key, resource in self._sides.record().items():
+            pool = self._pool(resource, key[0])
+            self._known.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
+        leaving = {one.key for one in self._sides.moving() if one.serve is Serve.DRA}
+        self._devices = {
+            name: self._as_found(one) for name, one in self._devices.items() if one.key in leaving
+        }
+        for entry in settings.resources:
+            if entry.serve is Serve.DRA and entry.name in self._offers:
+                self._entries[entry.name] = entry
+        self._now = {}
+        for name, planned in offered.items():
+            self._take(name, planned)
+        for name in self._verdicts.keys() - offered.keys():
+            del self._verdicts[name]
+        for callback in list(self._callbacks):
+            callback()
+
+    def find(self, pool: str, device: str) -> DraDevice | None:
+        """The device of this name in this pool.
+
+        A device that leaves DRA is found as long as a claim may have it allocated.
+        """
+        return self._devices.get((pool, device))
+
+    def key(self, pool: str, device: str) -> Key | None:
+        """The device that has, or had, this name in this pool; ``None`` if there never was one."""
+        known = self._known.get((pool, device))
+        return known[1] if known else None
+
+    def name(self, resource: str, key: Key) -> Name:
+        """The pool and the name of a device of a resource."""
+        pool = self._pool(resource, key[0])
+        return pool.name, pool.device_name(key[1])
+
+    def pool(self, resource: str, backend: str) -> str:
+        """The name of the pool of a resource."""
+        return self._pool(resource, backend).name
+
+    def entries(self) -> Mapping[str, ResourceSettings]:
+        """The resources that have a pool, each with its entry."""
+        return {name: self._entries[name] for name in self._offers if name in self._entries}
+
+    def offered(self) -> Sequence[DraDevice]:
+        """The devices that the plan offers, in a stable order."""
+        wanted = (one for one in self._devices.values() if one.key in self._now.get(one.resource, ()))
+        return sorted(wanted, key=lambda one: (one.resource, natural(one.device.id)))
+
+    def missing(self, pool: str, device: str) -> str:
+        """Why there is no such device, as the end of a sentence; empty if nothing of that name is known."""
+        known = self._known.get((pool, device))
+        if known is None:
+            unlisted = sorted({name for name, one in self._scanners.items() if not one.listed})
+            if unlisted or not self._scanners:
+                return f"devhost is still looking for devices ({', '.join(unlisted) or 'it just started'})"
+            return ""
+        resource, key = known
+        for one in self._sides.moving():
+            if one.key == key:
+                return one.waits_for
+        backend = self._scanners.get(key[0])
+        if backend is None or key[1] not in backend.devices:
+            return "the device is gone"
+        reasons = (
+            refusal.reason
+            for refusal in self._plan.refusals
+            if (refusal.backend, refusal.device) == key and refusal.reason
+        )
+        return next(reasons, f"the configuration no longer gives it to {resource}")
+
+    def next_change(self) -> float | None:
+        """Seconds until time alone changes the health of a device; ``None`` if it will not."""
+        waits = (one.next_change() for one in self._verdicts.values())
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def devices(self) -> Sequence[DeviceHealth]:
+        """The health of every device of a prepared claim."""
+        return list({(one.pool, one.device): one for one in self._in_claims()}.values())
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls back after each plan; returns how to end that."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def _in_claims(self) -> Iterator[DeviceHealth]:
+        for record in self._files.records.values():
+            for one in record.devices:
+                found = self._devices.get((one.pool, one.device))
+                if found is not None:
+                    yield _health(one, found.health)
+                    continue
+                scanner = self._scanners.get(one.key[0])
+                if scanner is None or not scanner.listed:
+                    yield DeviceHealth(one.pool, one.device, None, "devhost is looking for the device")
+                elif (device := scanner.devices.get(one.key[1])) is not None:
+                    yield _health(one, scanner.health.verdict(device, time.monotonic()))
+                else:
+                    yield DeviceHealth(one.pool, one.device, False, "the device is gone")
+
+    def _without_devices(
+        self, settings: Settings, offered: Mapping[str, PlannedResource]
+    ) -> Iterator[tuple[str, Offers | None]]:
+        """Resources of the file for which the plan has no device, or for which it is not known yet."""
+        for entry in settings.resources:
+            if entry.serve is not Serve.DRA:
+                continue
+            scanner = self._scanners.get(entry.backend)
+            if scanner is None or not scanner.listed:
+                yield from ((name, None) for name in self._names(entry))
+            elif not naming.fields(entry.name) and not entry.optional and entry.name not in offered:
+                yield entry.name, (entry.backend, ())
+
+    def _names(self, entry: ResourceSettings) -> list[str]:
+        """The resources of an entry, as far as they are known."""
+        if not naming.fields(entry.name):
+            return [entry.name]
+        return [
+            name
+            for name, one in self._entries.items()
+            if (one.backend, one.name) == (entry.backend, entry.name)
+        ]
+
+    def _take(self, name: str, planned: PlannedResource) -> None:
+        entry = self._entries[name] = planned.entry
+        scanner = self._scanners[entry.backend]
+        if name in self._verdicts:
+            self._verdicts[name].follow(scanner, entry)
+        else:
+            self._verdicts[name] = Verdicts(scanner, entry)
+        verdict = self._verdicts[name].now()
+        backend = self._backends.setdefault(name, ResourceBackend(name, scanner, entry))
+        backend.follow(scanner, entry)
+        pool = self._pool(name, entry.backend)
+        offers = []
+        for device, replicas in planned.offers:
+            health = verdict(device)
+            key = (entry.backend, device.id)
+            full = (pool.name, pool.device_name(device.id))
+            self._devices[full] = DraDevice(key, device, health, name, entry, backend, replicas)
+            self._known[full] = (name, key)
+            offers.append(Offered(device, health, replicas))
+        self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
+        if scanner.listed:
+            self._offers[name] = entry.backend, offers
+
+    def _as_found(self, one: DraDevice) -> DraDevice:
+        """The same device as its backend finds it now."""
+        scanner = self._scanners.get(one.key[0])
+        if scanner is None or one.key[1] not in scanner.devices:
+            return replace(one, health=unhealthy("the device is gone"))
+        device = scanner.devices[one.key[1]]
+        return replace(one, device=device, health=scanner.health.verdict(device, time.monotonic()))
+
+    def _pool(self, resource: str, backend: str) -> Pool:
+        pool = self._pools.get(resource)
+        if pool is None:
+            pool = self._pools[resource] = Pool(self._driver, self._node, resource, backend)
+        return pool
+
+
+def _health(one: RecordedDevice, health: Health) -> DeviceHealth:
+    reason = "" if health.healthy else sound_reason(health.reason)
+    return DeviceHealth(one.pool, one.device, health.healthy, reason)

@@ -1,0 +1,166 @@
+"""Finds out when devices that change sides are free: what the Node offers, and which claims exist.
+
+:mod:`devhost.planning.sides` decides; this module asks the API server, and only while a device waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from devhost.backend.backoff import Backoff
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.planning.claims import Key
+from devhost.planning.sides import Listed, Sides
+from devhost.telemetry.log import get
+
+from .kube import ApiError, KubeApi, Unreachable
+
+log = get(__name__)
+
+NODE_PERIOD = 3.0
+"""Seconds between two looks at the Node; a kubelet updates its status about every ten."""
+
+LONGEST_RETRY = 120.0
+"""Seconds after which devhost asks again even if the API server wants it to wait longer."""
+
+PAGE = 200
+"""ResourceClaims in one answer of the API server."""
+
+CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
+
+
+class DeviceNames(Protocol):
+    """The devices by their names at the API server."""
+
+    def key(self, pool: str, device: str) -> Key | None:
+        """The device that has, or had, this name in this pool."""
+        ...
+
+
+class PluginLists(Protocol):
+    """What the device plugin lists."""
+
+    def listed(self) -> Mapping[str, Listed]:
+        """By resource."""
+        ...
+
+
+class Mover:
+    """Asks as long as a device is moving.
+
+    Args:
+        driver: the name of the driver.
+        node: the name of the Node.
+        api: the API server.
+        sides: which devices are moving.
+        names: their names in slices.
+        lists: what the device plugin lists now.
+        freed: called when a device is free, so that the plan must be made again.
+        clock: paces the questions.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        node: str,
+        api: KubeApi,
+        sides: Sides,
+        names: DeviceNames,
+        lists: PluginLists,
+        freed: Callable[[], None],
+        *,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self._driver = driver
+        self._node = node
+        self._api = api
+        self._sides = sides
+        self._names = names
+        self._lists = lists
+        self._freed = freed
+        self._clock = clock
+        self._failures = FailureLog(
+            log, "cannot check whether moving devices are free", "moving devices can be checked again"
+        )
+        self._loop = Reconciler(
+            self._pass, backoff=Backoff(1.0, 60.0), failures=self._failures, wakeable=False, clock=clock
+        )
+
+    def wake(self) -> None:
+        """A device may have begun to move."""
+        self._loop.wake()
+
+    async def run(self) -> None:
+        """Asks whenever it is needed, until cancelled."""
+        await self._loop.run()
+
+    async def _pass(self) -> float | None:
+        try:
+            freed = await self._ask()
+        except ApiError as error:
+            if error.retry_after is None:
+                raise Retry(_refusal(error)) from error
+            self._failures.failed(_refusal(error))
+            return min(max(error.retry_after, 1.0), LONGEST_RETRY)
+        except Unreachable as error:
+            raise Retry(error.message) from error
+        if freed:
+            self._freed()
+        due = [wait for wait in (self._sides.claims_due(),) if wait is not None]
+        if self._sides.needs_node():
+            due.append(NODE_PERIOD)
+        return min(due) if due else None
+
+    async def _ask(self) -> bool:
+        freed = False
+        if self._sides.needs_node():
+            began = self._clock.time()
+            node = await self._api.get(f"/api/v1/nodes/{self._node}")
+            freed = self._sides.node_seen(began, _allocatable(node), self._lists.listed())
+        if self._sides.claims_due() == 0.0:
+            began = self._clock.time()
+            allocated = await self._allocated()
+            freed = self._sides.claims_seen(began, allocated) or freed
+        return freed
+
+    async def _allocated(self) -> Collection[Key]:
+        """The devices that any ResourceClaim of the cluster has allocated."""
+        found = set()
+        async for page in self._api.list(CLAIMS, limit=PAGE):
+            for claim in page.get("items") or ():
+                for pool, device in _results(claim, self._driver):
+                    if (key := self._names.key(pool, device)) is not None:
+                        found.add(key)
+        return found
+
+
+def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:
+    """What a Node offers of each resource that is counted in whole numbers."""
+    amounts = ((node.get("status") or {}).get("allocatable") or {}).items()
+    return {name: _whole(str(amount)) for name, amount in amounts if "/" in name}
+
+
+def _whole(amount: str) -> int:
+    """An amount of an extended resource, which is a whole number, possibly with a suffix (``1k``)."""
+    digits = amount.rstrip("kMGTPE")
+    suffix = amount[len(digits) :]
+    power = ("", "k", "M", "G", "T", "P", "E").index(suffix) if len(suffix) <= 1 else 0
+    return int(digits) * 1000**power if digits.isdecimal() else 0
+
+
+def _results(claim: Mapping[str, Any], driver: str) -> Collection[tuple[str, str]]:
+    """The devices of a driver that a claim has allocated: pool and name."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return {(one["pool"], one["device"]) for one in results if one.get("driver") == driver}
+
+
+def _refusal(error: ApiError) -> str:
+    """An error of the API server in words."""
+    if error.status in (401, 403):
+        return "the API server denies it: allow devhost to get nodes and to list resourceclaims"
+    if error.status == 404:
+        return "the API server does not know this node: give its name with --node-name"
+    detail = f": {' '.join(error.message.split())[:300]}" if error.message else ""
+    return f"the API server answered {error.status}{detail}"

@@ -1,0 +1,131 @@
+"""What the DRA front end shows in the status document, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.claims import ClaimAllocations
+from devhost.backend.model import ClaimHolder
+from devhost.planning import naming
+from devhost.telemetry.document import (
+    ClaimedDeviceStatus,
+    DraClaimStatus,
+    DraDeviceStatus,
+    DraPoolStatus,
+    DraStatus,
+    HolderStatus,
+    holder_status,
+)
+
+from .claim_devices import DraDevice
+from .front_end import DraFrontEnd
+
+
+def report(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles) -> DraStatus:
+    """The current state.
+
+    Args:
+        claims: which devices claims hold.
+        files: the prepared claims.
+    """
+    status = front_end.publisher.status
+    return {
+        "driver": front_end.driver,
+        "node": front_end.node,
+        "state": "registered" if front_end.registered else "waiting",
+        "reason": front_end.refusal,
+        "slices": status.slices,
+        "writes": status.writes,
+        "syncedAt": _iso(status.synced_at) if status.synced_at else None,
+        "error": status.error,
+        "droppedFields": list(status.dropped),
+        "leftOut": [
+            {"resource": resource, "device": one.device_id, "attribute": one.attribute, "reason": one.reason}
+            for resource, one in status.left_out
+        ],
+        "pools": list(_pools(front_end, claims)),
+        "claims": [_claim(front_end, claims, files, uid) for uid in sorted(files.records)],
+        "moving": [
+            {
+                "backend": one.key[0],
+                "device": one.key[1],
+                "resource": one.resource,
+                "serve": one.serve.value,
+                "reason": one.waits_for,
+            }
+            for one in front_end.sides.moving()
+        ],
+    }
+
+
+def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
+    """What is wrong: each subject with the reason."""
+    if front_end.refusal:
+        yield front_end.driver, front_end.refusal
+    status = front_end.publisher.status
+    if status.error:
+        yield front_end.driver, status.error
+    for resource, one in status.left_out:
+        if not one.attribute:
+            yield f"{resource} {one.device_id}", one.reason
+
+
+def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPoolStatus]:
+    inventory = front_end.inventory
+    offered: dict[str, list[DraDevice]] = {name: [] for name in inventory.entries()}
+    for one in inventory.offered():
+        offered[one.resource].append(one)
+    for resource, entry in sorted(inventory.entries().items()):
+        yield {
+            "resource": resource,
+            "backend": entry.backend,
+            "entry": f"resources[{entry.index}]",
+            "pool": inventory.pool(resource, entry.backend),
+            "deviceClass": entry.dra.device_class or naming.device_class(resource),
+            "extendedName": entry.dra.extended_name,
+            "devices": [_device(front_end, claims, one) for one in offered[resource]],
+        }
+
+
+def _device(front_end: DraFrontEnd, claims: ClaimAllocations, one: DraDevice) -> DraDeviceStatus:
+    slot = front_end.publisher.slot(one.resource, one.device.id)
+    _, name = front_end.inventory.name(one.resource, one.key)
+    return {
+        "device": one.device.id,
+        "name": name,
+        "slice": slot.slice if slot else "",
+        "health": "Healthy" if one.health.healthy else "Unhealthy",
+        "reason": one.health.reason or "",
+        "replicas": one.replicas,
+        "numaNodes": list(one.device.numa_nodes),
+        "claims": [_named(claim) for claim in claims.of_device(one.key)],
+    }
+
+
+def _claim(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles, uid: str) -> DraClaimStatus:
+    record = files.records[uid]
+    return {
+        "namespace": record.claim.namespace,
+        "name": record.claim.name,
+        "uid": uid,
+        "file": str(files.path(uid)),
+        "devices": [
+            ClaimedDeviceStatus(
+                request=one.request, pool=one.pool, name=one.device, backend=one.key[0], device=one.key[1]
+            )
+            for one in record.devices
+        ],
+        "containers": [_named(holder) for holder in claims.users(record.claim)],
+    }
+
+
+def _named(holder: ClaimHolder) -> HolderStatus:
+    named = holder_status(holder)
+    assert named is not None
+    return named
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

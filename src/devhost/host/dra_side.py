@@ -1,0 +1,222 @@
+"""The DRA side of a host: whether there is a DRA front end, and what it works with.
+
+Nothing of :mod:`devhost.dra` is imported until a resource has ``serve: dra``, or slices of an earlier run
+remain: it needs an API client and TLS.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from devhost.allocation.allocations import Allocations
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.model import sound_reason
+from devhost.discovery.scanner import Scanner
+from devhost.discovery.tasks import Tasks
+from devhost.kubelet.podresources_poller import PodResourcesPoller
+from devhost.planning.plan import Plan
+from devhost.planning.settings import RECORD, DraOptions, Serve, Settings
+from devhost.planning.sides import Sides
+from devhost.telemetry.document import DraStatus
+from devhost.telemetry.log import get
+from devhost.telemetry.metrics import Metrics
+
+from .services import Services
+from .timing import Timing
+
+if TYPE_CHECKING:
+    from devhost.dra.credentials import Credentials
+    from devhost.dra.front_end import DraFrontEnd
+
+log = get(__name__)
+
+
+class DraSide:
+    """Starts the DRA front end when the configuration needs it; then it runs until the process ends.
+
+    Args:
+        options: where the kubelet finds drivers; ``None`` if there is no DRA.
+        tasks: in which the front end runs.
+        allocations: who holds what.
+        files: the files of prepared claims.
+        services: what the device plugin lists.
+        pods: the kubelet's lists of pods.
+        metrics: counts what the front end does.
+        replan: makes the plan again.
+        changed: called when the status has changed.
+        timing: deadlines of the backends.
+    """
+
+    def __init__(
+        self,
+        options: DraOptions | None,
+        tasks: Tasks,
+        allocations: Allocations,
+        files: ClaimFiles,
+        services: Services,
+        pods: PodResourcesPoller,
+        metrics: Metrics,
+        *,
+        replan: Callable[[], None],
+        changed: Callable[[], None],
+        timing: Timing,
+    ) -> None:
+        self.options = options
+        self.sides: Sides | None = None
+        """Which devices each side offers; ``None`` while there is only the device plugin."""
+        self.front_end: DraFrontEnd | None = None
+        self.failure = ""
+        """Why there is no front end although slices of an earlier run remain."""
+        self._tasks = tasks
+        self._allocations = allocations
+        self._files = files
+        self._services = services
+        self._pods = pods
+        self._metrics = metrics
+        self._replan = replan
+        self._changed = changed
+        self._timing = timing
+
+    async def read_claims(self) -> None:
+        """Takes the claims that an earlier run prepared: they hold their devices, whoever is offered them."""
+        try:
+            records = await self._files.read_all()
+        except DevhostError as error:
+            log.error(
+                "the files of claims cannot be read, so their devices may be given twice", reason=str(error)
+            )
+            return
+        for record in records:
+            held = [one.claimed() for one in record.devices]
+            self._allocations.claims.prepared(record.claim, held)
+
+    def start(self, settings: Settings) -> None:
+        """Begins with what an earlier run left. Call it before the first plan."""
+        previous, published = left_by_earlier_run(self.options)
+        records = self._files.records.values()
+        driver = _driver(settings) or previous or next((record.driver for record in records), "")
+        if driver:
+            self._open(driver, published if driver == previous else {})
+
+    def follow_settings(self, settings: Settings, plan: Plan) -> None:
+        """The settings that were just adopted may need the front end."""
+        if self.front_end is None and (driver := _driver(settings)):
+            sides = self.sides
+            self._open(driver, {})
+            if sides is None and self.sides is not None:
+                self.sides.commit(plan)  # what lists show now leaves them with the next plan
+            self.spawn()
+
+    def spawn(self) -> None:
+        """Runs the front end, if there is one."""
+        if (front_end := self.front_end) is not None:
+            self._tasks.spawn("dra sockets", front_end.serve)
+            self._tasks.spawn("dra slices", front_end.publish)
+            self._tasks.spawn("dra moves", front_end.move)
+            self._tasks.spawn("dra claims", front_end.keep_files)
+
+    def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
+        """Takes a new plan."""
+        if self.front_end is not None:
+            self.front_end.follow(plan, settings, scanners)
+
+    def next_change(self) -> float | None:
+        """Seconds until time alone changes what slices should say; ``None`` if it will not."""
+        return self.front_end.next_change() if self.front_end else None
+
+    @property
+    def driver(self) -> str:
+        """The driver that is served; empty if none is."""
+        return self.front_end.driver if self.front_end else ""
+
+    def report(self) -> DraStatus | None:
+        """The state of the driver; ``None`` if there is none."""
+        if self.front_end is None:
+            return None
+        from devhost.dra.report import report
+
+        return report(self.front_end, self._allocations.claims, self._files)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong: each subject with the reason."""
+        if self.failure:
+            yield "dra", self.failure
+        if self.front_end is not None:
+            from devhost.dra.report import faults
+
+            yield from faults(self.front_end)
+
+    def unhealthy(self) -> Iterator[tuple[str, str, str]]:
+        """The unhealthy devices of resources with ``serve: dra``: resource, device and reason."""
+        for one in self.front_end.inventory.offered() if self.front_end else ():
+            if not one.health.healthy:
+                yield one.resource, one.device.id, sound_reason(one.health.reason)
+
+    def missing(self) -> str:
+        """Why pods cannot use the driver yet; empty if they can, or there is none."""
+        return self.front_end.missing() if self.front_end else ""
+
+    def _open(self, driver: str, published: Mapping[tuple[str, str], str]) -> None:
+        from devhost.dra.front_end import DraFrontEnd
+
+        assert self.options is not None
+        self.sides = self.sides or Sides(time.monotonic)
+        self.sides.start(published)
+        try:
+            credentials = access(self.options)
+        except EnvironmentFailure as error:
+            self.failure = (
+                f"slices of {driver} may remain, and devhost has no access to the API server: {error}"
+            )
+            log.error("the DRA driver cannot be served", driver=driver, reason=str(error))
+            return
+        self.failure = ""
+        self.front_end = DraFrontEnd(
+            driver,
+            self.options,
+            credentials,
+            sides=self.sides,
+            claims=self._allocations.claims,
+            files=self._files,
+            lists=self._services,
+            pods=self._pods,
+            replan=self._replan,
+            changed=self._changed,
+            metrics=self._metrics,
+            timing=self._timing.allocation,
+        )
+
+
+def _driver(settings: Settings) -> str:
+    """The driver that the settings need; empty if no resource has ``serve: dra``."""
+    needed = any(entry.serve is Serve.DRA for entry in settings.resources)
+    return settings.dra_driver if needed else ""
+
+
+def access(options: DraOptions) -> Credentials:
+    """The access to the API server.
+
+    Raises:
+        EnvironmentFailure: there is none.
+    """
+    from devhost.dra.credentials import in_cluster, kubeconfig
+
+    return kubeconfig(options.kubeconfig) if options.kubeconfig else in_cluster(os.environ)
+
+
+def left_by_earlier_run(options: DraOptions | None) -> tuple[str, Mapping[tuple[str, str], str]]:
+    """The driver of an earlier run, and the devices that its slices may hold; empty if there are none."""
+    if options is None:
+        return "", {}
+    with suppress(OSError):
+        for file in sorted(options.plugins_dir.glob(f"*/{RECORD}")):
+            from devhost.dra.record import SliceRecord
+
+            if devices := SliceRecord(file).load():
+                return file.parent.name, devices
+    return "", {}
