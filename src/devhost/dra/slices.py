@@ -194,7 +194,7 @@ class Pool:
             dropped: fields of a device that the API server is known to ignore. Without ``taints``, unhealthy
                 devices are left out; without ``allowMultipleAllocations``, those with several replicas.
             rejected: what the API server refused: the id of a device, and the key of one of its attributes
-                in the slice or ``""`` for the whole device.
+                in the slice. ``""`` and the key of its capacity mean the whole device.
         """
         left_out: list[LeftOut] = []
         described = self._describe(offers, dropped, rejected)
@@ -460,7 +460,7 @@ def _value(key: str, value: AttributeValue) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _typed(kind: str, value: AttributeValue) -> Mapping[str, Any]:
-    """A value with its type. Most devices of a node have the same values, and thousands share them in memory."""
+    """A value with its type; devices share it in memory, because most values of a node are equal."""
     return {kind: value}
 
 
