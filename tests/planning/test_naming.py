@@ -242,3 +242,31 @@ def test_the_attribute_of_a_long_name_is_its_beginning_and_a_hash() -> None:
     assert naming.resource_attribute(fits) == fits
     assert re.fullmatch(rf"{domain}a{{43}}-[0-9a-f]{{8}}", naming.resource_attribute(long))
     assert naming.resource_attribute(long) != naming.resource_attribute(f"{long}b")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("0000:3b:00.0", "0000-3b-00-0"),
+        ("10000:01:00.0", "10000-01-00-0"),
+        ("card0", "card0"),
+        ("0000-3b-00-0", "0000-3b-00-0-[0-9a-f]{8}"),
+        ("card-0a1b2c3d", "card-0a1b2c3d-[0-9a-f]{8}"),
+        ("GPU-5a", "gpu-5a-[0-9a-f]{8}"),
+        ("/dev/kvm", "dev-kvm-[0-9a-f]{8}"),
+        ("::", "id-[0-9a-f]{8}"),
+        ("a" * 63, "a{63}"),
+        ("a" * 64, "a{54}-[0-9a-f]{8}"),
+        ("a" * 53 + "/" * 10 + "b", "a{53}-[0-9a-f]{8}"),
+    ],
+)
+def test_a_slug_is_readable_and_ends_in_a_hash_if_it_does_not_show_the_whole_text(
+    text: str, label: str
+) -> None:
+    assert re.fullmatch(label, naming.slug(text))
+
+
+def test_a_slug_is_as_short_as_demanded() -> None:
+    assert re.fullmatch("gpu-aaaaaaa-[0-9a-f]{8}", naming.slug("GPU-" + "a" * 40, 20))
+    assert naming.slug("0000:3b:00.0", 12) == "0000-3b-00-0"
+    assert re.fullmatch("100-[0-9a-f]{8}", naming.slug("10000:3b:00.0", 12))

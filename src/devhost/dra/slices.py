@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import is_
 from typing import Any
 
@@ -193,7 +194,7 @@ class Pool:
             dropped: fields of a device that the API server is known to ignore. Without ``taints``, unhealthy
                 devices are left out; without ``allowMultipleAllocations``, those with several replicas.
             rejected: what the API server refused: the id of a device, and the key of one of its attributes
-                in the slice or ``""`` for the whole device.
+                in the slice. ``""`` and the key of its capacity mean the whole device.
         """
         left_out: list[LeftOut] = []
         described = self._describe(offers, dropped, rejected)
@@ -258,13 +259,15 @@ class Pool:
         described: dict[str, _Described] = {}
         for offer in offers:
             identity = offer.device.id
+            if identity in described:
+                continue
             terms = usual
             if identity in refused:
                 terms = _Terms(usual.taints, usual.sharing, frozenset(refused[identity]))
             known = self._described.get(identity)
             if known is None or known.offer != offer or known.terms != terms:
                 known = self._description(offer, terms)
-            described.setdefault(identity, known)
+            described[identity] = known
         return described
 
     def _description(self, offer: Offered, terms: _Terms) -> _Described:
@@ -351,7 +354,7 @@ class _Attributes:
     identity: str
     limit: int
     rejected: frozenset[str]
-    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    values: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
 
     def add_declared(self, name: str, value: AttributeValue) -> None:
@@ -389,7 +392,7 @@ def standard_attributes(device: Device) -> dict[str, AttributeValue]:
 
     ``pcieSwitch`` is the upstream port of the nearest switch. A switch is an upstream and a downstream port,
     so there are at least two bridges between it and the root port. The first address of another PCI domain
-    is that of a controller whose devices are in a domain of their own, as Intel VMD.
+    is that of a controller whose devices are in a separate domain, as Intel VMD.
     """
     found: dict[str, AttributeValue] = {}
     path = [address.lower() for address in device.pcie_path]
@@ -447,14 +450,18 @@ def _flaw(value: AttributeValue) -> str:
     return "" if size <= MAX_ATTRIBUTE else f"its value has {size} bytes, and a slice allows {MAX_ATTRIBUTE}"
 
 
-def _value(key: str, value: AttributeValue) -> dict[str, Any]:
-    """A value in the terms of JSON; a semantic version only where the attribute's name says so."""
-    if isinstance(value, bool):
-        return {"bool": value}
-    if isinstance(value, int):
-        return {"int": value}
-    version = isinstance(value, str) and key.lower().endswith("version") and _SEMVER.fullmatch(value)
-    return {"version": value} if version else {"string": value}
+def _value(key: str, value: AttributeValue) -> Mapping[str, Any]:
+    """A value in the terms of JSON; a semantic version only if the attribute is named after one."""
+    if not isinstance(value, str):
+        return _typed("bool" if isinstance(value, bool) else "int", value)
+    version = key.lower().endswith("version") and _SEMVER.fullmatch(value)
+    return _typed("version" if version else "string", value)
+
+
+@lru_cache(maxsize=1024)
+def _typed(kind: str, value: AttributeValue) -> Mapping[str, Any]:
+    """A value with its type; devices share it in memory, because most values of a node are equal."""
+    return {kind: value}
 
 
 def _slots(replicas: int) -> dict[str, Any]:

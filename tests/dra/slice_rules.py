@@ -1,0 +1,176 @@
+"""The rules of the API server (1.37) for a ResourceSlice, and those for the slices of one pool.
+
+Written from the limits of ``resource.k8s.io/v1``, without anything of the code under test. A field that
+devhost never sets is a problem, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Object = Mapping[str, Any]
+
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
+SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?\Z")
+_PART = r"(?:0|[1-9]\d*)"
+_PRE = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
+VERSION = re.compile(
+    rf"{_PART}\.{_PART}\.{_PART}(?:-{_PRE}(?:\.{_PRE})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?\Z", re.A
+)
+QUANTITY = re.compile(r"([1-9][0-9]*)([kMGTPE]?)\Z")
+UNITS = ["", "k", "M", "G", "T", "P", "E"]
+DEVICE_FIELDS = {"name", "attributes", "capacity", "taints", "allowMultipleAllocations"}
+SPEC_FIELDS = {"driver", "nodeName", "pool", "devices"}
+KINDS = {"bool": bool, "int": int, "string": str, "version": str}
+
+
+def slice_problems(spec: Object) -> list[str]:
+    """What the API server would refuse in the ``spec`` of a ResourceSlice."""
+    return list(_slice(spec))
+
+
+def pool_problems(slices: Mapping[str, Object]) -> list[str]:
+    """What makes a pool unusable although each slice is valid: its slices by the names of the objects."""
+    return list(_pool(slices))
+
+
+def amount(quantity: str) -> int:
+    """A quantity as a number; it must be written as the API server writes it in its answers.
+
+    Raises:
+        ValueError: it is none, or the server would write it in another way.
+    """
+    found = QUANTITY.match(quantity)
+    if not found:
+        raise ValueError(f"{quantity!r} is no positive quantity")
+    number = int(found[1])
+    if number % 1000 == 0 and found[2] != "E":
+        raise ValueError(f"the server writes {quantity!r} with another unit")
+    return number * int(1000 ** UNITS.index(found[2]))
+
+
+def _slice(spec: Object) -> Iterator[str]:
+    if extra := spec.keys() - SPEC_FIELDS:
+        yield f"spec has {sorted(extra)}"
+    driver, node, pool = spec["driver"], spec["nodeName"], spec["pool"]
+    if len(driver) > 63 or not SUBDOMAIN.match(driver):
+        yield f"driver {driver!r}"
+    if len(node) > 253 or not SUBDOMAIN.match(node):
+        yield f"nodeName {node!r}"
+    if pool.keys() != {"name", "generation", "resourceSliceCount"}:
+        yield f"pool has {sorted(pool)}"
+    if len(pool["name"]) > 253 or not all(SUBDOMAIN.match(part) for part in pool["name"].split("/")):
+        yield f"pool.name {pool['name']!r}"
+    if pool["generation"] < 0 or pool["resourceSliceCount"] < 1:
+        yield "pool numbers"
+    devices = spec.get("devices", [])
+    tainted = any(device.get("taints") for device in devices)
+    if len(devices) > (64 if tainted else 128):
+        yield f"{len(devices)} devices"
+    names = Counter(device["name"] for device in devices)
+    if repeated := [name for name, count in names.items() if count > 1]:
+        yield f"names {repeated}"
+    for device in devices:
+        yield from (f"device {device['name']}: {problem}" for problem in _device(device))
+
+
+def _device(device: Object) -> Iterator[str]:
+    if extra := device.keys() - DEVICE_FIELDS:
+        yield f"has {sorted(extra)}"
+    if len(device["name"]) > 63 or not LABEL.match(device["name"]):
+        yield "name"
+    attributes, capacity = device.get("attributes", {}), device.get("capacity", {})
+    if len(attributes) + len(capacity) > 32:
+        yield f"{len(attributes)} attributes and {len(capacity)} capacities"
+    for key, value in attributes.items():
+        yield from (f"attribute {key}: {problem}" for problem in (*_key(key), *_attribute(value)))
+    shared = device.get("allowMultipleAllocations")
+    if shared not in (None, True):
+        yield "allowMultipleAllocations"
+    for key, value in capacity.items():
+        problems = (*_key(key), *_capacity(value, bool(shared)))
+        yield from (f"capacity {key}: {problem}" for problem in problems)
+    taints = device.get("taints", [])
+    if len(taints) > 16:
+        yield f"{len(taints)} taints"
+    for taint in taints:
+        yield from (f"taint: {problem}" for problem in _taint(taint))
+
+
+def _key(key: str) -> Iterator[str]:
+    domain, slash, name = key.rpartition("/")
+    if len(name) > 32 or not IDENTIFIER.match(name):
+        yield "name"
+    if slash and (len(domain) > 63 or not SUBDOMAIN.match(domain)):
+        yield "domain"
+
+
+def _attribute(value: Object) -> Iterator[str]:
+    if len(value) != 1:
+        yield f"has {len(value)} values"
+    for kind, one in value.items():
+        if type(one) is not KINDS.get(kind):
+            yield f"{kind} is {one!r}"
+        elif isinstance(one, int) and not -(2**63) <= one < 2**63:
+            yield "more than 64 bits"
+        elif isinstance(one, str) and len(one.encode()) > 64:
+            yield "more than 64 bytes"
+        elif isinstance(one, str) and kind == "version" and not VERSION.match(one):
+            yield f"version {one!r}"
+
+
+def _capacity(value: Object, shared: bool) -> Iterator[str]:
+    if extra := value.keys() - {"value", "requestPolicy"}:
+        yield f"has {sorted(extra)}"
+    most = amount(value["value"])
+    policy = value.get("requestPolicy")
+    if policy is None:
+        return
+    if not shared:
+        yield "requestPolicy without allowMultipleAllocations"
+    if extra := policy.keys() - {"default", "validRange"}:
+        yield f"requestPolicy has {sorted(extra)}"
+    usual, valid = amount(policy["default"]), policy["validRange"]
+    least, top, step = amount(valid["min"]), amount(valid["max"]), amount(valid["step"])
+    if not least <= usual <= top <= most:
+        yield f"the range {least}..{top} has not the default {usual}, or is beyond {most}"
+    if least + step > most or (usual - least) % step or (top - least) % step:
+        yield f"steps of {step} do not fit"
+
+
+def _taint(taint: Object) -> Iterator[str]:
+    if taint.keys() - {"key", "value", "effect"}:
+        yield f"has {sorted(taint)}"
+    domain, slash, name = taint["key"].rpartition("/")
+    if slash and (len(domain) > 253 or not SUBDOMAIN.match(domain)):
+        yield f"domain {domain!r}"
+    if not 0 < len(name) <= 63 or not LABEL_VALUE.match(name):
+        yield f"name {name!r}"
+    if len(taint["value"]) > 63 or not LABEL_VALUE.match(taint["value"]):
+        yield f"value {taint['value']!r}"
+    if taint["effect"] not in ("None", "NoSchedule", "NoExecute"):
+        yield f"effect {taint['effect']!r}"
+
+
+def _pool(slices: Mapping[str, Object]) -> Iterator[str]:
+    for name, spec in slices.items():
+        if len(name) > 253 or not SUBDOMAIN.match(name):
+            yield f"object name {name!r}"
+        yield from (f"{name}: {problem}" for problem in _slice(spec))
+        if spec["pool"]["resourceSliceCount"] != len(slices):
+            yield f"{name}: resourceSliceCount"
+    for field in ("name", "generation"):
+        if len({spec["pool"][field] for spec in slices.values()}) != 1:
+            yield f"several values of pool.{field}"
+    yield from _unique([device["name"] for spec in slices.values() for device in spec.get("devices", [])])
+
+
+def _unique(names: Sequence[str]) -> Iterator[str]:
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield f"{count} devices with the name {name}"
