@@ -94,6 +94,7 @@ class Listing:
     pods: int
     holders: Mapping[str, Mapping[str, Holder | None]]
     containers: Mapping[Holder, bool] = field(default_factory=dict)
+    claims: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from devhost.backend.errors import AllocationError
-from devhost.backend.model import AnyHolder, ClaimHolder, Device
+from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import ClaimIndex, Held, Key, Objection, Reason
 from devhost.planning.settings import Serve
 
@@ -125,6 +125,10 @@ class ClaimAllocations:
     def of_device(self, key: Key) -> Sequence[ClaimHolder]:
         """The claims that hold a device, in a stable order."""
         return sorted({claim for claim, one in self._all() if one.key == key})
+
+    def users(self, claim: ClaimHolder) -> Sequence[Holder]:
+        """The containers that use a claim."""
+        return ()
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that a claim holds; one may come more than once."""

@@ -17,7 +17,8 @@ from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconcil
 from devhost.discovery.scanner import Scanner
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
-from devhost.planning.sides import Sides
+from devhost.planning.sides import NODE as DRA_NODE
+from devhost.planning.sides import DraTiming, Sides
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
@@ -67,6 +68,7 @@ class DraFrontEnd:
         changed: called when the status has changed.
         metrics: counts writes and prepared claims.
         timing: deadlines of the backends.
+        pace: how long it waits.
         clock: paces everything.
     """
 
@@ -85,6 +87,7 @@ class DraFrontEnd:
         changed: Callable[[], None],
         metrics: Metrics,
         timing: Timing = NODE,
+        pace: DraTiming = DRA_NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.driver = driver
@@ -100,11 +103,20 @@ class DraFrontEnd:
         self.inventory = DraInventory(driver, options.node, sides, files)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
-            self._api, driver, options.node, record, sides, changed=replan, metrics=metrics, clock=clock
+            self._api,
+            driver,
+            options.node,
+            record,
+            sides,
+            replan=replan,
+            changed=changed,
+            metrics=metrics,
+            timing=pace,
+            clock=clock,
         )
         self.preparer = Preparer(driver, self._api, self.inventory, claims, files, timing=timing)
         self._mover = Mover(
-            driver, options.node, self._api, sides, self.inventory, lists, replan, clock=clock
+            driver, options.node, self._api, sides, self.inventory, lists, replan, timing=pace, clock=clock
         )
         self._upkeep = Upkeep(self.preparer, files, timing=timing)
         self._metrics = metrics
@@ -119,7 +131,7 @@ class DraFrontEnd:
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
         self.inventory.follow(plan, settings, scanners)
-        self.publisher.follow(self.inventory.offers)
+        self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
         counts = Counter((one.resource, one.health.healthy) for one in self.inventory.offered())
         self._metrics.dra_offered(self.driver, counts, len(self.sides.moving()))

@@ -56,6 +56,8 @@ class DraInventory:
         self._devices: dict[Name, DraDevice] = {}
         self._known: dict[Name, tuple[str, Key]] = {}
         """Every device that was offered since the start, or that slices may hold since an earlier run."""
+        self.complete = False
+        """Whether :attr:`offers` has every resource; a template has none without devices."""
         self._callbacks: list[Callable[[], None]] = []
 
     @property
@@ -68,6 +70,10 @@ class DraInventory:
         self._plan, self._scanners = plan, scanners
         offered = {name: one for name, one in plan.resources.items() if one.entry.serve is Serve.DRA}
         self._offers = dict(self._without_devices(settings, offered))
+        self.complete = not any(
+            entry.serve is Serve.DRA and naming.fields(entry.name) and not self._listed(entry.backend)
+            for entry in settings.resources
+        )
         for key, resource in self._sides.record().items():
             pool = self._pool(resource, key[0])
             self._known.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
@@ -174,11 +180,15 @@ class DraInventory:
         for entry in settings.resources:
             if entry.serve is not Serve.DRA:
                 continue
-            scanner = self._scanners.get(entry.backend)
-            if scanner is None or not scanner.listed:
+            if not self._listed(entry.backend):
                 yield from ((name, None) for name in self._names(entry))
             elif not naming.fields(entry.name) and not entry.optional and entry.name not in offered:
                 yield entry.name, (entry.backend, ())
+
+    def _listed(self, backend: str) -> bool:
+        """Whether a backend has listed its devices."""
+        scanner = self._scanners.get(backend)
+        return scanner is not None and scanner.listed
 
     def _names(self, entry: ResourceSettings) -> list[str]:
         """The resources of an entry, as far as they are known."""

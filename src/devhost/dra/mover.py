@@ -11,15 +11,12 @@ from typing import Any, Protocol
 from devhost.backend.backoff import Backoff
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
-from devhost.planning.sides import Listed, Sides
+from devhost.planning.sides import NODE, DraTiming, Listed, Sides
 from devhost.telemetry.log import get
 
 from .kube import ApiError, KubeApi, Unreachable
 
 log = get(__name__)
-
-NODE_PERIOD = 3.0
-"""Seconds between two looks at the Node; a kubelet updates its status about every ten."""
 
 LONGEST_RETRY = 120.0
 """Seconds after which devhost asks again even if the API server wants it to wait longer."""
@@ -57,6 +54,7 @@ class Mover:
         names: their names in slices.
         lists: what the device plugin lists now.
         freed: called when a device is free, so that the plan must be made again.
+        timing: how often it asks.
         clock: paces the questions.
     """
 
@@ -70,8 +68,10 @@ class Mover:
         lists: PluginLists,
         freed: Callable[[], None],
         *,
+        timing: DraTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
+        self._timing = timing
         self._driver = driver
         self._node = node
         self._api = api
@@ -109,7 +109,7 @@ class Mover:
             self._freed()
         due = [wait for wait in (self._sides.claims_due(),) if wait is not None]
         if self._sides.needs_node():
-            due.append(NODE_PERIOD)
+            due.append(self._timing.node)
         return min(due) if due else None
 
     async def _ask(self) -> bool:

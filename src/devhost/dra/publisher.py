@@ -29,7 +29,7 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.model import Device
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
-from devhost.planning.sides import Sides
+from devhost.planning.sides import NODE, DraTiming, Sides
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 from devhost.telemetry.tables import few
@@ -54,27 +54,6 @@ _RIGHTS = "allow devhost to get nodes and to change the resourceslices of its no
 
 Offers = tuple[str, Sequence[Offered]]
 """The backend of a resource, and its devices."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Durations in seconds."""
-
-    settle: float = 1.0
-    """From a change to the writes that follow from it: devices often change together."""
-
-    gap: float = 5.0
-    """Least time between two rounds of writes: each write wakes every scheduler."""
-
-    write: float = 0.2
-    """Between two writes, beyond :attr:`burst`."""
-
-    burst: float = 5.0
-    """Writes that do not wait."""
-
-
-NODE = Timing()
-"""The timing on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +122,7 @@ class Publisher:
         replan: called when a device has left its slices, so that it may move.
         changed: called when the status has changed.
         metrics: counts writes.
-        timing: see :class:`Timing`.
+        timing: how long it waits.
         clock: paces the writes.
 
     Attributes:
@@ -161,7 +140,7 @@ class Publisher:
         replan: Callable[[], None],
         changed: Callable[[], None],
         metrics: Metrics,
-        timing: Timing = NODE,
+        timing: DraTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.status = Status()
@@ -187,13 +166,13 @@ class Publisher:
         self._rejected: dict[str, dict[tuple[str, str], Device]] = {}
         self._told: set[tuple[str, LeftOut]] = set()
         self._permits = TokenBucket(timing.burst, timing.write)
-        failures = FailureLog(
+        self._write_failures = FailureLog(
             log, "ResourceSlices cannot be published", "ResourceSlices are published again", driver=driver
         )
         self._writes = Reconciler(
             self._reconcile,
             backoff=Backoff(1.0, 60.0),
-            failures=failures,
+            failures=self._write_failures,
             first=None,
             settle=timing.settle,
             gap=timing.gap,
@@ -340,9 +319,10 @@ class Publisher:
             wait = await self._publish(wanted, complete=complete)
         except ApiError as error:
             self._fail(_refusal(error))
-            if error.retry_after is not None:
+            if error.retry_after is None:
                 raise Retry(self.status.error) from error
-            raise Retry(self.status.error) from error
+            self._write_failures.failed(self.status.error)
+            return min(max(error.retry_after, self._timing.settle), LONGEST_RETRY)
         except Unreachable as error:
             self._fail(error.message)
             raise Retry(error.message) from error
@@ -426,8 +406,8 @@ class Publisher:
         updates = [name for name in outdated if name in self._stored]
         for name in (*updates, *creations):
             await self._write(pool, name, names[name], generation, len(desired))
-        for name, one in names.items():
-            keys[name] = frozenset((pool.backend, identity) for identity in one.ids)
+        for name, wanted in names.items():
+            keys[name] = frozenset((pool.backend, identity) for identity in wanted.ids)
         return len(self._dropped) == dropped
 
     def _outdated(
@@ -470,9 +450,7 @@ class Publisher:
         stored.trusted = _digest(devices) == wanted.digest or self._keep(pool, wanted, devices)
         self._stored[name] = stored
 
-    async def _write(
-        self, pool: Pool, name: str, wanted: DesiredSlice, generation: int, count: int
-    ) -> None:
+    async def _write(self, pool: Pool, name: str, wanted: DesiredSlice, generation: int, count: int) -> None:
         """Creates or replaces one slice.
 
         Raises:
@@ -499,7 +477,7 @@ class Publisher:
         self._count(1)
         stored = self._described(answer)
         devices = _section(answer, "spec").get("devices") or []
-        stored.trusted = True  # what differs was kept differently by the server, which is no reason to write again
+        stored.trusted = True  # the server changed what differs, and would do so again
         self._keep(pool, wanted, devices)
         self._stored[name] = stored
 
@@ -517,7 +495,8 @@ class Publisher:
                 raise error from None
             raise
         stored = self._described(found)
-        if stored.digest == wanted.digest and _digest(_section(found, "spec").get("devices") or []) == wanted.digest:
+        devices = _section(found, "spec").get("devices") or []
+        if stored.digest == _digest(devices) == wanted.digest:
             return found
         self._stored[name] = stored
         raise error
@@ -596,14 +575,17 @@ class Publisher:
             self._replan()
 
     def _keep(self, pool: Pool, wanted: DesiredSlice, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """Learns from the devices in an answer which fields the API server drops; false if it changed others."""
+        """Learns from an answer which fields the API server drops; false if it changed others."""
         missing: set[str] = set()
         same = len(devices) == len(wanted.devices)
         for sent, got in zip(wanted.devices, devices, strict=False):
             same = _compare(sent, _canonical(got), "", missing) and same
         if news := missing - self._dropped:
             self._dropped |= news
-            log.warning("the API server does not keep fields of ResourceSlices", fields=few(sorted(news)), pool=pool.name)
+            fields = few(sorted(news))
+            log.warning(
+                "the API server does not keep fields of ResourceSlices", fields=fields, pool=pool.name
+            )
         return same
 
     def _reject(self, pool: Pool, refused: _Refused, offers: Sequence[Offered]) -> None:
@@ -672,7 +654,7 @@ def _refusal(error: ApiError) -> str:
     if error.status in (401, 403):
         return f"the API server denies it: {_RIGHTS}"
     if error.status == 404:
-        return "the API server knows no such node or no ResourceSlices: check --node-name, and use Kubernetes 1.34 or later"
+        return "the API server has no such node, or no ResourceSlices: check --node-name (Kubernetes ≥ 1.34)"
     detail = f": {' '.join(error.message.split())[:300]}" if error.message else ""
     return f"the API server answered {error.status}{detail}"
 

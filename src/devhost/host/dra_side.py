@@ -165,7 +165,7 @@ class DraSide:
         from devhost.dra.front_end import DraFrontEnd
 
         assert self.options is not None
-        self.sides = self.sides or Sides(time.monotonic)
+        self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
         self.sides.start(published)
         try:
             credentials = access(self.options)
@@ -189,6 +189,7 @@ class DraSide:
             changed=self._changed,
             metrics=self._metrics,
             timing=self._timing.allocation,
+            pace=self._timing.dra,
         )
 
 

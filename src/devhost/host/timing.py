@@ -8,6 +8,7 @@ from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.planning.sides import DraTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,9 @@ class Timing:
 
     kubelet: KubeletTiming = field(default_factory=KubeletTiming)
     """Of everything that talks to the kubelet."""
+
+    dra: DraTiming = field(default_factory=DraTiming)
+    """Of Dynamic Resource Allocation."""
 
 
 NODE = Timing()

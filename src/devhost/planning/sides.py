@@ -34,6 +34,36 @@ SETTLE = 30.0
 RECHECK = 60.0
 """Seconds between two lists of ResourceClaims while one of them has a moving device allocated."""
 
+
+@dataclass(frozen=True, slots=True)
+class DraTiming:
+    """How long Dynamic Resource Allocation waits. Durations in seconds; tests pass shorter ones."""
+
+    settle: float = 1.0
+    """From a change to the writes of slices that follow from it: devices often change together."""
+
+    gap: float = 5.0
+    """Least time between two rounds of writes: each write wakes every scheduler."""
+
+    write: float = 0.2
+    """Between two writes, beyond :attr:`burst`."""
+
+    burst: float = 5.0
+    """Writes that do not wait."""
+
+    node: float = 3.0
+    """Between two looks at the Node; a kubelet updates its status about every ten seconds."""
+
+    schedulers: float = SETTLE
+    """See :data:`SETTLE`."""
+
+    recheck: float = RECHECK
+    """See :data:`RECHECK`."""
+
+
+NODE = DraTiming()
+"""The timing on a node."""
+
 _FROM_PLUGIN = "it is moving from the device plugin to DRA: devhost waits"
 _FROM_DRA = "it is moving away from DRA: devhost waits"
 
@@ -72,10 +102,12 @@ class Sides:
 
     Args:
         clock: monotonic seconds.
+        timing: how long schedulers may take.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], timing: DraTiming = NODE) -> None:
         self._clock = clock
+        self._timing = timing
         self._plugin: Mapping[Key, str] = {}
         self._dra: Mapping[Key, str] = {}
         self._published: dict[Key, str] = {}
@@ -189,7 +221,7 @@ class Sides:
         """
         freed = False
         for key, one in list(self._withdrawn.items()):
-            if began < one.since + SETTLE:
+            if began < one.since + self._timing.schedulers:
                 continue
             if key in allocated:
                 one.checked = began
@@ -209,10 +241,10 @@ class Sides:
 
     def claims_due(self) -> float | None:
         """Seconds until a list of ResourceClaims is wanted; ``None`` if nothing waits for one."""
-        now = self._clock()
+        now, timing = self._clock(), self._timing
         due = [
-            (one.since + SETTLE if one.checked is None else one.checked + RECHECK) - now
-            for key, one in self._withdrawn.items()
+            (one.since + timing.schedulers if one.checked is None else one.checked + timing.recheck) - now
+            for one in self._withdrawn.values()
         ]
         return max(0.0, min(due)) if due else None
 

@@ -37,6 +37,7 @@ from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
 from devhost.host.timing import NODE, Timing
 from devhost.kubelet.api import api_pb2 as pb
+from devhost.planning.settings import DraOptions
 
 from .kubelet import KubeletSimulator, Profile
 
@@ -58,6 +59,7 @@ class Node:
         root: the directory to use as ``/``; ``place/root`` if not given.
         profile: the simulated kubelet version, see :class:`KubeletSimulator`.
         timing: how long devhost waits.
+        dra: where the kubelet finds DRA drivers, and the access to an API server; ``None`` for no DRA.
 
     Attributes:
         root: the directory to use as ``/``, which the test fills.
@@ -74,6 +76,7 @@ class Node:
         root: Path | None = None,
         profile: Profile = "1.37",
         timing: Timing = NODE,
+        dra: DraOptions | None = None,
     ) -> None:
         self.root = root or place / "root"
         self.config = place / "devhost.yaml"
@@ -86,6 +89,7 @@ class Node:
             kind.name: Installed(kind, "this test", "", (catalog.BACKENDS,)) for kind in backends
         }
         self._timing = timing
+        self._dra = dra
         self._pods = itertools.count()
         self._host: Host | None = None
 
@@ -123,6 +127,7 @@ class Node:
             self.root,
             pod_resources=self.kubelet.pod_resources,
             timing=self._timing,
+            dra=self._dra,
         )
         running = asyncio.create_task(host.run())
         self._host = host

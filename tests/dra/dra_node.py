@@ -1,0 +1,187 @@
+"""A node with both front ends: devhost, the simulated kubelet, and the simulated API server."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import grpc.aio
+from api_objects import claims as claims_of
+from api_server import ApiServer
+
+from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
+from devhost.dra.api import dra_v1_pb2 as v1
+from devhost.dra.api import dra_v1_pb2_grpc as v1_grpc
+from devhost.dra.api import registration_pb2, registration_pb2_grpc
+from devhost.host.timing import Timing
+from devhost.planning.settings import DraOptions
+from devhost.planning.sides import DraTiming
+from devhost.testing.node import Node
+
+DRIVER = "devhost.example.com"
+NODE = "node-1"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+TLS = Path(__file__).parent / "tls"
+QUICK = Timing(dra=DraTiming(settle=0.02, gap=0.05, write=0.001, node=0.05, schedulers=0.3, recheck=0.1))
+"""Both front ends without the pauses that spare schedulers and API servers."""
+
+
+class Cards(Backend):
+    """Cards as the file ``cards`` of the tree lists them: an id, and ``ill`` for an unhealthy one."""
+
+    name = "cards"
+    attributes: ClassVar = {"model": Attribute(str, "model", "x100")}
+
+    def discover(self) -> list[Device]:
+        found = []
+        for line in (self.context.root / "cards").read_text().splitlines():
+            name, _, health = line.partition(" ")
+            verdict = {"health": unhealthy("it is hot")} if health == "ill" else {}
+            found.append(Device(name, {"model": "x100"}, claims=frozenset({f"node:/dev/{name}"}), **verdict))
+        return found
+
+    def allocate(self, request: Any) -> Edits:
+        return Edits(env={"CARDS": ",".join(device.id for device in request.devices)})
+
+
+class DraNode:
+    """The node; everything runs while it is entered.
+
+    Attributes:
+        node: devhost, and the kubelet's device plugin side.
+        server: the API server.
+    """
+
+    def __init__(self, place: Path, timing: Timing = QUICK) -> None:
+        self.server = ApiServer(tls=_certificate())
+        self._kubeconfig = place / "kubeconfig"
+        self.options = DraOptions(place / "registry", place / "plugins", NODE, self._kubeconfig)
+        self.node = Node(place, Cards, timing=timing, dra=self.options)
+        self.node.root.mkdir(exist_ok=True)
+        self.cards("c0", "c1")
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._exits.enter_async_context(self.server)
+        self._kubeconfig.write_text(json.dumps(_kubeconfig(self.server.port)))
+        self.server.node(NODE, allocatable={})
+        await self._exits.enter_async_context(self.node)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exits.aclose()
+
+    def cards(self, *cards: str) -> None:
+        """Makes exactly these cards exist."""
+        (self.node.root / "cards").write_text("\n".join(cards))
+
+    def configure(self, *entries: str) -> None:
+        """Makes the file hold these entries."""
+        lines = "".join(f"  - {entry}\n" for entry in entries)
+        self.node.configure(f"dra: {{driver: {DRIVER}}}\nresources:\n{lines}")
+
+    def slices(self) -> list[dict[str, Any]]:
+        """The ``spec`` of each slice, by the slice's name."""
+        return [one["spec"] for one in self.server.stored(SLICES)]
+
+    def published(self) -> dict[str, set[str]]:
+        """The ids of the devices in slices, by resource."""
+        found: dict[str, set[str]] = {}
+        for spec in self.slices():
+            for device in spec.get("devices", ()):
+                attributes = device["attributes"]
+                found.setdefault(attributes["resource"]["string"], set()).add(attributes["id"]["string"])
+        return found
+
+    def name_of(self, card: str) -> tuple[str, str]:
+        """The pool and the name under which a card is published."""
+        for spec in self.slices():
+            for device in spec.get("devices", ()):
+                if device["attributes"]["id"] == {"string": card}:
+                    return spec["pool"]["name"], device["name"]
+        raise AssertionError(f"{card} is not published")
+
+    def allocate(self, name: str, *devices: tuple[str, str]) -> v1.Claim:
+        """Makes a claim to which a scheduler has allocated devices, each as pool and name."""
+        results = [
+            {"request": "req", "driver": DRIVER, "pool": pool, "device": device} for pool, device in devices
+        ]
+        made = self.server.put(
+            claims_of("default"),
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"devices": {"requests": [{"name": "req"}]}},
+                "status": {"allocation": {"devices": {"results": results}}},
+            },
+        )
+        return v1.Claim(namespace="default", name=name, uid=made["metadata"]["uid"])
+
+    def delete_claim(self, name: str) -> None:
+        """Deletes a claim."""
+        self.server.remove(f"{claims_of('default')}/{name}")
+
+    async def prepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodePrepareResourceResponse]:
+        """What the driver answers to the kubelet for these claims, by uid."""
+        async with self._channel() as channel:
+            stub = v1_grpc.DRAPluginStub(channel)
+            return dict(
+                (await stub.NodePrepareResources(v1.NodePrepareResourcesRequest(claims=claims))).claims
+            )
+
+    async def unprepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodeUnprepareResourceResponse]:
+        """The same when they are released."""
+        async with self._channel() as channel:
+            stub = v1_grpc.DRAPluginStub(channel)
+            request = v1.NodeUnprepareResourcesRequest(claims=claims)
+            return dict((await stub.NodeUnprepareResources(request)).claims)
+
+    async def register(self) -> None:
+        """Reports to the driver that the kubelet uses it."""
+        await self.node.until(self.options.registration_socket(DRIVER).exists)
+        address = f"unix:{self.options.registration_socket(DRIVER)}"
+        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+            stub = registration_pb2_grpc.RegistrationStub(channel)
+            await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
+
+    def edits(self, answer: v1.NodePrepareResourceResponse) -> Sequence[Mapping[str, Any]]:
+        """What containers get for an answer, as the runtime reads it."""
+        assert not answer.error
+        return self.node.specified([name for device in answer.devices for name in device.cdi_device_ids])
+
+    def kubelet_reports(self, **allocatable: int) -> None:
+        """Makes the kubelet update the status of the Node."""
+        amounts = {name.replace("__", "/").replace("_", "."): str(n) for name, n in allocatable.items()}
+        self.server.node(NODE, allocatable=amounts)
+
+    def _channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(f"unix:{self.options.service_socket(DRIVER)}", options=_OPTIONS)
+
+
+_OPTIONS = (("grpc.default_authority", "localhost"),)
+
+
+def _certificate() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    return context
+
+
+def _kubeconfig(port: int) -> dict[str, Any]:
+    cluster = {"server": f"https://localhost:{port}", "certificate-authority": str(TLS / "authority.pem")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": {"token": "secret"}}],
+    }
