@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from devhost.dra.api import dra_v1_pb2_grpc as v1_grpc
 from devhost.dra.api import registration_pb2, registration_pb2_grpc
 from devhost.host.timing import Timing
 from devhost.planning.settings import DraOptions
-from devhost.planning.sides import DraTiming
+from devhost.planning.sides import DraTiming, Moving
 from devhost.testing.node import Node
 
 DRIVER = "devhost.example.com"
@@ -151,6 +152,24 @@ class DraNode:
         async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             stub = registration_pb2_grpc.RegistrationStub(channel)
             await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
+
+    async def settled(self, seconds: float = 0.3) -> None:
+        """Lets some time pass in which something wrong would happen: several times that of :data:`QUICK`."""
+        await asyncio.sleep(seconds)
+
+    async def synced(self) -> None:
+        """Waits until the slices agree with the devices."""
+
+        def done() -> bool:
+            report = self.node.host.dra.report()
+            return report is not None and report["syncedAt"] is not None
+
+        await self.node.until(done)
+
+    def moving(self) -> Sequence[Moving]:
+        """The devices that change sides."""
+        sides = self.node.host.dra.sides
+        return sides.moving() if sides else []
 
     def edits(self, answer: v1.NodePrepareResourceResponse) -> Sequence[Mapping[str, Any]]:
         """What containers get for an answer, as the runtime reads it."""

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from dra_node import DraNode
+from dra_node import DRIVER, SLICES, DraNode
+
+from devhost.host.status import status
 
 CARD = "{name: example.com/card, backend: cards}"
 CLAIMED = "{name: example.com/card, backend: cards, serve: dra}"
@@ -37,3 +39,195 @@ async def test_devices_are_published_and_a_claim_gets_what_a_container_needs(nod
         assert not (await node.unprepare(claim))[claim.uid].error
         with pytest.raises(KeyError):
             node.edits(answer)
+
+
+async def test_a_restart_writes_nothing(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await node.synced()
+    before = len(node.server.writes)
+    async with node.node.served():
+        await node.synced()
+        claim = node.allocate("one", node.name_of("c1"))
+        assert not (await node.prepare(claim))[claim.uid].error
+    assert len(node.server.writes) == before
+
+
+async def test_an_unhealthy_device_has_a_taint_until_it_is_healthy(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        node.cards("c0 ill", "c1")
+        node.node.look("cards")
+
+        def tainted() -> list[str]:
+            (spec,) = node.slices()
+            return [device["name"] for device in spec["devices"] if device.get("taints")]
+
+        await node.node.until(lambda: tainted() == ["c0"])
+        claim = node.allocate("one", node.name_of("c0"))
+        assert "unhealthy: it is hot" in (await node.prepare(claim))[claim.uid].error
+
+
+async def test_a_resource_moves_to_dra_device_by_device(node: DraNode) -> None:
+    """A free device joins once the Node no longer offers it; one that a pod holds, once the pod has ended."""
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        node.kubelet_reports(example_com__card=2)
+        await node.node.container({RESOURCE: 1}, keep=True)
+        (held,) = node.node.kubelet.in_use(RESOURCE)
+        (free,) = {"c0", "c1"} - {held}
+        node.configure(CLAIMED)
+        await node.node.reload()
+        await node.node.offers({RESOURCE: 0})
+        await node.settled()
+        assert node.published() == {}
+        assert {one.key[1] for one in node.moving()} == {held, free}
+        node.kubelet_reports(example_com__card=0)
+        await node.node.until(lambda: node.published() == {RESOURCE: {free}})
+        assert node.moving() == []
+        node.node.kubelet.release("pod-0")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await node.node.until(lambda: node.node.host.services == {})
+
+
+async def test_a_resource_moves_to_the_device_plugin_device_by_device(node: DraNode) -> None:
+    """A free device is listed once no claim can have it; one that a claim has, once it is deallocated."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        late, used = node.allocate("late", node.name_of("c0")), node.allocate("used", node.name_of("c1"))
+        assert not (await node.prepare(used))[used.uid].error
+        node.configure(CARD)
+        await node.node.reload()
+        await node.node.until(lambda: node.slices() == [])
+        await node.settled(0.6)
+        assert node.node.kubelet.allocatable().get(RESOURCE, 0) == 0
+        assert not (await node.prepare(late))[late.uid].error, "its pod was scheduled before the move"
+        for claim in (late, used):
+            node.delete_claim(claim.name)
+            await node.unprepare(claim)
+        await node.node.offers({RESOURCE: 2})
+
+
+async def test_a_move_goes_on_after_a_restart(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("late", node.name_of("c0"))
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 1})
+        assert node.node.kubelet.healthy(RESOURCE) == {"c1"}
+        await node.settled()
+    async with node.node.served():
+        await node.settled()
+        assert node.node.kubelet.healthy(RESOURCE) <= {"c1"}
+        node.delete_claim(claim.name)
+        await node.node.offers({RESOURCE: 2})
+
+
+async def test_devices_are_not_published_after_a_start_while_the_node_offers_more_than_is_listed(
+    node: DraNode,
+) -> None:
+    """An earlier run may have listed them: the scheduler has pods for them on their way."""
+    node.kubelet_reports(example_com__card=2)
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.settled()
+        assert node.published() == {}
+        node.kubelet_reports(example_com__card=0)
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+
+
+async def test_a_claim_holds_its_device_after_a_restart_without_dra(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("used", node.name_of("c0"))
+        assert not (await node.prepare(claim))[claim.uid].error
+    node.node.configure(f"resources: [{CARD}]")
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 1})
+        assert node.node.kubelet.healthy(RESOURCE) == {"c1"}
+        node.delete_claim(claim.name)
+        assert not (await node.unprepare(claim))[claim.uid].error
+        await node.node.offers({RESOURCE: 2})
+
+
+async def test_slices_that_a_starting_kubelet_deletes_come_back(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await node.node.until(lambda: node.server.watches)
+        node.server.remove(SLICES)
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+
+
+async def test_without_the_api_server_all_else_works(node: DraNode) -> None:
+    node.configure("{name: example.com/other, backend: cards, where: {model: x100}}", CLAIMED)
+    node.server.hang()
+    async with node.node.served():
+        await node.node.offers({"example.com/other": 2})
+        await node.node.container({"example.com/other": 1})
+        ready, reason = node.node.host.ready()
+        assert not ready and "DRA driver" in reason
+        node.server.resume()
+
+
+async def test_readiness_needs_the_kubelet_and_the_slices(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        assert node.node.host.ready() == (
+            False,
+            "DRA driver: devhost.example.com (the kubelet has not registered it yet)",
+        )
+        await node.register()
+        await node.node.until(lambda: node.node.host.ready()[0])
+        assert status(node.node.host)["dra"]["state"] == "registered"
+
+
+async def test_sockets_that_are_removed_are_made_again(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    socket = node.options.registration_socket(DRIVER)
+    async with node.node.served():
+        await node.node.until(socket.exists)
+        socket.unlink()
+        await node.node.until(socket.exists)
+    assert not socket.exists(), "the kubelet learns that the driver is gone"
+
+
+async def test_an_entry_without_devices_has_one_empty_slice(node: DraNode) -> None:
+    node.cards()
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: len(node.slices()) == 1)
+        assert node.published() == {}
+        node.cards("c7")
+        node.node.look("cards")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c7"}})
+
+
+async def test_a_resource_that_leaves_the_file_leaves_no_slice(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        node.configure("{name: example.com/unused, backend: cards, serve: dra, where: {model: none}}")
+        await node.node.reload()
+        await node.node.until(
+            lambda: {one["pool"]["name"] for one in node.slices()} == {"node-1/example.com-unused"}
+        )
+
+
+async def test_a_prepared_claim_and_a_container_exclude_each_other(node: DraNode) -> None:
+    """Also while nothing has been planned since: both checks are in the step that reserves."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        one, two = (node.allocate(name, node.name_of("c0")) for name in ("one", "two"))
+        answers = await node.prepare(one, two)
+        errors = sorted(answers[claim.uid].error for claim in (one, two))
+        assert errors[0] == "" and "a claim holds it" in errors[1]
