@@ -69,6 +69,7 @@ from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
+from .claim_use import Claims
 from .claims import ClaimAllocations
 from .timing import NODE, Timing
 
@@ -86,7 +87,8 @@ class Listing:
 
     ``began`` is the monotonic time at which it was asked, ``pods`` how many pods it named, with devices or
     without, ``holders`` who holds what: by resource, then by token; ``None`` for a container without name.
-    ``containers`` are all containers that it names, and whether each has devices.
+    ``containers`` are all containers that it names, and whether each has devices of device plugins.
+    ``claims`` are the ResourceClaims that containers use, of all DRA drivers.
     """
 
     kubelet: Kubelet
@@ -94,7 +96,7 @@ class Listing:
     pods: int
     holders: Mapping[str, Mapping[str, Holder | None]]
     containers: Mapping[Holder, bool] = field(default_factory=dict)
-    claims: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    claims: Claims = field(default_factory=dict)
 
 
 @dataclass(slots=True)
