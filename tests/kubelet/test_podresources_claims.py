@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from devhost.allocation.allocations import Allocations
 from devhost.allocation.claim_use import ClaimUse, ClaimUseDevice
-from devhost.backend.model import Holder
+from devhost.backend.model import Device, Holder
 from devhost.kubelet.podresources import PodResources
+from devhost.planning.settings import Settings
 from devhost.testing.kubelet import ClaimDevice, KubeletSimulator
 
 GPU = "gpu.example.com"
@@ -73,3 +75,14 @@ async def test_claims_are_listed_after_a_restart_of_the_kubelet(kubelet) -> None
     before = (await client(kubelet).list()).claims
     await kubelet.restart(forget=True)
     assert (await client(kubelet).list()).claims == before != {}
+
+
+async def test_a_device_that_a_listed_claim_names_counts_as_held_by_its_container(kubelet) -> None:
+    allocations = Allocations(lambda: 0.0)
+    nic = Device("0000:3b:00.0", claims=frozenset({"pci:0000:3b:00.0"}))
+    allocations.observe({"nic": {nic.id: nic}}, Settings())
+    kubelet.use_claim("job", "main", "one", [ClaimDevice(NIC, "node-1", "0000-3b-00-0")])
+    allocations.apply(await client(kubelet).list())
+    assert [(one.device, one.holder) for one in allocations.held()] == [
+        (nic, Holder("default", "job", "main"))
+    ]
