@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.allocation.allocations import Allocations, Listing
-from devhost.allocation.claim_use import ClaimUse, ClaimUseDevice
+from devhost.allocation.allocations import Allocations
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
+from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
 from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device, Holder
 from devhost.planning.plan import Plan, RefusalKind, plan_devices
@@ -172,14 +172,14 @@ def test_a_device_that_comes_back_while_its_pod_runs_is_still_held() -> None:
     assert not node.offered()
 
 
-def test_devices_of_our_own_driver_are_left_to_the_claims_that_are_prepared() -> None:
+def test_devices_of_devhosts_driver_are_left_to_the_claims_that_are_prepared() -> None:
     node = Node()
     node.hear(use(driver=OURS))
     node.prepare()
     assert [str(one.holder) for one in node.allocations.held()] == ["ResourceClaim team/mine"]
 
 
-def test_a_driver_stays_our_own_when_it_leaves_the_configuration() -> None:
+def test_a_driver_stays_known_when_it_leaves_the_configuration() -> None:
     node = Node()
     node.driver = ""
     node.plan()
@@ -187,7 +187,7 @@ def test_a_driver_stays_our_own_when_it_leaves_the_configuration() -> None:
     assert node.offered() == ["card0"]
 
 
-def test_a_driver_that_turns_out_to_be_our_own_holds_nothing() -> None:
+def test_a_driver_that_turns_out_to_be_devhosts_holds_nothing() -> None:
     node = Node(driver="")
     node.hear(use(driver=OURS))
     assert not node.offered()
@@ -197,7 +197,7 @@ def test_a_driver_that_turns_out_to_be_our_own_holds_nothing() -> None:
     assert node.offered() == ["card0"]
 
 
-def test_without_a_driver_of_our_own_every_driver_is_another_one() -> None:
+def test_without_a_driver_every_driver_is_another_one() -> None:
     node = Node(driver="")
     node.hear(use(driver=OURS))
     assert not node.offered()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.claim_use import ClaimUse, ClaimUseDevice
+from devhost.allocation.listing import ClaimUse, ClaimUseDevice
 from devhost.backend.model import Device, Holder
 from devhost.kubelet.podresources import PodResources
 from devhost.planning.settings import Settings

@@ -71,35 +71,15 @@ from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
-from .claim_use import Claims, ClaimUse
 from .claims import ClaimAllocations
+from .listing import ClaimUse
+from .listing import Kubelet as Kubelet
+from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
 from .timing import NODE, Timing
 
-Kubelet = tuple[int, ...]
-"""One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
-often another kubelet.sock was seen until then."""
-
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A complete answer of a kubelet.
-
-    ``began`` is the monotonic time at which it was asked, ``pods`` how many pods it named, with devices or
-    without, ``holders`` who holds what: by resource, then by token; ``None`` for a container without name.
-    ``containers`` are all containers that it names, and whether each has devices of device plugins.
-    ``claims`` are the ResourceClaims that containers use, of all DRA drivers.
-    """
-
-    kubelet: Kubelet
-    began: float
-    pods: int
-    holders: Mapping[str, Mapping[str, Holder | None]]
-    containers: Mapping[Holder, bool] = field(default_factory=dict)
-    claims: Claims = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import ClaimIndex, Held, Key, Objection, Reason
 from devhost.planning.settings import Serve
 
-from .claim_use import ClaimUse
+from .listing import ClaimUse
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 _TOO_OFTEN = "one claim has it allocated more often than share.replicas allows"
@@ -140,7 +140,7 @@ class ClaimAllocations:
         """The containers that use a claim, in the kubelet's order; by its newest list.
 
         The list names claims without their uid, and has the devices of a claim that was deleted until its pod
-        ends. CDI names of prepared claims begin with the uid, which tells such a claim from its successor.
+        ends. CDI names of prepared claims begin with the uid, so such a claim is not taken for its successor.
         """
         use = self._ledger.claim_use(claim.namespace, claim.name)
         if use is None:

@@ -2,13 +2,13 @@
 
 The kubelet lists the devices of all drivers by the names that the drivers give them. A device that is named
 so counts as held by the container, like one of which another plugin allocated a token, and by the same rules
-(see :mod:`.allocations`): the driver stands for the resource, and ``pool/device`` for the token.
+(see :mod:`.allocations`): the driver is the resource, and ``pool/device`` for the token.
 
 A name means a device if it is the device's id or its PCI address (of a claim ``pci:<address>``), after both
 have been made lower case, with ``-`` for every character that is no letter and no digit. Names in slices are
 DNS labels, so ``0000:3b:00.0`` appears as ``0000-3b-00-0``. Names such as ``gpu-0`` mean no device here.
 
-The list does not tell whether a claim has admin access, which takes nothing from anybody; such a device
+The list does not show whether a claim has admin access, which takes nothing from anybody; such a device
 counts as held.
 """
 
@@ -17,16 +17,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from devhost.backend.model import Device, Holder
 from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Found
 
-from .claim_use import ClaimUseDevice
-
-if TYPE_CHECKING:
-    from .allocations import Kubelet, Listing, ResourceAllocations
+from .listing import ClaimUseDevice, Kubelet, Listing
 
 _PCI = "pci:"
 _NO_LABEL = re.compile(r"[^a-z0-9]")
@@ -37,6 +34,38 @@ def folded(text: str) -> str:
     return _NO_LABEL.sub("-", text.lower())
 
 
+class DriverAllocations(Protocol):
+    """What containers have of one driver: :class:`devhost.allocation.allocations.ResourceAllocations`."""
+
+    def __contains__(self, token: object) -> bool: ...
+
+    def held(self) -> Iterator[Held]:
+        """Each token with each device behind it."""
+
+    def held_devices(self) -> Iterator[Key]:
+        """Every device that is held; one may come more than once."""
+
+    def due(self, last: float, *, awaited: bool = False) -> float | None:
+        """When the next list is wanted.
+
+        Args:
+            last: when the last list began.
+            awaited: whether a resource waits for what is held here.
+        """
+
+    def recalls(self, listing: Listing) -> bool:
+        """Whether the kubelet names a holder that an earlier kubelet named."""
+
+    def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
+        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released."""
+
+    def unresolved(self) -> list[str]:
+        """Held tokens whose devices may not be known."""
+
+    def infer(self, token: str, devices: Mapping[Key, Device]) -> None:
+        """Counts these devices as held by a token."""
+
+
 class OtherDrivers:
     """What containers have of each driver that is not devhost's own.
 
@@ -44,10 +73,10 @@ class OtherDrivers:
         make: makes the allocations of a driver, given its name.
     """
 
-    def __init__(self, make: Callable[[str], ResourceAllocations]) -> None:
+    def __init__(self, make: Callable[[str], DriverAllocations]) -> None:
         self._make = make
         self._own: set[str] = set()
-        self._followed: dict[str, ResourceAllocations] = {}
+        self._followed: dict[str, DriverAllocations] = {}
         self._names: dict[tuple[str, str], frozenset[str]] = {}
         """What the tokens of the newest list, and those that are held, are called; by driver and token."""
         self._listing: Listing | None = None
@@ -75,7 +104,7 @@ class OtherDrivers:
             yield from found.held_devices()
 
     def due(self, last: float, *, awaited: bool) -> Iterator[float]:
-        """When each driver wants the next list, see :meth:`.ResourceAllocations.due`."""
+        """When each driver wants the next list, see :meth:`.DriverAllocations.due`."""
         for found in self._followed.values():
             if (wish := found.due(last, awaited=awaited)) is not None:
                 yield wish
@@ -104,7 +133,7 @@ class OtherDrivers:
                 followed.infer(token, self._named(driver, token, found))
 
     def _take(self, listing: Listing) -> Listing:
-        """Keeps what a list says of claims: as one whose resources are drivers, and whose devices theirs."""
+        """Keeps the claims in a list: as one whose resources are drivers, and whose devices theirs."""
         holders: dict[str, dict[str, Holder | None]] = {}
         names: dict[tuple[str, str], set[str]] = {}
         users: set[Holder] = set()
@@ -125,7 +154,7 @@ class OtherDrivers:
         self._listing = replace(listing, holders=holders, containers=containers)
         return self._listing
 
-    def _apply_to(self, followed: ResourceAllocations, view: Listing) -> bool:
+    def _apply_to(self, followed: DriverAllocations, view: Listing) -> bool:
         changed, _ = followed.apply(view, recalls=self._recalling == view.kubelet)
         return changed
 

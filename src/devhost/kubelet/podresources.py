@@ -20,8 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from devhost.allocation.allocations import Kubelet, Listing
-from devhost.allocation.claim_use import ClaimUse, ClaimUseDevice
+from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Kubelet, Listing
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
 
