@@ -59,6 +59,8 @@ PURE = (
     "backend.backoff",
     "allocation.allocations",
     "allocation.claims",
+    "allocation.listing",
+    "allocation.other_drivers",
     "allocation.timing",
     "allocation.preferred.grouping",
     "discovery.health",

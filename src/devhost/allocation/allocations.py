@@ -52,6 +52,8 @@ A token is made from its device's id, so the device is found by it:
 * of any other resource, or if that backend has no such device, among the devices of all backends. Such a
   resource may have left the configuration, or another plugin may serve it with the same hardware. Both count:
   a device that a container uses is not free, even if another plugin allocated it;
+* a device that another DRA driver gave to a container counts like a token of another plugin, see
+  :mod:`.other_drivers`;
 * a token for all devices of a resource counts for every device that the resource has had since the start;
   if the configuration no longer has the resource, its devices stay unknown.
 """
@@ -66,35 +68,18 @@ from typing import Any
 from devhost.backend.model import Device, Holder
 from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Found, Plan, RefusalKind
-from devhost.planning.settings import ResourceSettings, Settings
+from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
 from .claims import ClaimAllocations
+from .listing import ClaimUse
+from .listing import Kubelet as Kubelet
+from .listing import Listing as Listing
+from .other_drivers import OtherDrivers
 from .timing import NODE, Timing
-
-Kubelet = tuple[int, ...]
-"""One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
-often another kubelet.sock was seen until then."""
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A complete answer of a kubelet.
-
-    ``began`` is the monotonic time at which it was asked, ``pods`` how many pods it named, with devices or
-    without, ``holders`` who holds what: by resource, then by token; ``None`` for a container without name.
-    ``containers`` are all containers that it names, and whether each has devices.
-    """
-
-    kubelet: Kubelet
-    began: float
-    pods: int
-    holders: Mapping[str, Mapping[str, Holder | None]]
-    containers: Mapping[Holder, bool] = field(default_factory=dict)
-    claims: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -321,10 +306,12 @@ class ResourceAllocations:
     Args:
         resource: its name.
         everything: the allocations of all resources, which it is a part of.
+        serve: its side.
     """
 
-    def __init__(self, resource: str, everything: Allocations) -> None:
+    def __init__(self, resource: str, everything: Allocations, serve: Serve = Serve.PLUGIN) -> None:
         self.resource = resource
+        self.serve = serve
         self.exclusive = True
         """Whether the resource shares its devices with no other; true if that is not known."""
         self.terms: dict[str, Any] = {}
@@ -386,7 +373,8 @@ class ResourceAllocations:
         for token in sorted(self.tokens()):
             holder = self._leases.holder(token)
             for key in sorted(self.devices_of(token)):
-                yield Held(self.resource, token, key[0], self._devices[key], self.exclusive, holder)
+                device = self._devices[key]
+                yield Held(self.resource, token, key[0], device, self.exclusive, holder, self.serve)
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that is held; one may come more than once."""
@@ -414,7 +402,8 @@ class ResourceAllocations:
             listed: whether all of the tokens are in the list, so that it stays as it is.
 
         Raises:
-            DeviceHeld: a ResourceClaim holds one of the devices, or hardware that conflicts with it.
+            DeviceHeld: a ResourceClaim holds one of the devices, or a container has it from another DRA
+                driver, or they hold hardware that conflicts with it.
         """
         for devices in wanted.values():
             self._everything.claims.refuse_held(backend, self.resource, self.exclusive, devices)
@@ -558,6 +547,7 @@ class Allocations:
         self.devices = HeldDevices()
         self.claims = ClaimAllocations(self)
         """What ResourceClaims hold."""
+        self._drivers = OtherDrivers(self._follow_driver)
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
         self._changed = changed
@@ -602,8 +592,25 @@ class Allocations:
         """Every device that a container or a claim has, or is about to get, in a stable order."""
         if self._held is None:
             by_token = (held for _, found in sorted(self._resources.items()) for held in found.held())
-            self._held = (*by_token, *self.claims.held())
+            self._held = (*by_token, *self.claims.held(), *self._drivers.held())
         return self._held
+
+    def held_from_other_drivers(self) -> Sequence[Held]:
+        """Every device that a container has from a DRA driver other than devhost's, in a stable order."""
+        return tuple(self._drivers.held())
+
+    def own_driver(self, driver: str) -> None:
+        """Counts a DRA driver as devhost's own as long as devhost runs: :attr:`claims` has what it gave.
+
+        The driver of the settings is one without this call.
+        """
+        if self._drivers.own(driver):
+            self._held = None
+            self._changed()
+
+    def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
+        """Which containers use a claim, by the newest list; ``None`` if it does not have the claim."""
+        return None if self._listing is None else self._listing.claims.get((namespace, name))
 
     def is_held(self, resource: str, token: str) -> bool:
         """Whether a container has this token, as far as is known."""
@@ -689,6 +696,7 @@ class Allocations:
             for resource, allocations in tuple(self._resources.items()):
                 changed, freed[resource] = self._apply_to(allocations, listing)
                 any_changed = any_changed or changed
+            any_changed = self._drivers.apply(listing) or any_changed
             self._resolve()
         for resource, tokens in freed.items():
             if tokens:
@@ -709,6 +717,7 @@ class Allocations:
         self._found, self._observed = found, True
         if settings is not self._settings:
             self._settings, self._held = settings, None
+            self._drivers.own(settings.dra_driver)
             for allocations in self._resources.values():
                 self._configure(allocations)
         with self._deferred():
@@ -743,6 +752,7 @@ class Allocations:
             last: when the last list began.
         """
         wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
+        wishes += self._drivers.due(last, awaited=self.awaited)
         return min((wish for wish in wishes if wish is not None), default=None)
 
     def due_changed(self) -> None:
@@ -786,6 +796,7 @@ class Allocations:
         for allocations in tuple(self._resources.values()):
             yield from allocations.held_devices()
         yield from self.claims.held_devices()
+        yield from self._drivers.held_devices()
 
     def _resolve(self) -> None:
         """Finds the devices behind tokens that only the kubelet has named."""
@@ -798,9 +809,14 @@ class Allocations:
                 entries = self.entries(resource)
                 for token in unresolved:
                     allocations.infer(token, self._devices_meant(token, entries))
+        self._drivers.resolve(self._found)
 
     def _apply_to(self, allocations: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:
         return allocations.apply(listing, recalls=self._recalling == listing.kubelet)
+
+    def _follow_driver(self, driver: str) -> ResourceAllocations:
+        self.due_changed()
+        return ResourceAllocations(driver, self, Serve.DRA)
 
     def _configure(self, allocations: ResourceAllocations) -> None:
         """Takes the settings of a resource; one that has left the configuration keeps the last settings."""

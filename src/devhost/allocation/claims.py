@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import ClaimIndex, Held, Key, Objection, Reason
 from devhost.planning.settings import Serve
 
+from .listing import ClaimUse
+
+_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 _TOO_OFTEN = "one claim has it allocated more often than share.replicas allows"
 
 
@@ -61,6 +65,12 @@ class Ledger(Protocol):
 
     def held(self) -> Sequence[Held]:
         """Every device that is held, through a token or by a claim."""
+
+    def held_from_other_drivers(self) -> Sequence[Held]:
+        """Every device that a container has from another DRA driver."""
+
+    def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
+        """Which containers use a claim, by the newest list of the kubelet."""
 
     def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
         """The claims hold other devices.
@@ -127,8 +137,17 @@ class ClaimAllocations:
         return sorted({claim for claim, one in self._all() if one.key == key})
 
     def users(self, claim: ClaimHolder) -> Sequence[Holder]:
-        """The containers that use a claim."""
-        return ()
+        """The containers that use a claim, in the kubelet's order; by its newest list.
+
+        The list names claims without their uid, and has the devices of a claim that was deleted until its pod
+        ends. CDI names of prepared claims begin with the uid, so such a claim is not taken for its successor.
+        """
+        use = self._ledger.claim_use(claim.namespace, claim.name)
+        if use is None:
+            return ()
+        names = [name.partition("=")[2] for one in use.devices for name in one.cdi_names]
+        uids = {found[0] for name in names if (found := _UID.match(name))}
+        return use.holders if claim.uid in uids or not uids else ()
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that a claim holds; one may come more than once."""
@@ -147,11 +166,13 @@ class ClaimAllocations:
         """Checks that containers may have devices through the device plugin.
 
         Raises:
-            DeviceHeld: a claim holds one of them, or hardware that conflicts with it.
+            DeviceHeld: a claim holds one of them, or a container has it from another driver, or they hold
+                hardware that conflicts with it.
         """
-        if not (self._prepared or self._reserved):
+        others = self._ledger.held_from_other_drivers()
+        if not (self._prepared or self._reserved or others):
             return
-        index = ClaimIndex(self.held())
+        index = ClaimIndex((*self.held(), *others))
         for device in devices:
             found = index.objection((backend, device.id), device, resource, exclusive, Serve.PLUGIN)
             if found is not None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
-from devhost.backend.model import ClaimHolder
+from devhost.backend.model import AnyHolder
 from devhost.planning import naming
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
@@ -121,7 +121,7 @@ def _claim(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles, 
     }
 
 
-def _named(holder: ClaimHolder) -> HolderStatus:
+def _named(holder: AnyHolder) -> HolderStatus:
     named = holder_status(holder)
     assert named is not None
     return named

@@ -92,6 +92,7 @@ class DraSide:
             )
             return
         for record in records:
+            self._allocations.own_driver(record.driver)
             held = [one.claimed() for one in record.devices]
             self._allocations.claims.prepared(record.claim, held)
 
@@ -165,6 +166,7 @@ class DraSide:
         from devhost.dra.front_end import DraFrontEnd
 
         assert self.options is not None
+        self._allocations.own_driver(driver)
         self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
         self.sides.start(published)
         try:

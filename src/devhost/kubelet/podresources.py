@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from devhost.allocation.allocations import Kubelet, Listing
+from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Kubelet, Listing
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
 
@@ -73,7 +73,7 @@ class PodResources:
         self._clock = clock
 
     async def list(self) -> Listing:
-        """The kubelet's answer: every device that a container holds.
+        """The kubelet's answer: every device that a container holds, and every claim that it uses.
 
         Raises:
             Unanswered: there is no answer, or it cannot be used.
@@ -88,7 +88,12 @@ class PodResources:
         if self._present() != kubelet:
             raise Unanswered("the kubelet restarted during the call")
         return Listing(
-            kubelet, began, len(answer.pod_resources), _holders(answer), containers=_containers(answer)
+            kubelet,
+            began,
+            len(answer.pod_resources),
+            _holders(answer),
+            containers=_containers(answer),
+            claims=_claims(answer),
         )
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
@@ -176,3 +181,23 @@ def _containers(answer: podresources_pb2.ListPodResourcesResponse) -> dict[Holde
             holder = Holder(pod.namespace, pod.name, container.name)
             containers[holder] = bool(container.devices) and containers.get(holder, True)
     return containers
+
+
+def _claims(answer: podresources_pb2.ListPodResourcesResponse) -> dict[tuple[str, str], ClaimUse]:
+    """The claims that containers use. Several containers may use one claim, and one container several."""
+    holders: dict[tuple[str, str], dict[Holder, None]] = {}
+    devices: dict[tuple[str, str], dict[ClaimUseDevice, None]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for claim in container.dynamic_resources:
+                name = claim.claim_namespace, claim.claim_name
+                holder = Holder(pod.namespace, pod.name, container.name)
+                holders.setdefault(name, {})[holder] = None
+                listed = devices.setdefault(name, {})
+                for one in claim.claim_resources:
+                    cdi_names = tuple(device.name for device in one.cdi_devices)
+                    use = ClaimUseDevice(
+                        one.driver_name, one.pool_name, one.device_name, one.share_id, cdi_names
+                    )
+                    listed[use] = None
+    return {name: ClaimUse(tuple(using), tuple(devices[name])) for name, using in holders.items()}

@@ -10,11 +10,13 @@ from .checkpoint import Allocation
 from .events import Event, EventLog, ListedDevice
 from .faults import Fault, Faults, Gate, Point, answer, cut, delay, fail, hang, refuse
 from .plugin import OtherPlugin
+from .podresources import ClaimDevice
 from .registry import Profile
 from .simulator import KubeletSimulator
 
 __all__ = [
     "Allocation",
+    "ClaimDevice",
     "ContainerStartError",
     "Event",
     "EventLog",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,24 @@ NAMESPACE = "default"
 BYSTANDER = ("kube-system", "kube-proxy", "kube-proxy")
 """Namespace, pod and container of a pod without devices: nodes run such pods, and kubelets list them."""
 
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """A device that a DRA driver gives to a container by a ResourceClaim.
+
+    ``cdi_names`` are qualified (``vendor/class=name``); ``share`` is the share id, if several claims use it.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    cdi_names: tuple[str, ...] = ()
+    share: str = ""
+
+
+ContainerClaims = Mapping[tuple[str, str], Mapping[str, tuple[ClaimDevice, ...]]]
+"""By pod and container: the devices of each claim, by its name. Claims are in :data:`NAMESPACE`."""
+
 Context = grpc.aio.ServicerContext[pb.ListPodResourcesRequest, pb.ListPodResourcesResponse]
 
 
@@ -33,6 +52,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
     Args:
         containers: pod and name of each container that runs, and whether it is listed.
         allocations: what each container holds now, as far as the kubelet knows.
+        claims: the ResourceClaims that containers use.
         healthy: ids of the healthy devices by resource, of all plugins.
         record: logs an event, given its type and fields.
     """
@@ -42,6 +62,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
         socket: Path,
         containers: Mapping[tuple[str, str], bool],
         allocations: Callable[[], Iterable[Allocation]],
+        claims: ContainerClaims,
         healthy: Callable[[], Mapping[str, Collection[str]]],
         faults: Faults,
         record: events.Record,
@@ -49,6 +70,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
         self._socket = socket
         self._containers = containers
         self._allocations = allocations
+        self._claims = claims
         self._healthy = healthy
         self._faults = faults
         self._record = record
@@ -108,7 +130,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
             self._record(events.PodsListed, pods=0, reason=str(fault))
             code = fault.code if isinstance(fault, Refusal) else grpc.StatusCode.UNKNOWN
             await context.abort(code, str(fault))
-        answer = _listed(self._containers, self._allocations())
+        answer = _listed(self._containers, self._allocations(), self._claims)
         self._record(events.PodsListed, pods=len(answer.pod_resources), reason="")
         return answer
 
@@ -128,7 +150,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
 
 
 def _listed(
-    running: Mapping[tuple[str, str], bool], allocations: Iterable[Allocation]
+    running: Mapping[tuple[str, str], bool], allocations: Iterable[Allocation], claims: ContainerClaims
 ) -> pb.ListPodResourcesResponse:
     """Pods, oldest first, without containers that end before the others start."""
     answer = pb.ListPodResourcesResponse()
@@ -147,4 +169,19 @@ def _listed(
                 device
             ) in a.device_ids:  # one entry for each, like the kubelet for devices with several NUMA nodes
                 listed.devices.add(resource_name=a.resource, device_ids=[device])
+    for where, used in claims.items():
+        if (listed := containers.get(where)) is not None:
+            for name, given in used.items():
+                claim = listed.dynamic_resources.add(claim_name=name, claim_namespace=NAMESPACE)
+                claim.claim_resources.extend(map(_claim_resource, given))
     return answer
+
+
+def _claim_resource(device: ClaimDevice) -> pb.ClaimResource:
+    return pb.ClaimResource(
+        cdi_devices=[pb.CDIDevice(name=name) for name in device.cdi_names],
+        driver_name=device.driver,
+        pool_name=device.pool,
+        device_name=device.device,
+        share_id=device.share or None,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from . import checkpoint, events, wire
 from .admission import Admission, Role
 from .checkpoint import Allocation
 from .faults import Faults
-from .podresources import PodLister
+from .podresources import ClaimDevice, PodLister
 from .registration import Registrar
 from .registry import PROFILES, Profile, Registry
 
@@ -84,6 +84,7 @@ class KubeletSimulator:
         self._pod_resources = pod_resources
         self._removed: set[str] = set()
         self._containers: dict[tuple[str, str], bool] = {}
+        self._claims: dict[tuple[str, str], dict[str, tuple[ClaimDevice, ...]]] = {}
         self._run: _Run | None = None
 
     async def __aenter__(self) -> KubeletSimulator:
@@ -153,6 +154,7 @@ class KubeletSimulator:
                 self.pod_resources,
                 self._containers,
                 lambda: admission.allocations,
+                self._claims,
                 lambda: {name: books.healthy for name, books in registry.resources.items()},
                 self.faults,
                 self._record,
@@ -261,8 +263,22 @@ class KubeletSimulator:
         """
         return await self._running.admission.start_container(pod, container)
 
+    def use_claim(self, pod: str, container: str, claim: str, devices: Iterable[ClaimDevice]) -> None:
+        """Lists a container of a pod with a ResourceClaim, whose devices DRA drivers have given to it.
+
+        No driver is called. The pod starts if there is none of that name. It has its claims until it ends,
+        also after a restart of the kubelet.
+
+        Args:
+            claim: the claim's name; of several calls with the same one, the latest counts.
+        """
+        self._containers.setdefault((pod, container), True)
+        self._claims.setdefault((pod, container), {})[claim] = tuple(devices)
+
     def release(self, pod: str) -> bool:
         """Ends the pod; false if there is no such pod. Plugins are not notified."""
+        for where in [where for where in self._claims if where[0] == pod]:
+            del self._claims[where]
         return self._running.admission.release(pod)
 
     def kill_stream(self, resource: str) -> int:
