@@ -1,0 +1,832 @@
+"""Publishes the devices of this node as ResourceSlices, and keeps the slices as they must be.
+
+What the API server stores is learned from a list at the start, from the answers to writes, and from a watch
+of metadata: an object whose ``metadata.generation`` is not the one that was written has been changed by
+somebody else. Such an object is read, and then written again if it differs.
+
+* A change of one slice is one write and keeps the pool's generation. If several slices change, or one is
+  added or removed, the pool gets a new generation, and every slice is written with it: schedulers use the
+  pool again when all slices of its highest generation are there.
+* Slices without anything to change are not written, after a restart as well.
+* Before a device is added to a slice, the record on disk names it. When the API server has confirmed slices
+  without it, :class:`~devhost.planning.sides.Sides` learns that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from devhost.backend.backoff import Backoff, TokenBucket
+from devhost.backend.errors import DevhostError
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.planning.claims import Key
+from devhost.planning.sides import Sides
+from devhost.telemetry.log import get
+
+from .kube import ApiError, KubeApi, Object, Unreachable
+from .record import SliceRecord
+from .slices import DesiredSlice, LeftOut, Offered, Pool
+
+log = get(__name__)
+
+API_VERSION = "resource.k8s.io/v1"
+SLICES = f"/apis/{API_VERSION}/resourceslices"
+NODES = "/api/v1/nodes"
+
+PAGE = 10
+"""Slices in a page of the first list: they are read whole, about 40 kB each."""
+
+METADATA_PAGE = 200
+"""Slices in a page of later lists, of which only the metadata is read."""
+
+DROPPED = "dropped"
+"""The annotation, after the driver and a slash, with the fields that the API server is known to drop: after a
+restart, a device that needs one of them must not be published without it, not even once."""
+
+FALLBACKS = {
+    "taints": "unhealthy devices are not published",
+    "allowMultipleAllocations": "devices with replicas are not published",
+    "capacity": "devices with replicas are not published",
+    "requestPolicy": "devices with replicas are not published",
+}
+"""What happens without a field."""
+
+_REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\])?")
+_LONGEST_WISH = 300.0
+"""Seconds that the API server may make the publisher wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherTiming:
+    """When slices are written. All times in seconds.
+
+    Attributes:
+        settle: from a change to the writes that it causes.
+        gap: least time between two rounds of writes.
+        write_interval: least time between two writes.
+        watch_gap: least time between two watches.
+        backoff: first and longest delay after a failure.
+    """
+
+    settle: float = 1.0
+    gap: float = 5.0
+    write_interval: float = 0.2
+    watch_gap: float = 1.0
+    backoff: tuple[float, float] = (1.0, 60.0)
+
+
+NODE = PublisherTiming()
+
+
+class PublisherMetrics(Protocol):
+    """What is counted."""
+
+    def slices_published(self, count: int) -> None:
+        """So many slices are at the API server."""
+
+    def slice_written(self, verb: str) -> None:
+        """A slice was written: ``create``, ``update`` or ``delete``."""
+
+    def slice_failed(self) -> None:
+        """A round of writes failed."""
+
+
+class NoMetrics:
+    """Counts nothing."""
+
+    def slices_published(self, count: int) -> None:
+        """See :class:`PublisherMetrics`."""
+
+    def slice_written(self, verb: str) -> None:
+        """See :class:`PublisherMetrics`."""
+
+    def slice_failed(self) -> None:
+        """See :class:`PublisherMetrics`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSlot:
+    """Where the API server has a device: the slice's name, the pool, the device's name and attributes."""
+
+    slice: str
+    pool: str
+    device: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatus:
+    """How publishing goes.
+
+    Attributes:
+        slices: slices of this driver and node at the API server.
+        writes: writes that the API server has accepted since the start.
+        dropped: fields of devices that it drops.
+        left_out: what slices leave out, each with its resource.
+        synced_at: monotonic seconds when all slices last were as they must be; ``None`` if never.
+        error: why slices are not as they must be; empty if nothing failed.
+    """
+
+    slices: int = 0
+    writes: int = 0
+    dropped: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, LeftOut], ...] = ()
+    synced_at: float | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A slice at the API server, whose content is known."""
+
+    uid: str
+    version: str
+    changes: int
+    """``metadata.generation``."""
+    pool: str
+    generation: int
+    count: int
+    digest: str
+    owner: str
+    dropped: str
+    since: Mapping[str, str]
+    """When devices got their taint, by name."""
+
+
+@dataclass(slots=True)
+class _State:
+    """One resource: what it must offer, and what of that is confirmed."""
+
+    pool: Pool
+    offers: Sequence[Offered]
+    rejected: dict[tuple[str, str], Offered] = field(default_factory=dict)
+    """What the API server refused, and the offer at that time: another one is tried again."""
+    desired: list[DesiredSlice] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    confirmed: Mapping[str, PublishedSlot] = field(default_factory=dict)
+    highest: int = 0
+    """The highest generation that was ever written or seen."""
+
+    def plan(self, dropped: Iterable[str]) -> None:
+        """Computes the slices."""
+        offers = {offer.device.id: offer for offer in self.offers}
+        self.rejected = {one: was for one, was in self.rejected.items() if offers.get(one[0]) == was}
+        self.desired, self.left_out = self.pool.slices(
+            self.offers, dropped=tuple(dropped), rejected=tuple(self.rejected)
+        )
+
+    def keys(self) -> set[Key]:
+        """The devices of the desired slices."""
+        return {(self.pool.backend, identity) for one in self.desired for identity in one.ids}
+
+
+class Publisher:
+    """Keeps the ResourceSlices of one driver on one node.
+
+    Args:
+        api: the API server.
+        driver: the driver's name.
+        node: the name of the Node.
+        record: the devices that slices may hold.
+        sides: learns before and after devices are in slices. It must know the record already.
+        changed: called when devices were confirmed or withdrawn, or :attr:`status` changed.
+        metrics: counts writes.
+        timing: see :class:`PublisherTiming`.
+        clock: the source of time.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        driver: str,
+        node: str,
+        record: SliceRecord,
+        sides: Sides,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        metrics: PublisherMetrics | None = None,
+        timing: PublisherTiming = NODE,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self.status = PublisherStatus()
+        self._api = api
+        self._driver = driver
+        self._node = node
+        self._record = record
+        self._sides = sides
+        self._changed = changed
+        self._metrics = metrics or NoMetrics()
+        self._clock = clock
+        self._wanted: Mapping[str, tuple[str, Sequence[Offered]]] | None = None
+        self._states: dict[str, _State] = {}
+        self._former: dict[str, tuple[str, Pool]] = {}
+        """Pools of resources that are gone, by name, each with its resource."""
+        self._recorded: dict[tuple[str, str], tuple[str, Key]] = {}
+        """Devices of an earlier run, by pool and name."""
+        self._stored: dict[str, _Stored | None] = {}
+        """Every slice of this driver and node by name; ``None`` if it must be read."""
+        self._found: dict[str, dict[str, list[str]]] = {}
+        """The names of devices at the start, by pool and slice."""
+        self._maybe: dict[Key, str] = {}
+        """The devices that slices may hold, each with its resource."""
+        self._dropped: list[str] = []
+        self._told: set[str] = set()
+        self._uid = ""
+        """That of the Node."""
+        self._since = ""
+        """The resource version that the next watch begins with; empty before the first list."""
+        self._synced = False
+        self._not_before = 0.0
+        self._permits = TokenBucket(1.0, timing.write_interval)
+        self._rounds = Reconciler(
+            self._round,
+            backoff=Backoff(*timing.backoff),
+            failures=FailureLog(
+                log, "ResourceSlices are not published", "ResourceSlices are published again"
+            ),
+            first=None,
+            settle=timing.settle,
+            gap=timing.gap,
+            wakeable=False,
+            clock=clock,
+        )
+        self._watches = Reconciler(
+            self._observe,
+            backoff=Backoff(*timing.backoff),
+            failures=FailureLog(log, "ResourceSlices are not watched", "ResourceSlices are watched again"),
+            gap=timing.watch_gap,
+            clock=clock,
+        )
+
+    def follow(self, pools: Mapping[str, tuple[str, Sequence[Offered]]]) -> None:
+        """Takes what must be published: backend and devices of each resource. Other pools are deleted."""
+        self._wanted = dict(pools)
+        self._rounds.wake()
+
+    async def run(self) -> None:
+        """Publishes until it is cancelled; the slices remain."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watches.run())
+            group.create_task(self._rounds.run())
+
+    def slot(self, resource: str, device_id: str) -> PublishedSlot | None:
+        """Where the API server has confirmed a device."""
+        state = self._states.get(resource)
+        return None if state is None else state.confirmed.get(device_id)
+
+    def device(self, pool: str, name: str) -> tuple[str, Key] | None:
+        """Resource and key of a device that is published under this name, or once was."""
+        known = [
+            (resource, state.pool) for resource, state in self._states.items() if state.pool.name == pool
+        ]
+        if pool in self._former:
+            known.append(self._former[pool])
+        for resource, one in known:
+            if (identity := one.device_of(name)) is not None:
+                return resource, (one.backend, identity)
+        return self._recorded.get((pool, name))
+
+    # What is at the API server
+
+    @property
+    def _query(self) -> dict[str, str]:
+        return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node}"}
+
+    async def _observe(self) -> float | None:
+        """Lists the slices if necessary, and follows them until the watch ends."""
+        try:
+            if not self._synced:
+                await self._first_list()
+            elif not self._since:
+                await self._list_again()
+            await self._follow_watch()
+        except ApiError as error:
+            if error.status == 410:
+                self._since = ""
+                return 0.0
+            if error.retry_after:
+                await self._sleep(min(error.retry_after, _LONGEST_WISH))
+            raise Retry(_refused("watch ResourceSlices", error)) from None
+        except Unreachable as error:
+            raise Retry(error.message) from None
+        return 0.0
+
+    async def _first_list(self) -> None:
+        """Reads the slices of an earlier run, page by page."""
+        self._stored.clear()
+        self._found.clear()
+        version = ""
+        holding: dict[Key, str] = {}
+        async with aclosing(self._api.list(SLICES, self._query, limit=PAGE)) as pages:
+            async for page in pages:
+                version = str(page.get("metadata", {}).get("resourceVersion", ""))
+                for found in page.get("items") or ():
+                    holding.update(self._take_first(found))
+        known = dict(self._sides.record())
+        unknown = {key: resource for key, resource in holding.items() if key not in known}
+        if unknown:
+            self._sides.publishing(unknown)
+        self._maybe = {**known, **unknown}
+        for key, resource in self._maybe.items():
+            pool = Pool(self._driver, self._node, resource, key[0])
+            self._recorded.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
+        self._since, self._synced = version, True
+        self._rounds.wake(0.0)
+
+    def _take_first(self, found: Object) -> Iterator[tuple[Key, str]]:
+        """Takes a slice of an earlier run; gives its devices, each with its resource."""
+        name = found["metadata"]["name"]
+        stored = self._stored[name] = _known(found, self._driver)
+        devices = found["spec"].get("devices") or []
+        self._found.setdefault(stored.pool, {})[name] = [device["name"] for device in devices]
+        for field_name in filter(None, stored.dropped.split(",")):
+            if field_name in FALLBACKS and field_name not in self._dropped:
+                self._dropped.append(field_name)
+                self._told.add(field_name)
+        for device in devices:
+            values = device.get("attributes") or {}
+            backend, identity, resource = (
+                values.get(key, {}).get("string", "") for key in ("backend", "id", "resource")
+            )
+            if backend and identity:
+                self._recorded[stored.pool, device["name"]] = resource, (backend, identity)
+                yield (backend, identity), resource
+
+    async def _list_again(self) -> None:
+        """Finds out what has changed since the watch was lost."""
+        names = set()
+        version = ""
+        known = set(self._stored)
+        pages = self._api.list(SLICES, self._query, metadata_only=True, limit=METADATA_PAGE)
+        async with aclosing(pages):
+            async for page in pages:
+                version = str(page.get("metadata", {}).get("resourceVersion", ""))
+                for found in page.get("items") or ():
+                    names.add(found["metadata"]["name"])
+                    self._noticed("MODIFIED", found["metadata"])
+        for name in known - names:  # one that was created meanwhile is not in `known`
+            self._stored.pop(name, None)
+            self._rounds.wake()
+        self._since = version
+
+    async def _follow_watch(self) -> None:
+        watch = self._api.watch(SLICES, self._query, self._since, metadata_only=True)
+        async with aclosing(watch):
+            async for kind, changed in watch:
+                metadata = changed.get("metadata") or {}
+                if kind != "BOOKMARK":
+                    self._noticed(kind, metadata)
+                self._since = str(metadata.get("resourceVersion") or self._since)
+                self._watches.succeeded()
+
+    def _noticed(self, kind: str, metadata: Mapping[str, Any]) -> None:
+        """Compares the metadata of a slice with what is known of it."""
+        name = str(metadata.get("name", ""))
+        known = self._stored.get(name)
+        same = known is not None and known.uid == metadata.get("uid")
+        changes = int(metadata.get("generation") or 0)
+        if kind == "DELETED":
+            if name not in self._stored or (known is not None and not same):
+                return  # it was another object of this name
+            del self._stored[name]
+        elif known is not None and same and changes <= known.changes:
+            if changes < known.changes:
+                return  # the past
+            owner, dropped = _owner(metadata), _annotation(metadata, self._driver)
+            known.version = str(metadata.get("resourceVersion", ""))
+            if (owner, dropped) == (known.owner, known.dropped):
+                return
+            known.owner, known.dropped = owner, dropped
+        else:
+            self._stored[name] = None
+        self._rounds.wake()
+
+    # What must be there
+
+    async def _round(self) -> float | None:
+        """Makes the slices what they must be."""
+        if not self._synced or self._wanted is None:
+            return None
+        await self._sleep(self._not_before - self._clock.time())
+        failures: list[str] = []
+        self._take_wanted(self._wanted)
+        await self._attempt(self._read_unknown(), failures)
+        if not failures:
+            await self._attempt(self._remove_others(), failures)
+            for resource, state in list(self._states.items()):
+                await self._attempt(self._publish(resource, state), failures)
+            if not failures:
+                await self._attempt(self._withdraw_others(), failures)
+        self._report(failures)
+        if failures:
+            self._metrics.slice_failed()
+            raise Retry("; ".join(dict.fromkeys(filter(None, failures))))
+        return None
+
+    async def _attempt(self, step: Awaitable[None], failures: list[str]) -> None:
+        """Runs one step; a failure does not keep others from being tried."""
+        try:
+            await step
+        except ApiError as error:
+            if error.retry_after:
+                wish = min(error.retry_after, _LONGEST_WISH)
+                self._not_before = max(self._not_before, self._clock.time() + wish)
+            failures.append(_refused("write ResourceSlices", error))
+        except Unreachable as error:
+            failures.append(error.message)
+        except DevhostError as error:
+            failures.append(str(error))
+
+    def _take_wanted(self, wanted: Mapping[str, tuple[str, Sequence[Offered]]]) -> None:
+        for resource in [one for one in self._states if one not in wanted]:
+            state = self._states.pop(resource)
+            self._former[state.pool.name] = resource, state.pool
+        for resource, (backend, offers) in wanted.items():
+            state = self._states.get(resource)
+            if state is None or state.pool.backend != backend:
+                state = self._states[resource] = self._new(resource, backend)
+            state.offers = offers
+
+    def _new(self, resource: str, backend: str) -> _State:
+        """Begins a pool: its devices keep the places that they have at the API server."""
+        pool = Pool(self._driver, self._node, resource, backend)
+        former = self._former.get(pool.name)
+        if former is not None and former[1].backend == backend:
+            pool = former[1]
+        found = self._found.pop(pool.name, {})
+        pool.adopt({index: names for name, names in found.items() if (index := _index(pool, name)) >= 0})
+        return _State(pool, ())
+
+    async def _read_unknown(self) -> None:
+        """Reads the slices that somebody else has changed."""
+        for name in [name for name, known in self._stored.items() if known is None]:
+            await self._read(name)
+
+    async def _read(self, name: str) -> None:
+        try:
+            found = await self._api.get(f"{SLICES}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._stored.pop(name, None)
+            return
+        spec = found["spec"]
+        if (spec.get("driver"), spec.get("nodeName")) != (self._driver, self._node):
+            self._stored.pop(name, None)
+            raise Retry(
+                f"the ResourceSlice {name} belongs to driver {spec.get('driver')} on {spec.get('nodeName')}; "
+                "remove it"
+            )
+        self._stored[name] = _known(found, self._driver)
+
+    async def _remove_others(self) -> None:
+        """Removes the slices that no pool has."""
+        own = {state.pool.name for state in self._states.values()}
+        for name, known in list(self._stored.items()):
+            if known is not None and known.pool not in own:
+                await self._delete(name, known)
+
+    async def _withdraw_others(self) -> None:
+        """The devices of resources that are gone are in no slice any more."""
+        gone = [key for key, resource in self._maybe.items() if resource not in self._states]
+        self._confirm_gone(gone)
+        await self._record.write(self._sides.record())
+
+    async def _publish(self, resource: str, state: _State) -> None:
+        """Makes the slices of one pool what they must be."""
+        for _ in range(1 + len(FALLBACKS)):
+            state.plan(self._dropped)
+            dropped = len(self._dropped)
+            await self._announce(resource, state)
+            await self._write_pool(resource, state)
+            if len(self._dropped) == dropped:
+                break
+        await self._confirm(resource, state)
+
+    async def _announce(self, resource: str, state: _State) -> None:
+        """Names the devices that are to be added, before any slice does."""
+        added = {key: resource for key in sorted(state.keys()) if self._maybe.get(key) != resource}
+        if added:
+            self._sides.publishing(added)
+            self._maybe.update(added)
+        await self._record.write(self._sides.record())
+
+    async def _write_pool(self, resource: str, state: _State) -> None:
+        pool, count = state.pool, len(state.desired)
+        desired = {pool.object_name(one.index): one for one in state.desired}
+        present = {name: one for name, one in self._stored.items() if one and one.pool == pool.name}
+        extra = [name for name in present if name not in desired]
+        current = {name: one for name, one in present.items() if name in desired}
+        if len(current) < count or not self._uid:
+            await self._read_node()
+        changed = [
+            name for name, one in desired.items() if name in current and self._differs(one, current[name])
+        ]
+        generation = self._generation(state, present, set(desired), changed)
+        order = [name for name in changed if current[name].generation == generation]
+        order += [name for name in desired if name in current and current[name].generation != generation]
+        missing = [name for name in desired if name not in current]
+        if not (extra or order or missing):
+            return
+        for name in extra:
+            await self._delete(name, present[name])
+        dropped = len(self._dropped)
+        for name in order + missing:
+            body = self._body(state, desired[name], generation, current.get(name))
+            await self._write(resource, state, desired[name], name, body, current.get(name))
+            if len(self._dropped) != dropped:
+                return  # the slices must be others
+        log.debug(
+            "ResourceSlices published",
+            resource=resource,
+            slices=count,
+            generation=generation,
+            written=len(order) + len(missing) + len(extra),
+        )
+
+    def _differs(self, wanted: DesiredSlice, stored: _Stored) -> bool:
+        owned = stored.owner == self._uid and stored.dropped == ",".join(self._dropped)
+        return wanted.digest != stored.digest or not owned
+
+    def _generation(
+        self, state: _State, present: Mapping[str, _Stored], desired: set[str], changed: Sequence[str]
+    ) -> int:
+        """The generation that the pool's slices must have.
+
+        It is kept if one slice changes, and if the pool is not complete anyway: schedulers use it again
+        after the last of its slices is written.
+        """
+        highest = max([state.highest, *(one.generation for one in present.values())])
+        newest = {name: one for name, one in present.items() if one.generation == highest}
+        sound = (
+            newest and all(one.count == len(desired) for one in newest.values()) and newest.keys() <= desired
+        )
+        complete = len(newest) == len(desired)
+        if not (sound and (not complete or len(changed) <= 1)):
+            highest += 1
+        state.highest = highest
+        return highest
+
+    def _body(self, state: _State, wanted: DesiredSlice, generation: int, stored: _Stored | None) -> Object:
+        metadata: Object = {
+            "name": state.pool.object_name(wanted.index),
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "name": self._node,
+                    "uid": self._uid,
+                    "controller": True,
+                }
+            ],
+        }
+        if self._dropped:
+            metadata["annotations"] = {f"{self._driver}/{DROPPED}": ",".join(self._dropped)}
+        if stored is not None:
+            metadata |= {"uid": stored.uid, "resourceVersion": stored.version}
+        spec = state.pool.spec(wanted, generation, len(state.desired))
+        if stored is not None and stored.since and "devices" in spec:
+            spec["devices"] = [_dated(device, stored.since) for device in spec["devices"]]
+        return {"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
+    async def _write(
+        self,
+        resource: str,
+        state: _State,
+        wanted: DesiredSlice,
+        name: str,
+        body: Object,
+        stored: _Stored | None,
+    ) -> None:
+        """Creates or updates one slice.
+
+        Raises:
+            Retry: it must be tried again, with other content or after it was read.
+            ApiError, Unreachable: see :mod:`.kube`.
+        """
+        await self._permit()
+        verb = "create" if stored is None else "update"
+        try:
+            if stored is None:
+                answer = await self._api.create(SLICES, body)
+            else:
+                answer = await self._api.update(f"{SLICES}/{name}", body)
+        except Unreachable:
+            self._stored[name] = None  # it may have been written
+            raise
+        except ApiError as error:
+            self._stored[name] = None
+            if error.status == 422 and self._reject(resource, state, wanted, error):
+                raise Retry from None  # it is told already, and the next try leaves it out
+            if error.status in (404, 409):
+                raise Retry from None  # it was changed meanwhile, and is read before the next try
+            raise
+        self._written(verb)
+        known = _known(answer, self._driver)
+        # whatever the server made of it: writing the same again would change nothing
+        known.digest = wanted.digest
+        known.owner, known.dropped = self._uid, ",".join(self._dropped)
+        self._stored[name] = known
+        self._compare(body["spec"].get("devices") or [], answer.get("spec", {}).get("devices") or [])
+
+    def _reject(self, resource: str, state: _State, wanted: DesiredSlice, error: ApiError) -> bool:
+        """Leaves out what the API server refused; false if it does not name it."""
+        offers = {offer.device.id: offer for offer in state.offers}
+        new = False
+        for number, attribute in _REJECTED.findall(error.message):
+            if int(number) >= len(wanted.ids):
+                continue
+            identity = wanted.ids[int(number)]
+            if (identity, attribute) in state.rejected:
+                attribute = ""
+            if (identity, attribute) in state.rejected or identity not in offers:
+                continue
+            state.rejected[identity, attribute] = offers[identity]
+            new = True
+            told = f"{resource} {identity} {attribute}"
+            if told not in self._told:
+                self._told.add(told)
+                log.warning(
+                    "the API server refused a device or an attribute",
+                    resource=resource,
+                    device=identity,
+                    attribute=attribute,
+                    reason=error.message,
+                )
+        return new
+
+    def _compare(self, sent: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]) -> None:
+        """Finds the fields that the API server has dropped."""
+        for name in dict.fromkeys(_missing(list(sent), list(stored))):
+            if name in FALLBACKS and name not in self._dropped:
+                self._dropped.append(name)
+            if name not in self._told:
+                self._told.add(name)
+                log.warning(
+                    "the API server drops a field of devices",
+                    field=name,
+                    effect=FALLBACKS.get(name, "devices are published without it"),
+                )
+
+    async def _delete(self, name: str, known: _Stored) -> None:
+        await self._permit()
+        try:
+            await self._api.delete(f"{SLICES}/{name}", uid=known.uid, resource_version=known.version)
+        except Unreachable:
+            self._stored[name] = None
+            raise
+        except ApiError as error:
+            self._stored[name] = None
+            if error.status == 409:
+                raise Retry from None  # it was changed meanwhile, and is read before the next try
+            raise
+        self._stored.pop(name, None)
+        self._written("delete")
+
+    def _written(self, verb: str) -> None:
+        self._metrics.slice_written(verb)
+        now = self.status
+        self.status = PublisherStatus(
+            len(self._stored), now.writes + 1, now.dropped, now.left_out, now.synced_at, now.error
+        )
+
+    async def _read_node(self) -> None:
+        """Finds the uid of the Node, which owns the slices."""
+        try:
+            node = await self._api.get(f"{NODES}/{self._node}")
+        except ApiError as error:
+            if error.status == 404:
+                raise Retry(f"there is no Node {self._node}; check --node-name") from None
+            raise
+        self._uid = str(node["metadata"]["uid"])
+
+    async def _confirm(self, resource: str, state: _State) -> None:
+        """Takes that the API server has exactly the desired slices of a pool."""
+        state.confirmed = {
+            identity: PublishedSlot(
+                state.pool.object_name(one.index), state.pool.name, body["name"], body.get("attributes", {})
+            )
+            for one in state.desired
+            for identity, body in zip(one.ids, one.devices, strict=True)
+        }
+        keys = state.keys()
+        self._confirm_gone([key for key, of in self._maybe.items() if of == resource and key not in keys])
+        await self._record.write(self._sides.record())
+
+    def _confirm_gone(self, keys: Sequence[Key]) -> None:
+        if keys:
+            for key in keys:
+                del self._maybe[key]
+            self._sides.unpublished(keys)
+
+    def _report(self, failures: Sequence[str]) -> None:
+        now = None if failures else self._clock.time()
+        self.status = PublisherStatus(
+            len(self._stored),
+            self.status.writes,
+            tuple(self._dropped),
+            tuple((resource, one) for resource, state in self._states.items() for one in state.left_out),
+            self.status.synced_at if now is None else now,
+            "; ".join(dict.fromkeys(filter(None, failures))),
+        )
+        self._metrics.slices_published(len(self._stored))
+        self._changed()
+
+    async def _permit(self) -> None:
+        await self._sleep(self._permits.delay(self._clock.time()))
+        self._permits.take(self._clock.time())
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        over = asyncio.Event()
+        timer = self._clock.call_at(self._clock.time() + seconds, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
+
+
+def _known(found: Object, driver: str) -> _Stored:
+    metadata, spec = found["metadata"], found["spec"]
+    pool = spec.get("pool") or {}
+    devices = [dict(device) for device in spec.get("devices") or ()]
+    since: dict[str, str] = {}
+    for device in devices:
+        if taints := device.get("taints"):
+            device["taints"] = [
+                {key: value for key, value in taint.items() if key != "timeAdded"} for taint in taints
+            ]
+            if added := taints[0].get("timeAdded"):
+                since[_dated_key(device)] = added
+    text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
+    return _Stored(
+        str(metadata.get("uid", "")),
+        str(metadata.get("resourceVersion", "")),
+        int(metadata.get("generation") or 0),
+        str(pool.get("name", "")),
+        int(pool.get("generation") or 0),
+        int(pool.get("resourceSliceCount") or 0),
+        hashlib.sha256(text.encode()).hexdigest()[:32],
+        _owner(metadata),
+        _annotation(metadata, driver),
+        since,
+    )
+
+
+def _dated_key(device: Mapping[str, Any]) -> str:
+    """What a device's taint is remembered by: another reason is another taint."""
+    taint = device["taints"][0]
+    return f"{device['name']} {taint.get('key')} {taint.get('value')} {taint.get('effect')}"
+
+
+def _dated(device: Mapping[str, Any], since: Mapping[str, str]) -> Mapping[str, Any]:
+    """A device whose taint keeps the time at which it was added."""
+    if device.get("taints") and (added := since.get(_dated_key(device))):
+        return {**device, "taints": [{**device["taints"][0], "timeAdded": added}]}
+    return device
+
+
+def _owner(metadata: Mapping[str, Any]) -> str:
+    """The uid of the Node that owns an object."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("kind") == "Node" and owner.get("controller"):
+            return str(owner.get("uid", ""))
+    return ""
+
+
+def _annotation(metadata: Mapping[str, Any], driver: str) -> str:
+    return str((metadata.get("annotations") or {}).get(f"{driver}/{DROPPED}", ""))
+
+
+def _index(pool: Pool, name: str) -> int:
+    """The number of a pool's slice; -1 if the name is none of the pool's."""
+    digits = name[-4:]
+    return int(digits) if digits.isdigit() and pool.object_name(int(digits)) == name else -1
+
+
+def _missing(sent: Any, stored: Any) -> Iterator[str]:
+    """The names of the fields that are in ``sent`` and not in ``stored``."""
+    if isinstance(sent, list) and isinstance(stored, list):
+        for one, other in zip(sent, stored, strict=False):
+            yield from _missing(one, other)
+    elif isinstance(sent, dict) and isinstance(stored, dict):
+        for key, value in sent.items():
+            if key in stored:
+                yield from _missing(value, stored[key])
+            else:
+                yield key
+
+
+def _refused(what: str, error: ApiError) -> str:
+    """A refusal as one line."""
+    if error.status == 403:
+        return f"devhost has no right to {what}: {error.message}"
+    return f"the API server refused to {what} (HTTP {error.status}): {error.message}"

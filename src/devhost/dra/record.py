@@ -1,0 +1,102 @@
+"""The record of the devices that ResourceSlices may hold, for the next start.
+
+It is written before the slices are: a device that the record does not name is in no slice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.files import make_directory, replace_file
+from devhost.discovery.worker import FileWorker
+from devhost.planning.claims import Key
+from devhost.telemetry.log import get
+
+log = get(__name__)
+
+NAME = "published.json"
+"""The name of the file in the driver's directory."""
+
+_HINT = "the driver's directory must be writable"
+_VERSION = 1
+
+
+class SliceRecord:
+    """The file at ``path``: devices by backend and id, each with its resource."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stored: dict[Key, str] | None = None
+        """What the file holds; ``None`` if that is not known."""
+
+    def load(self) -> Mapping[Key, str]:
+        """Reads the record; empty if there is none. A damaged one is moved aside.
+
+        Raises:
+            EnvironmentFailure: it cannot be read.
+        """
+        try:
+            data = self.path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise self._failure("read", error) from None
+        try:
+            devices = _devices(data)
+        except (ValueError, TypeError, LookupError, RecursionError):
+            self._move_aside()
+            return {}
+        self._stored = devices
+        return dict(devices)
+
+    async def write(self, devices: Mapping[Key, str]) -> None:
+        """Makes the record name exactly these devices, atomically.
+
+        Raises:
+            EnvironmentFailure: it cannot be written. The old record remains.
+        """
+        if devices == self._stored:
+            return
+        wanted = dict(devices)
+        self._stored = None
+        worker = FileWorker("record of published devices", _HINT)
+        try:
+            await worker.file(f"write {self.path}", self._replace, _text(wanted))
+        finally:
+            worker.close()
+        self._stored = wanted
+
+    def _replace(self, data: bytes) -> None:
+        make_directory(self.path.parent, 0o750)
+        replace_file(self.path, data, f".{self.path.stem}-", 0o600)
+
+    def _move_aside(self) -> None:
+        aside = self.path.with_name(f"{self.path.name}.damaged")
+        try:
+            self.path.replace(aside)
+        except OSError as error:
+            raise self._failure("move aside", error) from None
+        log.warning("the record of published devices is damaged", file=str(self.path), moved=str(aside))
+
+    def _failure(self, what: str, error: OSError) -> EnvironmentFailure:
+        return EnvironmentFailure(f"cannot {what} {self.path}: {error.strerror or error}", _HINT)
+
+
+def _text(devices: Mapping[Key, str]) -> bytes:
+    rows = [[*key, resource] for key, resource in sorted(devices.items())]
+    return json.dumps({"version": _VERSION, "devices": rows}, separators=(",", ":")).encode() + b"\n"
+
+
+def _devices(data: bytes) -> dict[Key, str]:
+    content = json.loads(data)
+    if content["version"] != _VERSION:
+        raise ValueError("another version")
+    devices: dict[Key, str] = {}
+    for backend, identity, resource in content["devices"]:
+        if not (isinstance(backend, str) and isinstance(identity, str) and isinstance(resource, str)):
+            raise TypeError("not text")
+        devices[backend, identity] = resource
+    return devices
