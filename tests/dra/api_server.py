@@ -94,6 +94,7 @@ class ApiServer:
         self._token: str | None = None
         self._failures: list[_Failure] = []
         self._raw: list[bytes] = []
+        self._refusals: list[tuple[int, bytes]] = []
         self._lost = 0
         self._going = asyncio.Event()
         self._going.set()
@@ -174,6 +175,10 @@ class ApiServer:
     def answer_next(self, raw: bytes) -> None:
         """Answers the next request with these bytes, and closes the connection."""
         self._raw.append(raw)
+
+    def answer_write(self, status: int, body: bytes) -> None:
+        """Answers the next create or update with an error that has this body."""
+        self._refusals.append((status, body))
 
     def lose_answers(self, n: int = 1) -> None:
         """Carries out the next requests, but closes the connection instead of answering."""
@@ -279,6 +284,9 @@ class ApiServer:
 
     def _answer(self, request: Request) -> tuple[int, dict[str, str], bytes | _Watch]:
         headers: dict[str, str] = {}
+        if self._refusals and request.method in ("POST", "PUT"):
+            status, refusal = self._refusals.pop(0)
+            return status, headers, refusal
         try:
             self._refuse(request, headers)
             where = place(request.path)

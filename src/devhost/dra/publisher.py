@@ -2,7 +2,7 @@
 
 What the API server stores is learned from a list at the start, from the answers to writes, and from a watch
 of metadata: an object whose ``metadata.generation`` is not the one that was written has been changed by
-somebody else. Such an object is read, and then written again if it differs.
+another client. Such an object is read, and then written again if it differs.
 
 * A change of one slice is one write and keeps the pool's generation. If several slices change, or one is
   added or removed, the pool gets a new generation, and every slice is written with it: schedulers use the
@@ -449,10 +449,10 @@ class Publisher:
             state = self._states.pop(resource)
             self._former[state.pool.name] = resource, state.pool
         for resource, (backend, offers) in wanted.items():
-            state = self._states.get(resource)
-            if state is None or state.pool.backend != backend:
-                state = self._states[resource] = self._new(resource, backend)
-            state.offers = offers
+            known = self._states.get(resource)
+            if known is None or known.pool.backend != backend:
+                known = self._states[resource] = self._new(resource, backend)
+            known.offers = offers
 
     def _new(self, resource: str, backend: str) -> _State:
         """Begins a pool: its devices keep the places that they have at the API server."""
@@ -465,7 +465,7 @@ class Publisher:
         return _State(pool, ())
 
     async def _read_unknown(self) -> None:
-        """Reads the slices that somebody else has changed."""
+        """Reads the slices that another client has changed."""
         for name in [name for name, known in self._stored.items() if known is None]:
             await self._read(name)
 
@@ -494,7 +494,7 @@ class Publisher:
                 await self._delete(name, known)
 
     async def _withdraw_others(self) -> None:
-        """The devices of resources that are gone are in no slice any more."""
+        """The devices of resources that are gone are no longer in any slice."""
         gone = [key for key, resource in self._maybe.items() if resource not in self._states]
         self._confirm_gone(gone)
         await self._record.write(self._sides.record())
@@ -624,13 +624,13 @@ class Publisher:
         except ApiError as error:
             self._stored[name] = None
             if error.status == 422 and self._reject(resource, state, wanted, error):
-                raise Retry from None  # it is told already, and the next try leaves it out
+                raise Retry from None  # it is reported already, and the next try leaves it out
             if error.status in (404, 409):
                 raise Retry from None  # it was changed meanwhile, and is read before the next try
             raise
         self._written(verb)
         known = _known(answer, self._driver)
-        # whatever the server made of it: writing the same again would change nothing
+        # even if the server changed it: writing the same again would change nothing
         known.digest = wanted.digest
         known.owner, known.dropped = self._uid, ",".join(self._dropped)
         self._stored[name] = known
