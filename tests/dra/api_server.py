@@ -95,6 +95,7 @@ class ApiServer:
         self._failures: list[_Failure] = []
         self._raw: list[bytes] = []
         self._refusals: list[tuple[int, bytes]] = []
+        self._hang_ups = 0
         self._lost = 0
         self._going = asyncio.Event()
         self._going.set()
@@ -180,6 +181,10 @@ class ApiServer:
         """Answers the next create or update with an error that has this body."""
         self._refusals.append((status, body))
 
+    def hang_up_writes(self, n: int) -> None:
+        """Closes the connection at the next creates or updates, and does not carry them out."""
+        self._hang_ups += n
+
     def lose_answers(self, n: int = 1) -> None:
         """Carries out the next requests, but closes the connection instead of answering."""
         self._lost += n
@@ -248,6 +253,9 @@ class ApiServer:
             if self._raw:
                 writer.write(self._raw.pop(0))
                 await _close(writer)
+                return
+            if self._hang_ups and request.method in ("POST", "PUT"):
+                self._hang_ups -= 1
                 return
             status, headers, body = self._answer(request)
             if self._lost:

@@ -68,6 +68,14 @@ async def test_an_added_slice_gives_all_slices_a_new_generation(node: Node) -> N
     assert generations(node.slices()) == [before + 1, before + 1]
 
 
+async def test_several_changed_slices_get_a_new_generation(node: Node) -> None:
+    await node.publishes(offers(130))
+    before, writes = generations(node.slices()), len(node.server.writes)
+    await node.publishes([offered("d000", speed="fast"), *offers(129)[1:], offered("d129", speed="fast")])
+    assert [write.verb for write in node.server.writes[writes:]] == ["put"] * 3
+    assert generations(node.slices()) == [before[0] + 1] * 3
+
+
 async def test_removed_slices_are_deleted_before_the_others_change(node: Node) -> None:
     await node.publishes(offers(130))
     writes = len(node.server.writes)

@@ -186,3 +186,19 @@ async def test_at_no_moment_two_generations_are_complete(node: Node) -> None:
     assert len(snapshots) > 5
     for one in snapshots:
         assert sum(found == count for (_, count), found in one.items()) <= 1
+
+
+async def test_an_update_whose_answer_was_lost_cannot_be_carried_out_later(node: Node) -> None:
+    await node.publishes(offers(1))
+    (before,) = node.slices()
+    version = before["metadata"]["resourceVersion"]
+    node.publisher.follow({RESOURCE: ("gpu", offers(2))})
+    node.server.hang_up_writes(2)  # the client sends it twice
+    await node.passes(3)
+    assert node.publisher.status.error
+    await node.publishes(offers(1))
+    await node.passes(60)
+    (after,) = node.slices()
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["resourceVersion"] != version
+    assert node.publisher.status.error == ""

@@ -50,6 +50,10 @@ DROPPED = "dropped"
 """The annotation, after the driver and a slash, with the fields that the API server is known to drop: after a
 restart, a device that needs one of them must not be published without it, not even once."""
 
+REPEATED = "repeated"
+"""The annotation that makes a repeated write a change: an earlier one whose answer was lost cannot succeed
+later, because it names an outdated resource version."""
+
 FALLBACKS = {
     "taints": "unhealthy devices are not published",
     "allowMultipleAllocations": "devices with replicas are not published",
@@ -232,6 +236,8 @@ class Publisher:
         """Devices of an earlier run, by pool and name."""
         self._stored: dict[str, _Stored | None] = {}
         """Every slice of this driver and node by name; ``None`` if it must be read."""
+        self._uncertain: set[str] = set()
+        """Slices with an update whose answer was lost."""
         self._found: dict[str, dict[str, list[str]]] = {}
         """The names of devices at the start, by pool and slice."""
         self._maybe: dict[Key, str] = {}
@@ -527,7 +533,9 @@ class Publisher:
         if len(current) < count or not self._uid:
             await self._read_node()
         changed = [
-            name for name, one in desired.items() if name in current and self._differs(one, current[name])
+            name
+            for name, one in desired.items()
+            if name in current and self._differs(name, one, current[name])
         ]
         generation = self._generation(state, present, set(desired), changed)
         order = [name for name in changed if current[name].generation == generation]
@@ -551,9 +559,9 @@ class Publisher:
             written=len(order) + len(missing) + len(extra),
         )
 
-    def _differs(self, wanted: DesiredSlice, stored: _Stored) -> bool:
+    def _differs(self, name: str, wanted: DesiredSlice, stored: _Stored) -> bool:
         owned = stored.owner == self._uid and stored.dropped == ",".join(self._dropped)
-        return wanted.digest != stored.digest or not owned
+        return wanted.digest != stored.digest or not owned or name in self._uncertain
 
     def _generation(
         self, state: _State, present: Mapping[str, _Stored], desired: set[str], changed: Sequence[str]
@@ -587,8 +595,11 @@ class Publisher:
                 }
             ],
         }
-        if self._dropped:
-            metadata["annotations"] = {f"{self._driver}/{DROPPED}": ",".join(self._dropped)}
+        annotations = {f"{self._driver}/{DROPPED}": ",".join(self._dropped)} if self._dropped else {}
+        if stored is not None and metadata["name"] in self._uncertain:
+            annotations[f"{self._driver}/{REPEATED}"] = stored.version
+        if annotations:
+            metadata["annotations"] = annotations
         if stored is not None:
             metadata |= {"uid": stored.uid, "resourceVersion": stored.version}
         spec = state.pool.spec(wanted, generation, len(state.desired))
@@ -619,7 +630,9 @@ class Publisher:
             else:
                 answer = await self._api.update(f"{SLICES}/{name}", body)
         except Unreachable:
-            self._stored[name] = None  # it may have been written
+            self._stored[name] = None  # it may have been written, or be written later
+            if stored is not None:
+                self._uncertain.add(name)
             raise
         except ApiError as error:
             self._stored[name] = None
@@ -629,6 +642,7 @@ class Publisher:
                 raise Retry from None  # it was changed meanwhile, and is read before the next try
             raise
         self._written(verb)
+        self._uncertain.discard(name)
         known = _known(answer, self._driver)
         # even if the server changed it: writing the same again would change nothing
         known.digest = wanted.digest
