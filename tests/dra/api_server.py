@@ -94,6 +94,8 @@ class ApiServer:
         self._token: str | None = None
         self._failures: list[_Failure] = []
         self._raw: list[bytes] = []
+        self._refusals: list[tuple[int, bytes]] = []
+        self._hang_ups = 0
         self._lost = 0
         self._going = asyncio.Event()
         self._going.set()
@@ -175,6 +177,14 @@ class ApiServer:
         """Answers the next request with these bytes, and closes the connection."""
         self._raw.append(raw)
 
+    def answer_write(self, status: int, body: bytes) -> None:
+        """Answers the next create or update with an error that has this body."""
+        self._refusals.append((status, body))
+
+    def hang_up_writes(self, n: int) -> None:
+        """Closes the connection at the next creates or updates, and does not carry them out."""
+        self._hang_ups += n
+
     def lose_answers(self, n: int = 1) -> None:
         """Carries out the next requests, but closes the connection instead of answering."""
         self._lost += n
@@ -244,6 +254,9 @@ class ApiServer:
                 writer.write(self._raw.pop(0))
                 await _close(writer)
                 return
+            if self._hang_ups and request.method in ("POST", "PUT"):
+                self._hang_ups -= 1
+                return
             status, headers, body = self._answer(request)
             if self._lost:
                 self._lost -= 1
@@ -279,6 +292,9 @@ class ApiServer:
 
     def _answer(self, request: Request) -> tuple[int, dict[str, str], bytes | _Watch]:
         headers: dict[str, str] = {}
+        if self._refusals and request.method in ("POST", "PUT"):
+            status, refusal = self._refusals.pop(0)
+            return status, headers, refusal
         try:
             self._refuse(request, headers)
             where = place(request.path)

@@ -15,6 +15,7 @@ import grpc.aio
 from api_objects import claims as claims_of
 from api_server import ApiServer
 
+from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import dra_v1_pb2_grpc as v1_grpc
@@ -28,8 +29,11 @@ DRIVER = "devhost.example.com"
 NODE = "node-1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TLS = Path(__file__).parent / "tls"
-QUICK = Timing(dra=DraTiming(settle=0.02, gap=0.05, write=0.001, node=0.05, schedulers=0.3, recheck=0.1))
-"""Both front ends without the pauses that spare schedulers and API servers."""
+QUICK = Timing(
+    allocation=AllocationTiming(list_held=0.1, release_gap=0.1, no_pods=0.1),
+    dra=DraTiming(settle=0.02, gap=0.05, write=0.001, node=0.05, schedulers=0.3, recheck=0.1),
+)
+"""Both front ends without the pauses that spare schedulers, API servers and kubelets."""
 
 
 class Cards(Backend):

@@ -20,13 +20,11 @@ from devhost.planning.sides import Sides
 
 from .claim_devices import DraDevice
 from .health import DeviceHealth
+from .publisher import Offers
 from .slices import Offered, Pool
 
 Name = tuple[str, str]
 """A device as the API server knows it: pool and device."""
-
-Offers = tuple[str, Sequence[Offered]]
-"""The backend of a resource, and its devices."""
 
 
 class DraInventory:
@@ -50,7 +48,7 @@ class DraInventory:
         self._verdicts: dict[str, Verdicts] = {}
         self._backends: dict[str, ResourceBackend] = {}
         self._entries: dict[str, ResourceSettings] = {}
-        self._offers: dict[str, Offers | None] = {}
+        self._offers: dict[str, Offers] = {}
         self._now: dict[str, frozenset[Key]] = {}
         """The devices of each resource that the plan offers."""
         self._devices: dict[Name, DraDevice] = {}
@@ -61,8 +59,8 @@ class DraInventory:
         self._callbacks: list[Callable[[], None]] = []
 
     @property
-    def offers(self) -> Mapping[str, Offers | None]:
-        """The devices of each resource; ``None`` while its backend has not listed its devices."""
+    def offers(self) -> Mapping[str, Offers]:
+        """The devices of each resource, as far as they are known."""
         return self._offers
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
@@ -175,13 +173,13 @@ class DraInventory:
 
     def _without_devices(
         self, settings: Settings, offered: Mapping[str, PlannedResource]
-    ) -> Iterator[tuple[str, Offers | None]]:
+    ) -> Iterator[tuple[str, Offers]]:
         """Resources of the file for which the plan has no device, or for which it is not known yet."""
         for entry in settings.resources:
             if entry.serve is not Serve.DRA:
                 continue
             if not self._listed(entry.backend):
-                yield from ((name, None) for name in self._names(entry))
+                yield from ((name, (entry.backend, None)) for name in self._names(entry))
             elif not naming.fields(entry.name) and not entry.optional and entry.name not in offered:
                 yield entry.name, (entry.backend, ())
 

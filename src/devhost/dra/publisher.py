@@ -1,14 +1,15 @@
-"""Keeps the ResourceSlices of one node and driver at the API server as the plan wants them.
+"""Publishes the devices of this node as ResourceSlices, and keeps the slices as they must be.
 
-A slice is described by its metadata alone: annotations name its pool, its number, the pool's generation and a
-hash of its devices. Whole slices are read only at the start, and when one was changed by another writer.
+What the API server stores is learned from a list at the start, from the answers to writes, and from a watch
+of metadata: an object whose ``metadata.generation`` is not the one that was written has been changed by
+another client. Such an object is read, and then written again if it differs.
 
-* One changed slice is one write, and the pool keeps its generation. If several change, or one is added or
-  removed, every slice of the pool is written with the next generation: deletions first, creations last, so
-  that there is never a second complete generation.
-* Before devices are published, the record on disk names them. After the API server has confirmed slices
-  without a device, :class:`~devhost.planning.sides.Sides` learns that.
-* A field that the API server drops, and an attribute or device that it refuses, is reported once.
+* A change of one slice is one write and keeps the pool's generation. If several slices change, or one is
+  added or removed, the pool gets a new generation, and every slice is written with it: schedulers use the
+  pool again when all slices of its highest generation are there.
+* Slices without anything to change are not written, after a restart as well.
+* Before a device is added to a slice, the record on disk names it. When the API server has confirmed slices
+  without it, :class:`~devhost.planning.sides.Sides` learns that.
 """
 
 from __future__ import annotations
@@ -18,47 +19,63 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
-from devhost.backend.model import Device
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Sides
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
-from devhost.telemetry.tables import few
 
-from .claim_objects import API
-from .kube import ApiError, KubeApi, Unreachable
+from .kube import ApiError, KubeApi, Object, Unreachable
 from .record import SliceRecord
 from .slices import DesiredSlice, LeftOut, Offered, Pool
 
 log = get(__name__)
 
-SLICES = f"{API}/resourceslices"
+API_VERSION = "resource.k8s.io/v1"
+SLICES = f"/apis/{API_VERSION}/resourceslices"
+NODES = "/api/v1/nodes"
 
-PAGE = 20
-"""Whole slices in one answer of the API server; each has up to 80 kB."""
+PAGE = 10
+"""Slices in a page of the first list: they are read whole, about 40 kB each."""
 
-LONGEST_RETRY = 120.0
-"""Seconds after which devhost writes again even if the API server wants it to wait longer."""
+METADATA_PAGE = 200
+"""Slices in a page of later lists, of which only the metadata is read."""
 
-_PATH = re.compile(r"spec\.devices\[(\d+)\](?:\.(?:attributes|capacity)\[([^\]]+)\])?")
-_RIGHTS = "allow devhost to get nodes and to change the resourceslices of its node"
+DROPPED = "dropped"
+"""The annotation, after the driver and a slash, with the fields that the API server is known to drop: after a
+restart, a device that needs one of them must not be published without it, not even once."""
 
-Offers = tuple[str, Sequence[Offered]]
-"""The backend of a resource, and its devices."""
+REPEATED = "repeated"
+"""The annotation that makes a repeated write a change: an earlier one whose answer was lost cannot succeed
+later, because it names an outdated resource version."""
+
+FALLBACKS = {
+    "taints": "unhealthy devices are not published",
+    "allowMultipleAllocations": "devices with replicas are not published",
+    "capacity": "devices with replicas are not published",
+    "requestPolicy": "devices with replicas are not published",
+}
+"""What happens without a field."""
+
+_REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\])?")
+_LONGEST_WISH = 300.0
+"""Seconds that the API server may make the publisher wait."""
+
+
+Offers = tuple[str, Sequence[Offered] | None]
+"""The backend of a resource, and its devices; ``None`` while they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedSlot:
-    """Where a device is published: the slice's name, the pool, the device's name and its attributes."""
+    """Where the API server has a device: the slice's name, the pool, the device's name and attributes."""
 
     slice: str
     pool: str
@@ -66,17 +83,17 @@ class PublishedSlot:
     attributes: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class Status:
-    """How the slices are.
+@dataclass(frozen=True, slots=True)
+class PublisherStatus:
+    """How publishing goes.
 
     Attributes:
-        slices: slices at the API server.
-        writes: slices created, changed or deleted since the start.
-        dropped: fields that the API server does not keep.
-        left_out: attributes and devices that are not published, each with its resource.
-        synced_at: when slices last agreed with the devices, in Unix time; ``None`` before.
-        error: why they do not agree; empty if they do.
+        slices: slices of this driver and node at the API server.
+        writes: writes that the API server has accepted since the start.
+        dropped: fields of devices that it drops.
+        left_out: what slices leave out, each with its resource.
+        synced_at: when all slices last were as they must be, in Unix time; ``None`` if never.
+        error: why slices are not as they must be; empty if nothing failed.
     """
 
     slices: int = 0
@@ -89,44 +106,64 @@ class Status:
 
 @dataclass(slots=True)
 class _Stored:
-    """A slice at the API server. ``trusted`` is whether its devices are known to match its annotations."""
+    """A slice at the API server, whose content is known."""
 
     uid: str
     version: str
+    changes: int
+    """``metadata.generation``."""
+    pool: str
     generation: int
-    pool: str = ""
-    index: int = -1
-    pool_generation: int = -1
-    count: int = -1
-    digest: str = ""
-    trusted: bool = False
+    count: int
+    digest: str
+    owner: str
+    dropped: str
+    since: Mapping[str, str]
+    """When devices got their taint, by name."""
 
 
 @dataclass(slots=True)
-class _Published:
-    """A resource, and what its slices hold as confirmed, by the name of the slice."""
+class _State:
+    """One resource: what it must offer, and what of that is confirmed."""
 
     pool: Pool
-    keys: dict[str, frozenset[Key]] = field(default_factory=dict)
+    offers: Sequence[Offered] | None
+    """``None`` while they are not known."""
+    rejected: dict[tuple[str, str], Offered] = field(default_factory=dict)
+    """What the API server refused, and the offer at that time: another one is tried again."""
+    desired: list[DesiredSlice] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    confirmed: Mapping[str, PublishedSlot] = field(default_factory=dict)
+    highest: int = 0
+    """The highest generation that was ever written or seen."""
+
+    def plan(self, offered: Sequence[Offered], dropped: Iterable[str]) -> None:
+        """Computes the slices."""
+        offers = {offer.device.id: offer for offer in offered}
+        self.rejected = {one: was for one, was in self.rejected.items() if offers.get(one[0]) == was}
+        self.desired, self.left_out = self.pool.slices(
+            offered, dropped=tuple(dropped), rejected=tuple(self.rejected)
+        )
+
+    def keys(self) -> set[Key]:
+        """The devices of the desired slices."""
+        return {(self.pool.backend, identity) for one in self.desired for identity in one.ids}
 
 
 class Publisher:
-    """Publishes the devices of one driver on one node.
+    """Keeps the ResourceSlices of one driver on one node.
 
     Args:
         api: the API server.
         driver: the driver's name.
         node: the name of the Node.
-        record: says which devices slices may hold, for the next start.
-        sides: learns which devices slices hold.
-        replan: called when a device has left its slices, so that it may move.
-        changed: called when the status has changed.
+        record: the devices that slices may hold.
+        sides: learns before and after devices are in slices. It must know the record already.
+        replan: called when devices have left their slices, so that they may move.
+        changed: called when :attr:`status` has changed.
         metrics: counts writes.
         timing: how long it waits.
-        clock: paces the writes.
-
-    Attributes:
-        status: how the slices are.
+        clock: the source of time.
     """
 
     def __init__(
@@ -143,7 +180,7 @@ class Publisher:
         timing: DraTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.status = Status()
+        self.status = PublisherStatus()
         self._api = api
         self._driver = driver
         self._node = node
@@ -153,544 +190,631 @@ class Publisher:
         self._changed = changed
         self._metrics = metrics
         self._clock = clock
-        self._timing = timing
-        self._wanted: Mapping[str, Offers | None] | None = None
+        self._wanted: Mapping[str, Offers] | None = None
         self._complete = False
-        self._published: dict[str, _Published] = {}
-        self._stored: dict[str, _Stored] = {}
-        self._names: dict[str, dict[int, list[str]]] = {}
-        """The names of devices in the slices of each pool at the start, until the pool takes them over."""
-        self._read = False
-        self._owner = ""
-        self._dropped: set[str] = set()
-        self._rejected: dict[str, dict[tuple[str, str], Device]] = {}
-        self._told: set[tuple[str, LeftOut]] = set()
-        self._permits = TokenBucket(timing.burst, timing.write)
-        self._write_failures = FailureLog(
-            log, "ResourceSlices cannot be published", "ResourceSlices are published again", driver=driver
-        )
-        self._writes = Reconciler(
-            self._reconcile,
+        self._states: dict[str, _State] = {}
+        self._former: dict[str, tuple[str, Pool]] = {}
+        """Pools of resources that are gone, by name, each with its resource."""
+        self._recorded: dict[tuple[str, str], tuple[str, Key]] = {}
+        """Devices of an earlier run, by pool and name."""
+        self._stored: dict[str, _Stored | None] = {}
+        """Every slice of this driver and node by name; ``None`` if it must be read."""
+        self._uncertain: set[str] = set()
+        """Slices with an update whose answer was lost."""
+        self._found: dict[str, dict[str, list[str]]] = {}
+        """The names of devices at the start, by pool and slice."""
+        self._maybe: dict[Key, str] = {}
+        """The devices that slices may hold, each with its resource."""
+        self._dropped: list[str] = []
+        self._told: set[str] = set()
+        self._uid = ""
+        """That of the Node."""
+        self._since = ""
+        """The resource version that the next watch begins with; empty before the first list."""
+        self._synced = False
+        self._not_before = 0.0
+        self._permits = TokenBucket(1.0, timing.write)
+        self._rounds = Reconciler(
+            self._round,
             backoff=Backoff(1.0, 60.0),
-            failures=self._write_failures,
+            failures=FailureLog(
+                log, "ResourceSlices are not published", "ResourceSlices are published again"
+            ),
             first=None,
             settle=timing.settle,
             gap=timing.gap,
             wakeable=False,
             clock=clock,
         )
-        self._watch = Reconciler(
-            self._follow_slices,
+        self._watches = Reconciler(
+            self._observe,
             backoff=Backoff(1.0, 60.0),
-            failures=FailureLog(
-                log, "ResourceSlices cannot be watched", "ResourceSlices are watched again", driver=driver
-            ),
+            failures=FailureLog(log, "ResourceSlices are not watched", "ResourceSlices are watched again"),
+            gap=timing.settle,
             clock=clock,
         )
 
-    def follow(self, pools: Mapping[str, Offers | None], *, complete: bool = True) -> None:
+    def follow(self, pools: Mapping[str, Offers], *, complete: bool = True) -> None:
         """Takes the devices of each resource; they are published soon.
 
         Args:
-            pools: ``None`` for a resource whose devices are not known yet: its slices stay as they are.
+            pools: the slices of a resource whose devices are not known stay as they are.
             complete: whether no other resource has slices, so that all others are removed.
         """
-        if pools != self._wanted or complete != self._complete:
+        new = (pools, complete) != (self._wanted, self._complete)
+        if new or not self._record.names(self._sides.record()):
             self._wanted, self._complete = dict(pools), complete
-            if self._read:
-                self._writes.wake()
+            self._rounds.wake()
 
     async def run(self) -> None:
-        """Publishes until cancelled. The slices stay."""
+        """Publishes until it is cancelled; the slices remain."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch.run())
-            group.create_task(self._writes.run())
+            group.create_task(self._watches.run())
+            group.create_task(self._rounds.run())
 
     def slot(self, resource: str, device_id: str) -> PublishedSlot | None:
-        """Where a device is published; ``None`` if it is not."""
-        published = self._published.get(resource)
-        slot = published.pool.slot(device_id) if published else None
-        if published is None or slot is None:
-            return None
-        name = published.pool.object_name(slot.slice_index)
-        if (published.pool.backend, device_id) not in published.keys.get(name, ()):
-            return None
-        return PublishedSlot(name, published.pool.name, slot.device, slot.body["attributes"])
+        """Where the API server has confirmed a device."""
+        state = self._states.get(resource)
+        return None if state is None else state.confirmed.get(device_id)
 
-    async def _follow_slices(self) -> float:
-        """One list, and the watch that follows it until the server ends it."""
-        query = {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node}"}
+    def device(self, pool: str, name: str) -> tuple[str, Key] | None:
+        """Resource and key of a device that is published under this name, or once was."""
+        known = [
+            (resource, state.pool) for resource, state in self._states.items() if state.pool.name == pool
+        ]
+        if pool in self._former:
+            known.append(self._former[pool])
+        for resource, one in known:
+            if (identity := one.device_of(name)) is not None:
+                return resource, (one.backend, identity)
+        return self._recorded.get((pool, name))
+
+    # What is at the API server
+
+    @property
+    def _query(self) -> dict[str, str]:
+        return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node}"}
+
+    async def _observe(self) -> float | None:
+        """Lists the slices if necessary, and follows them until the watch ends."""
         try:
-            version = await self._list(query)
-            watch = self._api.watch(SLICES, query, version, metadata_only=True)
-            async with aclosing(watch) as changes:
-                self._watch.succeeded()
-                async for kind, changed in changes:
-                    self._see(kind, changed)
+            if not self._synced:
+                await self._first_list()
+            elif not self._since:
+                await self._list_again()
+            await self._follow_watch()
         except ApiError as error:
-            if error.status != 410:
-                self._fail(_refusal(error))
-                raise Retry(self.status.error) from error
+            if error.status == 410:
+                self._since = ""
+                return 0.0
+            if error.retry_after:
+                await self._sleep(min(error.retry_after, _LONGEST_WISH))
+            raise Retry(_refused("watch ResourceSlices", error)) from None
         except Unreachable as error:
-            self._fail(error.message)
-            raise Retry(error.message) from error
-        return self._timing.settle
+            raise Retry(error.message) from None
+        return 0.0
 
-    async def _list(self, query: Mapping[str, str]) -> str:
-        """Reads the slices of this node: whole ones at the start, later their metadata."""
-        first = not self._read
-        found: dict[str, _Stored] = {}
-        names: dict[str, dict[int, list[str]]] = {}
+    async def _first_list(self) -> None:
+        """Reads the slices of an earlier run, page by page."""
+        self._stored.clear()
+        self._found.clear()
         version = ""
-        async with aclosing(
-            self._api.list(SLICES, query, metadata_only=not first, limit=PAGE if first else 0)
-        ) as pages:
+        holding: dict[Key, str] = {}
+        async with aclosing(self._api.list(SLICES, self._query, limit=PAGE)) as pages:
             async for page in pages:
-                version = str(_section(page, "metadata").get("resourceVersion", ""))
-                for one in page.get("items") or ():
-                    stored = self._described(one)
-                    name = str(_section(one, "metadata").get("name", ""))
-                    if first:
-                        devices = _section(one, "spec").get("devices") or []
-                        stored.trusted = _digest(devices) == stored.digest
-                        places = names.setdefault(stored.pool, {})
-                        places[stored.index] = [str(device.get("name", "")) for device in devices]
-                    found[name] = stored
-        if first:
-            self._stored, self._names, self._read = found, names, True
-            self._writes.wake()
-            return version
-        for name in self._stored.keys() - found.keys():
-            self._removed(name)
-        for name, stored in found.items():
-            self._take(name, stored)
-        return version
+                version = str(page.get("metadata", {}).get("resourceVersion", ""))
+                for found in page.get("items") or ():
+                    holding.update(self._take_first(found))
+        known = dict(self._sides.record())
+        unknown = {key: resource for key, resource in holding.items() if key not in known}
+        if unknown:
+            self._sides.publishing(unknown)
+        self._maybe = {**known, **unknown}
+        for key, resource in self._maybe.items():
+            pool = Pool(self._driver, self._node, resource, key[0])
+            self._recorded.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
+        self._since, self._synced = version, True
+        self._rounds.wake(0.0)
 
-    def _see(self, kind: str, changed: Mapping[str, Any]) -> None:
-        name = str(_section(changed, "metadata").get("name", ""))
-        if kind == "DELETED":
-            stored = self._stored.get(name)
-            if stored is not None and stored.uid == str(_section(changed, "metadata").get("uid", "")):
-                self._removed(name)
-        elif kind in ("ADDED", "MODIFIED"):
-            self._take(name, self._described(changed))
+    def _take_first(self, found: Object) -> Iterator[tuple[Key, str]]:
+        """Takes a slice of an earlier run; gives its devices, each with its resource."""
+        name = found["metadata"]["name"]
+        stored = self._stored[name] = _known(found, self._driver)
+        devices = found["spec"].get("devices") or []
+        self._found.setdefault(stored.pool, {})[name] = [device["name"] for device in devices]
+        for field_name in filter(None, stored.dropped.split(",")):
+            if field_name in FALLBACKS and field_name not in self._dropped:
+                self._dropped.append(field_name)
+                self._told.add(field_name)
+        for device in devices:
+            values = device.get("attributes") or {}
+            backend, identity, resource = (
+                values.get(key, {}).get("string", "") for key in ("backend", "id", "resource")
+            )
+            if backend and identity:
+                self._recorded[stored.pool, device["name"]] = resource, (backend, identity)
+                yield (backend, identity), resource
 
-    def _removed(self, name: str) -> None:
-        """Somebody else deleted a slice, as a kubelet does that starts, or the deletion of the Node."""
-        del self._stored[name]
-        self._owner = ""
-        self._writes.wake()
-
-    def _take(self, name: str, seen: _Stored) -> None:
-        """A slice as the API server reports it, which may be older than what is known."""
-        known = self._stored.get(name)
-        if known is not None and known.uid == seen.uid:
-            if seen.generation < known.generation:
-                return
-            seen.trusted = known.trusted and seen.generation == known.generation
-        self._stored[name] = seen
-        if known is None or not seen.trusted or (known.digest, known.index) != (seen.digest, seen.index):
-            self._writes.wake()
-
-    def _described(self, one: Mapping[str, Any]) -> _Stored:
-        metadata = _section(one, "metadata")
-        notes = _section(metadata, "annotations")
-
-        def number(key: str) -> int:
-            text = str(notes.get(f"{self._driver}/{key}", ""))
-            return int(text) if text.isdecimal() else -1
-
-        return _Stored(
-            str(metadata.get("uid", "")),
-            str(metadata.get("resourceVersion", "")),
-            int(metadata.get("generation", 0)),
-            str(notes.get(f"{self._driver}/pool", "")),
-            number("index"),
-            number("generation"),
-            number("count"),
-            str(notes.get(f"{self._driver}/digest", "")),
-        )
-
-    async def _reconcile(self) -> float | None:
-        if self._wanted is None or not self._read:
-            return None
-        wanted, complete = self._wanted, self._complete
-        try:
-            wait = await self._publish(wanted, complete=complete)
-        except ApiError as error:
-            self._fail(_refusal(error))
-            if error.retry_after is None:
-                raise Retry(self.status.error) from error
-            self._write_failures.failed(self.status.error)
-            return min(max(error.retry_after, self._timing.settle), LONGEST_RETRY)
-        except Unreachable as error:
-            self._fail(error.message)
-            raise Retry(error.message) from error
-        except DevhostError as error:
-            self._fail(str(error))
-            raise
-        return wait
-
-    async def _publish(self, wanted: Mapping[str, Offers | None], *, complete: bool) -> float | None:
-        """Brings every pool in line; returns the seconds after which one must be looked at again."""
-        again = False
-        left_out: list[tuple[str, LeftOut]] = []
-        if not self._owner:
-            await self._find_owner()
+    async def _list_again(self) -> None:
+        """Finds out what has changed since the watch was lost."""
         names = set()
-        for resource, offers in wanted.items():
-            if offers is None:
-                if (published := self._published.get(resource)) is not None:
-                    names |= {name for name, one in self._stored.items() if one.pool == published.pool.name}
-                continue
-            pool = self._pool(resource, offers[0])
-            desired, missing = await self._bring(pool, offers[1])
-            left_out += [(resource, one) for one in missing]
-            names |= {pool.object_name(one.index) for one in desired}
-        for name in sorted(self._stored.keys() - names) if complete else ():
-            await self._delete(name)
-        again = wanted != self._wanted
-        if complete and not any(offers is None for offers in wanted.values()):
-            await self._confirm(wanted)
-        self._finish(left_out)
-        return 0.0 if again else None
+        version = ""
+        known = set(self._stored)
+        pages = self._api.list(SLICES, self._query, metadata_only=True, limit=METADATA_PAGE)
+        async with aclosing(pages):
+            async for page in pages:
+                version = str(page.get("metadata", {}).get("resourceVersion", ""))
+                for found in page.get("items") or ():
+                    names.add(found["metadata"]["name"])
+                    self._noticed("MODIFIED", found["metadata"])
+        for name in known - names:  # one that was created meanwhile is not in `known`
+            self._stored.pop(name, None)
+            self._rounds.wake()
+        self._since = version
 
-    def _pool(self, resource: str, backend: str) -> Pool:
-        published = self._published.get(resource)
-        if published is None or published.pool.backend != backend:
-            pool = Pool(self._driver, self._node, resource, backend)
-            pool.adopt(self._names.pop(pool.name, {}))
-            published = self._published[resource] = _Published(pool)
-        return published.pool
+    async def _follow_watch(self) -> None:
+        watch = self._api.watch(SLICES, self._query, self._since, metadata_only=True)
+        async with aclosing(watch):
+            async for kind, changed in watch:
+                metadata = changed.get("metadata") or {}
+                if kind != "BOOKMARK":
+                    self._noticed(kind, metadata)
+                self._since = str(metadata.get("resourceVersion") or self._since)
+                self._watches.succeeded()
 
-    async def _bring(self, pool: Pool, offers: Sequence[Offered]) -> tuple[list[DesiredSlice], list[LeftOut]]:
-        """Brings the slices of one pool in line; returns them, and what they leave out."""
-        while True:
-            desired, left_out = self._desired(pool, offers)
-            try:
-                done = await self._write_pool(pool, desired)
-            except _Refused as refused:
-                self._reject(pool, refused, offers)
-                continue
-            if done:
-                return desired, left_out
+    def _noticed(self, kind: str, metadata: Mapping[str, Any]) -> None:
+        """Compares the metadata of a slice with what is known of it."""
+        name = str(metadata.get("name", ""))
+        known = self._stored.get(name)
+        same = known is not None and known.uid == metadata.get("uid")
+        changes = int(metadata.get("generation") or 0)
+        if kind == "DELETED":
+            if name not in self._stored or (known is not None and not same):
+                return  # it was another object of this name
+            del self._stored[name]
+        elif known is not None and same and changes <= known.changes:
+            if changes < known.changes:
+                return  # the past
+            owner, dropped = _owner(metadata), _annotation(metadata, self._driver)
+            known.version = str(metadata.get("resourceVersion", ""))
+            if (owner, dropped) == (known.owner, known.dropped):
+                return
+            known.owner, known.dropped = owner, dropped
+        else:
+            self._stored[name] = None
+        self._rounds.wake()
 
-    def _desired(self, pool: Pool, offers: Sequence[Offered]) -> tuple[list[DesiredSlice], list[LeftOut]]:
-        rejected = self._rejected.get(pool.resource, {})
-        now = {one.device.id: one.device for one in offers}
-        still = {what: device for what, device in rejected.items() if now.get(what[0]) == device}
-        self._rejected[pool.resource] = still
-        return pool.slices(offers, dropped=self._dropped, rejected=still)
+    # What must be there
 
-    async def _write_pool(self, pool: Pool, desired: Sequence[DesiredSlice]) -> bool:
-        """Writes what differs; false if the API server dropped a field, so that other slices are wanted."""
-        names = {pool.object_name(one.index): one for one in desired}
-        ours = {
-            name: one
-            for name, one in self._stored.items()
-            if name in names or (one.pool == pool.name and name.startswith(pool.object_name(0)[:-5]))
-        }
-        dropped = len(self._dropped)
-        for name, one in ours.items():
-            if name in names and not one.trusted and one.digest == names[name].digest:
-                await self._verify(pool, name, names[name])
-        if len(self._dropped) > dropped:
-            return False
-        generation, outdated = self._outdated(names, ours)
-        for name in sorted(ours.keys() - names.keys()):
-            await self._delete(name)
-        keys = self._published[pool.resource].keys
-        for name in [name for name in keys if name not in names]:
-            del keys[name]
-        creations = [name for name in outdated if name not in self._stored]
-        updates = [name for name in outdated if name in self._stored]
-        for name in (*updates, *creations):
-            await self._write(pool, name, names[name], generation, len(desired))
-        for name, wanted in names.items():
-            keys[name] = frozenset((pool.backend, identity) for identity in wanted.ids)
-        return len(self._dropped) == dropped
+    async def _round(self) -> float | None:
+        """Makes the slices what they must be."""
+        if not self._synced or self._wanted is None:
+            return None
+        await self._sleep(self._not_before - self._clock.time())
+        failures: list[str] = []
+        complete = self._complete
+        self._take_wanted(self._wanted)
+        await self._attempt(self._read_unknown(), failures)
+        if not failures:
+            if complete:
+                await self._attempt(self._remove_others(), failures)
+            for resource, state in list(self._states.items()):
+                if state.offers is not None:
+                    await self._attempt(self._publish(resource, state, state.offers), failures)
+            if not failures:
+                await self._attempt(self._withdraw_others(complete=complete), failures)
+        self._report(failures)
+        if failures:
+            raise Retry("; ".join(dict.fromkeys(filter(None, failures))))
+        return None
 
-    def _outdated(
-        self, names: Mapping[str, DesiredSlice], ours: Mapping[str, _Stored]
-    ) -> tuple[int, list[str]]:
-        """The pool's generation, and the slices that must be written for it."""
-        count = len(names)
-        newest = max((one.pool_generation for one in ours.values()), default=0)
-
-        def current(name: str) -> bool:
-            one = ours.get(name)
-            good = one is not None and one.trusted and one.count == count
-            return good and one is not None and one.digest == names[name].digest
-
-        latest = [name for name, one in ours.items() if one.pool_generation == newest]
-        changed = [name for name in names if not current(name)]
-        behind = [name for name in names if name not in latest]
-        if not ours:
-            return 1, list(names)
-        if not changed and not behind and len(latest) == count:
-            return newest, []
-        alone = len(changed) == 1 and all(ours[name].count == count for name in latest)
-        if alone and not behind and ours.keys() == names.keys():
-            return newest, changed
-        if all(name in names and current(name) for name in latest):
-            return newest, [name for name in names if name in behind or name in changed]
-        return newest + 1, list(names)
-
-    async def _verify(self, pool: Pool, name: str, wanted: DesiredSlice) -> None:
-        """Reads a slice whose devices may differ from what its annotations say."""
+    async def _attempt(self, step: Awaitable[None], failures: list[str]) -> None:
+        """Runs one step; a failure does not keep others from being tried."""
         try:
-            found = await self._api.get(f"{SLICES}/{quote(name, '')}")
+            await step
+        except ApiError as error:
+            if error.retry_after:
+                wish = min(error.retry_after, _LONGEST_WISH)
+                self._not_before = max(self._not_before, self._clock.time() + wish)
+            failures.append(_refused("write ResourceSlices", error))
+        except Unreachable as error:
+            failures.append(error.message)
+        except DevhostError as error:
+            failures.append(str(error))
+
+    def _take_wanted(self, wanted: Mapping[str, Offers]) -> None:
+        for resource in [one for one in self._states if one not in wanted] if self._complete else ():
+            state = self._states.pop(resource)
+            self._former[state.pool.name] = resource, state.pool
+        for resource, (backend, offers) in wanted.items():
+            known = self._states.get(resource)
+            if known is None or known.pool.backend != backend:
+                known = self._states[resource] = self._new(resource, backend)
+            known.offers = offers
+
+    def _new(self, resource: str, backend: str) -> _State:
+        """Begins a pool: its devices keep the places that they have at the API server."""
+        pool = Pool(self._driver, self._node, resource, backend)
+        former = self._former.get(pool.name)
+        if former is not None and former[1].backend == backend:
+            pool = former[1]
+        found = self._found.pop(pool.name, {})
+        pool.adopt({index: names for name, names in found.items() if (index := _index(pool, name)) >= 0})
+        return _State(pool, None)
+
+    async def _read_unknown(self) -> None:
+        """Reads the slices that another client has changed."""
+        for name in [name for name, known in self._stored.items() if known is None]:
+            await self._read(name)
+
+    async def _read(self, name: str) -> None:
+        try:
+            found = await self._api.get(f"{SLICES}/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             self._stored.pop(name, None)
             return
-        stored = self._described(found)
-        devices = _section(found, "spec").get("devices") or []
-        stored.trusted = _digest(devices) == wanted.digest or self._keep(pool, wanted, devices)
-        self._stored[name] = stored
+        spec = found["spec"]
+        if (spec.get("driver"), spec.get("nodeName")) != (self._driver, self._node):
+            self._stored.pop(name, None)
+            raise Retry(
+                f"the ResourceSlice {name} belongs to driver {spec.get('driver')} on {spec.get('nodeName')}; "
+                "remove it"
+            )
+        self._stored[name] = _known(found, self._driver)
 
-    async def _write(self, pool: Pool, name: str, wanted: DesiredSlice, generation: int, count: int) -> None:
-        """Creates or replaces one slice.
+    async def _remove_others(self) -> None:
+        """Removes the slices that no pool has."""
+        own = {state.pool.name for state in self._states.values()}
+        for name, known in list(self._stored.items()):
+            if known is not None and known.pool not in own:
+                await self._delete(name, known)
 
-        Raises:
-            ApiError, Unreachable: it cannot be written.
-            EnvironmentFailure: the record cannot be written.
-        """
-        self._sides.publishing({(pool.backend, one): pool.resource for one in wanted.ids})
+    async def _withdraw_others(self, *, complete: bool) -> None:
+        """The devices of resources that are gone are no longer in any slice."""
+        if complete:
+            gone = [key for key, resource in self._maybe.items() if resource not in self._states]
+            self._confirm_gone(gone)
         await self._record.write(self._sides.record())
-        known = self._stored.get(name)
-        body = self._body(pool, name, wanted, generation, count, known)
-        await self._permitted()
-        try:
-            if known is None:
-                answer = await self._api.create(SLICES, body)
-            else:
-                answer = await self._api.update(f"{SLICES}/{quote(name, '')}", body)
-        except ApiError as error:
-            if error.status == 409 or (error.status == 404 and known is not None):
-                answer = await self._after_conflict(name, wanted, error)
-            elif error.status in (400, 422):
-                raise _Refused(wanted, error) from error
-            else:
-                raise
-        self._count(1)
-        stored = self._described(answer)
-        devices = _section(answer, "spec").get("devices") or []
-        stored.trusted = True  # the server changed what differs, and would do so again
-        self._keep(pool, wanted, devices)
-        self._stored[name] = stored
 
-    async def _after_conflict(self, name: str, wanted: DesiredSlice, error: ApiError) -> dict[str, Any]:
-        """The slice after a refused write: perhaps the answer of an earlier try of the same write was lost.
+    async def _publish(self, resource: str, state: _State, offers: Sequence[Offered]) -> None:
+        """Makes the slices of one pool what they must be."""
+        for _ in range(1 + len(FALLBACKS)):
+            state.plan(offers, self._dropped)
+            dropped = len(self._dropped)
+            await self._announce(resource, state)
+            await self._write_pool(resource, state)
+            if len(self._dropped) == dropped:
+                break
+        await self._confirm(resource, state)
 
-        Raises:
-            ApiError: it is another one.
+    async def _announce(self, resource: str, state: _State) -> None:
+        """Names the devices that are to be added, before any slice does."""
+        added = {key: resource for key in sorted(state.keys()) if self._maybe.get(key) != resource}
+        if added:
+            self._sides.publishing(added)
+            self._maybe.update(added)
+        await self._record.write(self._sides.record())
+
+    async def _write_pool(self, resource: str, state: _State) -> None:
+        pool, count = state.pool, len(state.desired)
+        desired = {pool.object_name(one.index): one for one in state.desired}
+        present = {name: one for name, one in self._stored.items() if one and one.pool == pool.name}
+        extra = [name for name in present if name not in desired]
+        current = {name: one for name, one in present.items() if name in desired}
+        if len(current) < count or not self._uid:
+            await self._read_node()
+        changed = [
+            name
+            for name, one in desired.items()
+            if name in current and self._differs(name, one, current[name])
+        ]
+        generation = self._generation(state, present, set(desired), changed)
+        order = [name for name in changed if current[name].generation == generation]
+        order += [name for name in desired if name in current and current[name].generation != generation]
+        missing = [name for name in desired if name not in current]
+        if not (extra or order or missing):
+            return
+        for name in extra:
+            await self._delete(name, present[name])
+        dropped = len(self._dropped)
+        for name in order + missing:
+            body = self._body(state, desired[name], generation, current.get(name))
+            await self._write(resource, state, desired[name], name, body, current.get(name))
+            if len(self._dropped) != dropped:
+                return  # the slices must be others
+        log.debug(
+            "ResourceSlices published",
+            resource=resource,
+            slices=count,
+            generation=generation,
+            written=len(order) + len(missing) + len(extra),
+        )
+
+    def _differs(self, name: str, wanted: DesiredSlice, stored: _Stored) -> bool:
+        owned = stored.owner == self._uid and stored.dropped == ",".join(self._dropped)
+        return wanted.digest != stored.digest or not owned or name in self._uncertain
+
+    def _generation(
+        self, state: _State, present: Mapping[str, _Stored], desired: set[str], changed: Sequence[str]
+    ) -> int:
+        """The generation that the pool's slices must have.
+
+        It is kept if one slice changes, and if the pool is not complete anyway: schedulers use it again
+        after the last of its slices is written.
         """
-        self._stored.pop(name, None)
-        try:
-            found = await self._api.get(f"{SLICES}/{quote(name, '')}")
-        except ApiError as missing:
-            if missing.status == 404:
-                raise error from None
-            raise
-        stored = self._described(found)
-        devices = _section(found, "spec").get("devices") or []
-        if stored.digest == _digest(devices) == wanted.digest:
-            return found
-        self._stored[name] = stored
-        raise error
+        highest = max([state.highest, *(one.generation for one in present.values())])
+        newest = {name: one for name, one in present.items() if one.generation == highest}
+        sound = (
+            newest and all(one.count == len(desired) for one in newest.values()) and newest.keys() <= desired
+        )
+        complete = len(newest) == len(desired)
+        if not (sound and (not complete or len(changed) <= 1)):
+            highest += 1
+        state.highest = highest
+        return highest
 
-    def _body(
-        self, pool: Pool, name: str, wanted: DesiredSlice, generation: int, count: int, known: _Stored | None
-    ) -> dict[str, Any]:
-        notes = {
-            "pool": pool.name,
-            "index": str(wanted.index),
-            "generation": str(generation),
-            "count": str(count),
-            "digest": wanted.digest,
-        }
-        metadata: dict[str, Any] = {
-            "name": name,
-            "annotations": {f"{self._driver}/{key}": value for key, value in notes.items()},
+    def _body(self, state: _State, wanted: DesiredSlice, generation: int, stored: _Stored | None) -> Object:
+        metadata: Object = {
+            "name": state.pool.object_name(wanted.index),
             "ownerReferences": [
                 {
                     "apiVersion": "v1",
                     "kind": "Node",
                     "name": self._node,
-                    "uid": self._owner,
+                    "uid": self._uid,
                     "controller": True,
                 }
             ],
         }
-        if known is not None:
-            metadata |= {"uid": known.uid, "resourceVersion": known.version}
-        return {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": metadata,
-            "spec": pool.spec(wanted, generation, count),
-        }
+        annotations = {f"{self._driver}/{DROPPED}": ",".join(self._dropped)} if self._dropped else {}
+        if stored is not None and metadata["name"] in self._uncertain:
+            annotations[f"{self._driver}/{REPEATED}"] = stored.version
+        if annotations:
+            metadata["annotations"] = annotations
+        if stored is not None:
+            metadata |= {"uid": stored.uid, "resourceVersion": stored.version}
+        spec = state.pool.spec(wanted, generation, len(state.desired))
+        if stored is not None and stored.since and "devices" in spec:
+            spec["devices"] = [_dated(device, stored.since) for device in spec["devices"]]
+        return {"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
-    async def _delete(self, name: str) -> None:
-        """Deletes a slice, if it has not changed meanwhile."""
-        known = self._stored[name]
-        await self._permitted()
-        await self._api.delete(f"{SLICES}/{quote(name, '')}", uid=known.uid)
-        self._stored.pop(name, None)
-        self._count(1)
-
-    async def _find_owner(self) -> None:
-        node = await self._api.get(f"/api/v1/nodes/{quote(self._node, '')}")
-        self._owner = str(_section(node, "metadata").get("uid", ""))
-
-    async def _permitted(self) -> None:
-        """Waits until one more write may be made."""
-        now = self._clock.time()
-        delay = self._permits.delay(now)
-        self._permits.take(now)
-        if delay > 0:
-            over = asyncio.Event()
-            timer = self._clock.call_at(now + delay, over.set)
-            try:
-                await over.wait()
-            finally:
-                timer.cancel()
-
-    async def _confirm(self, wanted: Mapping[str, Offers | None]) -> None:
-        """Reports the devices that no slice holds any more."""
-        held: set[Key] = set()
-        for resource, published in list(self._published.items()):
-            if resource not in wanted:
-                del self._published[resource]
-                continue
-            held = held.union(*published.keys.values())
-        gone = [key for key in self._sides.record() if key not in held]
-        before = dict(self._sides.record())
-        moving = bool(self._sides.moving())
-        self._sides.unpublished(gone)
-        await self._record.write(self._sides.record())
-        if gone and (moving or before != self._sides.record()):
-            self._replan()
-
-    def _keep(self, pool: Pool, wanted: DesiredSlice, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """Learns from an answer which fields the API server drops; false if it changed others."""
-        missing: set[str] = set()
-        same = len(devices) == len(wanted.devices)
-        for sent, got in zip(wanted.devices, devices, strict=False):
-            same = _compare(sent, _canonical(got), "", missing) and same
-        if news := missing - self._dropped:
-            self._dropped |= news
-            fields = few(sorted(news))
-            log.warning(
-                "the API server does not keep fields of ResourceSlices", fields=fields, pool=pool.name
-            )
-        return same
-
-    def _reject(self, pool: Pool, refused: _Refused, offers: Sequence[Offered]) -> None:
-        """Leaves out what the API server refuses.
+    async def _write(
+        self,
+        resource: str,
+        state: _State,
+        wanted: DesiredSlice,
+        name: str,
+        body: Object,
+        stored: _Stored | None,
+    ) -> None:
+        """Creates or updates one slice.
 
         Raises:
-            ApiError: it does not say what it refuses, or refuses it although it is left out.
+            Retry: it must be tried again, with other content or after it was read.
+            ApiError, Unreachable: see :mod:`.kube`.
         """
-        devices = {one.device.id: one.device for one in offers}
-        known = self._rejected.setdefault(pool.resource, {})
-        news = {
-            (refused.wanted.ids[int(index)], attribute): devices[refused.wanted.ids[int(index)]]
-            for index, attribute in _PATH.findall(refused.error.message)
-            if int(index) < len(refused.wanted.ids)
-        }
-        news = {what: device for what, device in news.items() if what not in known}
-        if not news:
-            raise refused.error
-        known.update(news)
-        for identity, attribute in news:
-            log.warning(
-                "the API server refuses a device or an attribute",
-                resource=pool.resource,
-                device=identity,
-                attribute=attribute,
-                reason=" ".join(refused.error.message.split())[:300],
-            )
+        await self._permit()
+        try:
+            if stored is None:
+                answer = await self._api.create(SLICES, body)
+            else:
+                answer = await self._api.update(f"{SLICES}/{name}", body)
+        except Unreachable:
+            self._stored[name] = None  # it may have been written, or be written later
+            if stored is not None:
+                self._uncertain.add(name)
+            raise
+        except ApiError as error:
+            self._stored[name] = None
+            if error.status == 422 and self._reject(resource, state, wanted, error):
+                raise Retry from None  # it is reported already, and the next try leaves it out
+            if error.status in (404, 409):
+                raise Retry from None  # it was changed meanwhile, and is read before the next try
+            raise
+        self._written()
+        self._uncertain.discard(name)
+        known = _known(answer, self._driver)
+        # even if the server changed it: writing the same again would change nothing
+        known.digest = wanted.digest
+        known.owner, known.dropped = self._uid, ",".join(self._dropped)
+        self._stored[name] = known
+        self._compare(body["spec"].get("devices") or [], answer.get("spec", {}).get("devices") or [])
 
-    def _finish(self, left_out: Iterable[tuple[str, LeftOut]]) -> None:
-        """Every slice is as wanted."""
-        found = tuple(left_out)
-        for resource, one in found:
-            if (resource, one) not in self._told and not one.attribute:
+    def _reject(self, resource: str, state: _State, wanted: DesiredSlice, error: ApiError) -> bool:
+        """Leaves out what the API server refused; false if it does not name it."""
+        offers = {offer.device.id: offer for offer in state.offers or ()}
+        new = False
+        for number, attribute in _REJECTED.findall(error.message):
+            if int(number) >= len(wanted.ids):
+                continue
+            identity = wanted.ids[int(number)]
+            if (identity, attribute) in state.rejected:
+                attribute = ""
+            if (identity, attribute) in state.rejected or identity not in offers:
+                continue
+            state.rejected[identity, attribute] = offers[identity]
+            new = True
+            told = f"{resource} {identity} {attribute}"
+            if told not in self._told:
+                self._told.add(told)
                 log.warning(
-                    "a device is not published", resource=resource, device=one.device_id, reason=one.reason
+                    "the API server refused a device or an attribute",
+                    resource=resource,
+                    device=identity,
+                    attribute=attribute,
+                    reason=error.message,
                 )
-        self._told = set(found)
-        status = self.status
-        status.slices, status.left_out, status.error = len(self._stored), found, ""
-        status.dropped = tuple(sorted(self._dropped))
-        status.synced_at = time.time()
-        self._metrics.slices_synced(self._driver, status.slices, len(status.dropped))
+        return new
+
+    def _compare(self, sent: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]) -> None:
+        """Finds the fields that the API server has dropped."""
+        for name in dict.fromkeys(_missing(list(sent), list(stored))):
+            if name in FALLBACKS and name not in self._dropped:
+                self._dropped.append(name)
+            if name not in self._told:
+                self._told.add(name)
+                log.warning(
+                    "the API server drops a field of devices",
+                    field=name,
+                    effect=FALLBACKS.get(name, "devices are published without it"),
+                )
+
+    async def _delete(self, name: str, known: _Stored) -> None:
+        await self._permit()
+        try:
+            await self._api.delete(f"{SLICES}/{name}", uid=known.uid, resource_version=known.version)
+        except Unreachable:
+            self._stored[name] = None
+            raise
+        except ApiError as error:
+            self._stored[name] = None
+            if error.status == 409:
+                raise Retry from None  # it was changed meanwhile, and is read before the next try
+            raise
+        self._stored.pop(name, None)
+        self._written()
+
+    def _written(self) -> None:
+        self._metrics.slices_changed(self._driver, 1)
+        now = self.status
+        self.status = PublisherStatus(
+            len(self._stored), now.writes + 1, now.dropped, now.left_out, now.synced_at, now.error
+        )
+
+    async def _read_node(self) -> None:
+        """Finds the uid of the Node, which owns the slices."""
+        try:
+            node = await self._api.get(f"{NODES}/{self._node}")
+        except ApiError as error:
+            if error.status == 404:
+                raise Retry(f"there is no Node {self._node}; check --node-name") from None
+            raise
+        self._uid = str(node["metadata"]["uid"])
+
+    async def _confirm(self, resource: str, state: _State) -> None:
+        """Takes that the API server has exactly the desired slices of a pool."""
+        state.confirmed = {
+            identity: PublishedSlot(
+                state.pool.object_name(one.index), state.pool.name, body["name"], body.get("attributes", {})
+            )
+            for one in state.desired
+            for identity, body in zip(one.ids, one.devices, strict=True)
+        }
+        keys = state.keys()
+        self._confirm_gone([key for key, of in self._maybe.items() if of == resource and key not in keys])
+        await self._record.write(self._sides.record())
+
+    def _confirm_gone(self, keys: Sequence[Key]) -> None:
+        if keys:
+            for key in keys:
+                del self._maybe[key]
+            self._sides.unpublished(keys)
+            self._replan()
+
+    def _report(self, failures: Sequence[str]) -> None:
+        now = None if failures else time.time()
+        self.status = PublisherStatus(
+            len(self._stored),
+            self.status.writes,
+            tuple(self._dropped),
+            tuple((resource, one) for resource, state in self._states.items() for one in state.left_out),
+            self.status.synced_at if now is None else now,
+            "; ".join(dict.fromkeys(filter(None, failures))),
+        )
+        if not failures:
+            self._metrics.slices_synced(self._driver, len(self._stored), len(self._dropped))
         self._changed()
 
-    def _count(self, writes: int) -> None:
-        self.status.writes += writes
-        self._metrics.slices_changed(self._driver, writes)
+    async def _permit(self) -> None:
+        await self._sleep(self._permits.delay(self._clock.time()))
+        self._permits.take(self._clock.time())
 
-    def _fail(self, reason: str) -> None:
-        if self.status.error != reason:
-            self.status.error = reason
-            self._changed()
-
-
-class _Refused(Exception):
-    """The API server refuses the content of a slice."""
-
-    def __init__(self, wanted: DesiredSlice, error: ApiError) -> None:
-        super().__init__(error.message)
-        self.wanted = wanted
-        self.error = error
+    async def _sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        over = asyncio.Event()
+        timer = self._clock.call_at(self._clock.time() + seconds, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
 
 
-def _refusal(error: ApiError) -> str:
-    """An error of the API server in words."""
-    if error.status in (401, 403):
-        return f"the API server denies it: {_RIGHTS}"
-    if error.status == 404:
-        return "the API server has no such node, or no ResourceSlices: check --node-name (Kubernetes ≥ 1.34)"
-    detail = f": {' '.join(error.message.split())[:300]}" if error.message else ""
-    return f"the API server answered {error.status}{detail}"
+def _known(found: Object, driver: str) -> _Stored:
+    metadata, spec = found["metadata"], found["spec"]
+    pool = spec.get("pool") or {}
+    devices = [dict(device) for device in spec.get("devices") or ()]
+    since: dict[str, str] = {}
+    for device in devices:
+        if taints := device.get("taints"):
+            device["taints"] = [
+                {key: value for key, value in taint.items() if key != "timeAdded"} for taint in taints
+            ]
+            if added := taints[0].get("timeAdded"):
+                since[_dated_key(device)] = added
+    text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
+    return _Stored(
+        str(metadata.get("uid", "")),
+        str(metadata.get("resourceVersion", "")),
+        int(metadata.get("generation") or 0),
+        str(pool.get("name", "")),
+        int(pool.get("generation") or 0),
+        int(pool.get("resourceSliceCount") or 0),
+        hashlib.sha256(text.encode()).hexdigest()[:32],
+        _owner(metadata),
+        _annotation(metadata, driver),
+        since,
+    )
 
 
-def _section(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
+def _dated_key(device: Mapping[str, Any]) -> str:
+    """What a device's taint is remembered by: another reason is another taint."""
+    taint = device["taints"][0]
+    return f"{device['name']} {taint.get('key')} {taint.get('value')} {taint.get('effect')}"
 
 
-def _canonical(device: Mapping[str, Any]) -> dict[str, Any]:
-    """A device without what the API server adds: the time of a taint."""
-    if "taints" not in device:
-        return dict(device)
-    taints = [{key: value for key, value in one.items() if key != "timeAdded"} for one in device["taints"]]
-    return {**device, "taints": taints}
+def _dated(device: Mapping[str, Any], since: Mapping[str, str]) -> Mapping[str, Any]:
+    """A device whose taint keeps the time at which it was added."""
+    if device.get("taints") and (added := since.get(_dated_key(device))):
+        return {**device, "taints": [{**device["taints"][0], "timeAdded": added}]}
+    return device
 
 
-def _digest(devices: Iterable[Mapping[str, Any]]) -> str:
-    """The same hash as that of :class:`~.slices.DesiredSlice`."""
-    text = json.dumps([_canonical(one) for one in devices], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _owner(metadata: Mapping[str, Any]) -> str:
+    """The uid of the Node that owns an object."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("kind") == "Node" and owner.get("controller"):
+            return str(owner.get("uid", ""))
+    return ""
 
 
-def _compare(sent: Any, got: Any, path: str, missing: set[str]) -> bool:
-    """Whether an answer keeps what was sent, but for whole fields, which are added to ``missing``."""
-    if isinstance(sent, Mapping) and isinstance(got, Mapping):
-        same = True
+def _annotation(metadata: Mapping[str, Any], driver: str) -> str:
+    return str((metadata.get("annotations") or {}).get(f"{driver}/{DROPPED}", ""))
+
+
+def _index(pool: Pool, name: str) -> int:
+    """The number of a pool's slice; -1 if the name is none of the pool's."""
+    digits = name[-4:]
+    return int(digits) if digits.isdigit() and pool.object_name(int(digits)) == name else -1
+
+
+def _missing(sent: Any, stored: Any) -> Iterator[str]:
+    """The names of the fields that are in ``sent`` and not in ``stored``."""
+    if isinstance(sent, list) and isinstance(stored, list):
+        for one, other in zip(sent, stored, strict=False):
+            yield from _missing(one, other)
+    elif isinstance(sent, dict) and isinstance(stored, dict):
         for key, value in sent.items():
-            place = f"{path}.{key}" if path else key
-            if key not in got:
-                missing.add(place)
+            if key in stored:
+                yield from _missing(value, stored[key])
             else:
-                same = _compare(value, got[key], place, missing) and same
-        return same
-    if isinstance(sent, list | tuple) and isinstance(got, list | tuple):
-        return len(sent) == len(got) and all(
-            _compare(one, other, path, missing) for one, other in zip(sent, got, strict=True)
-        )
-    return bool(sent == got)
+                yield key
+
+
+def _refused(what: str, error: ApiError) -> str:
+    """A refusal as one line."""
+    if error.status == 403:
+        return f"devhost has no right to {what}: {error.message}"
+    return f"the API server refused to {what} (HTTP {error.status}): {error.message}"

@@ -1,7 +1,6 @@
-"""The file that says which devices the slices of a driver may hold, for the next start.
+"""The record of the devices that ResourceSlices may hold, for the next start.
 
-It is written before a slice is: a process that is killed in between leaves a record that names too much,
-never too little.
+It is written before the slices are: a device that the record does not name is in no slice.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.discovery.worker import FileWorker
 from devhost.planning.claims import Key
@@ -17,63 +17,90 @@ from devhost.telemetry.log import get
 
 log = get(__name__)
 
-HINT = "run devhost as root, with the directory of --plugins-dir mounted writable"
+NAME = "published.json"
+"""The name of the file in the driver's directory."""
+
+_HINT = "the driver's directory must be writable"
+_VERSION = 1
 
 
 class SliceRecord:
-    """The record of one driver.
-
-    Args:
-        path: the file; its directory is made when first needed.
-    """
+    """The file at ``path``: devices by backend and id, each with its resource."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._written: Mapping[Key, str] | None = None
-        self._worker = FileWorker("slices", HINT)
+        self._stored: dict[Key, str] | None = None
+        """What the file holds; ``None`` if that is not known."""
 
-    def load(self) -> dict[Key, str]:
-        """The resource of each device that slices may hold; empty if there is no record.
+    def load(self) -> Mapping[Key, str]:
+        """Reads the record; empty if there is none. A damaged one is moved aside.
 
-        A damaged record is moved aside: nothing is known then, and every device counts as offered before.
+        Raises:
+            EnvironmentFailure: it cannot be read.
         """
         try:
             data = self.path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            log.error("the record of slices cannot be read", file=str(self.path), reason=str(error.strerror))
-            return {}
+            raise self._failure("read", error) from None
         try:
-            return {
-                (backend, device): resource
-                for backend, devices in json.loads(data)["devices"].items()
-                for device, resource in devices.items()
-            }
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            aside = self.path.with_suffix(".damaged")
-            self.path.replace(aside)
-            log.error("the record of slices is damaged and was moved aside", file=str(aside))
+            devices = _devices(data)
+        except (ValueError, TypeError, LookupError, RecursionError):
+            self._move_aside()
             return {}
+        self._stored = devices
+        return dict(devices)
+
+    def names(self, devices: Mapping[Key, str]) -> bool:
+        """Whether the file is known to name exactly these devices."""
+        return devices == self._stored
 
     async def write(self, devices: Mapping[Key, str]) -> None:
-        """Makes the file hold these devices, each with its resource.
+        """Makes the record name exactly these devices, atomically.
 
         Raises:
-            EnvironmentFailure: it cannot be written.
+            EnvironmentFailure: it cannot be written. The old record remains.
         """
-        if devices == self._written:
+        if self.names(devices):
             return
-        await self._worker.file(f"write {self.path}", self._write, dict(devices))
-        self._written = dict(devices)
+        wanted = dict(devices)
+        self._stored = None
+        worker = FileWorker("record of published devices", _HINT)
+        try:
+            await worker.file(f"write {self.path}", self._replace, _text(wanted))
+        finally:
+            worker.close()
+        self._stored = wanted
 
-    def close(self) -> None:
-        """Lets the writing thread end."""
-        self._worker.close()
-
-    def _write(self, devices: Mapping[Key, str]) -> None:
-        found: dict[str, dict[str, str]] = {}
-        for (backend, device), resource in sorted(devices.items()):
-            found.setdefault(backend, {})[device] = resource
+    def _replace(self, data: bytes) -> None:
         make_directory(self.path.parent, 0o750)
-        replace_file(self.path, json.dumps({"version": 1, "devices": found}).encode(), mode=0o600)
+        replace_file(self.path, data, f".{self.path.stem}-", 0o600)
+
+    def _move_aside(self) -> None:
+        aside = self.path.with_name(f"{self.path.name}.damaged")
+        try:
+            self.path.replace(aside)
+        except OSError as error:
+            raise self._failure("move aside", error) from None
+        log.warning("the record of published devices is damaged", file=str(self.path), moved=str(aside))
+
+    def _failure(self, what: str, error: OSError) -> EnvironmentFailure:
+        return EnvironmentFailure(f"cannot {what} {self.path}: {error.strerror or error}", _HINT)
+
+
+def _text(devices: Mapping[Key, str]) -> bytes:
+    rows = [[*key, resource] for key, resource in sorted(devices.items())]
+    return json.dumps({"version": _VERSION, "devices": rows}, separators=(",", ":")).encode() + b"\n"
+
+
+def _devices(data: bytes) -> dict[Key, str]:
+    content = json.loads(data)
+    if content["version"] != _VERSION:
+        raise ValueError("another version")
+    devices: dict[Key, str] = {}
+    for backend, identity, resource in content["devices"]:
+        if not (isinstance(backend, str) and isinstance(identity, str) and isinstance(resource, str)):
+            raise TypeError("not text")
+        devices[backend, identity] = resource
+    return devices

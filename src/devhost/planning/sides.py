@@ -46,10 +46,7 @@ class DraTiming:
     """Least time between two rounds of writes: each write wakes every scheduler."""
 
     write: float = 0.2
-    """Between two writes, beyond :attr:`burst`."""
-
-    burst: float = 5.0
-    """Writes that do not wait."""
+    """Between two writes."""
 
     node: float = 3.0
     """Between two looks at the Node; a kubelet updates its status about every ten seconds."""

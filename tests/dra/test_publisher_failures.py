@@ -1,0 +1,204 @@
+"""Publishing goes on when the API server, the network or another client gets in the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from api_objects import SLICES
+from publisher_scene import RESOURCE, Node, offered, offers
+
+from devhost.backend.model import unhealthy
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with Node(tmp_path) as node:
+        yield node
+
+
+def ids(node: Node) -> list[str]:
+    return [
+        device["attributes"]["id"]["string"]
+        for one in node.slices()
+        for device in one["spec"].get("devices", [])
+    ]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_create_whose_answer_is_lost_makes_no_twin(node: Node, lost: int) -> None:
+    lose = iter([lost])
+    created = lambda: node.server.lose_answers(next(lose, 0))  # noqa: E731 - the store is changed by the first create
+    node.server.objects.listeners.append(created)
+    await node.publishes(offers(65))
+    await node.passes(60)
+    posts = [request for request in node.server.requests if request.method == "POST"]
+    assert len(posts) == 2 + 1  # the first is sent again by the client, or by the publisher
+    assert len(node.slices()) == 2
+    assert {one["spec"]["pool"]["resourceSliceCount"] for one in node.slices()} == {2}
+    assert node.publisher.status.error == ""
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_a_failed_write_is_repeated_with_growing_delays(node: Node, status: int) -> None:
+    node.server.fail_next(status, 6, methods=("POST",))
+    await node.publishes(offers(1))
+    assert node.slices() == []
+    await node.passes(200)
+    assert ids(node) == ["d000"]
+    assert node.publisher.status.error == ""
+
+
+async def test_the_time_that_the_api_server_wants_is_waited(node: Node) -> None:
+    node.server.fail_next(429, 1, retry_after=100, methods=("POST",))
+    await node.publishes(offers(1))
+    await node.passes(80)
+    assert sum(request.method == "POST" for request in node.server.requests) == 1
+    await node.passes(40)
+    assert ids(node) == ["d000"]
+
+
+async def test_at_most_five_slices_are_written_in_a_second(node: Node) -> None:
+    await node.publishes(offers(64 * 12))
+    times = [write.time for write in node.server.writes]
+    assert len(times) == 12
+    assert all(later - earlier >= 0.19 for earlier, later in pairwise(times))
+
+
+async def test_failures_are_logged_once_and_so_is_their_end(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node.server.fail_next(500, 4, methods=("POST",))
+    await node.publishes(offers(1))
+    assert "the test wants this request to fail" in node.publisher.status.error
+    await node.passes(100)
+    lines = caplog.messages
+    assert lines.count("ResourceSlices are not published") == 1
+    assert lines.count("ResourceSlices are published again") == 1
+
+
+async def test_a_watch_that_ends_is_opened_again(node: Node) -> None:
+    await node.publishes(offers(1))
+    node.server.end_watches()
+    await node.passes(5)
+    assert node.server.watches == 1
+    node.server.remove(SLICES)
+    await node.passes(30)
+    assert ids(node) == ["d000"]
+
+
+async def test_changes_that_no_watch_has_seen_are_found_by_a_new_list(node: Node) -> None:
+    await node.publishes(offers(1))
+    node.server.fail_next(500, 1, methods=("GET",))
+    node.server.end_watches()
+    await node.passes(0.4)
+    node.server.remove(SLICES)
+    node.server.forget_history()
+    await node.passes(60)
+    assert ids(node) == ["d000"]
+    assert node.server.watches == 1
+
+
+async def test_a_refused_token_is_tried_again(node: Node) -> None:
+    node.server.require_token("later")
+    await node.publishes(offers(1))
+    assert node.slices() == []
+    node.server.require_token(None)
+    await node.passes(120)
+    assert ids(node) == ["d000"]
+
+
+async def test_without_taints_an_unhealthy_device_is_not_published(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.server.drop_fields("taints")
+    wanted = [offered("d000", health=unhealthy("too hot")), offered("d001")]
+    await node.publishes(wanted)
+    assert ids(node) == ["d001"]
+    assert node.publisher.status.dropped == ("taints",)
+    writes = len(node.server.writes)
+    await node.passes(120)
+    await node.restarts()
+    await node.publishes(wanted)
+    assert len(node.server.writes) == writes
+    assert caplog.messages.count("the API server drops a field of devices") == 1
+
+
+async def test_without_shared_devices_one_with_replicas_is_not_published(node: Node) -> None:
+    node.server.drop_fields("allowMultipleAllocations", "requestPolicy")
+    await node.publishes([offered("d000", replicas=4), offered("d001")])
+    assert ids(node) == ["d001"]
+    assert [left.device_id for _, left in node.publisher.status.left_out] == ["d000"]
+
+
+async def test_a_field_without_fallback_is_dropped_without_a_loop(node: Node) -> None:
+    node.server.drop_fields("speed")
+    await node.publishes([offered("d000", speed="fast")])
+    writes = len(node.server.writes)
+    await node.passes(120)
+    assert len(node.server.writes) == writes == 1
+
+
+async def test_a_refused_attribute_costs_only_itself(node: Node) -> None:
+    reason = b'{"kind":"Status","reason":"Invalid","message":"ResourceSlice x is invalid: %s"}'
+    await node.passes(3)
+    node.publisher.follow({RESOURCE: ("gpu", [offered("d000", speed="fast"), offered("d001", speed="fast")])})
+    await node.passes(0.8)
+    message = reason % b"spec.devices[1].attributes[speed].string: Invalid value"
+    node.server.answer_write(422, message)
+    await node.passes(30)
+    first, second = node.slices()[0]["spec"]["devices"]
+    assert "speed" in first["attributes"]
+    assert "speed" not in second["attributes"]
+
+
+async def test_a_refused_device_costs_only_itself(node: Node) -> None:
+    message = b'{"kind":"Status","reason":"Invalid","message":"x is invalid: spec.devices[0].name: Invalid"}'
+    await node.passes(3)
+    node.publisher.follow({RESOURCE: ("gpu", offers(2))})
+    node.server.answer_write(422, message)
+    await node.passes(30)
+    assert ids(node) == ["d001"]
+
+
+async def test_a_missing_node_is_named(node: Node) -> None:
+    node.server.remove("/api/v1/nodes/n1")
+    await node.publishes(offers(1))
+    assert node.publisher.status.error == "there is no Node n1; check --node-name"
+
+
+async def test_at_no_moment_two_generations_are_complete(node: Node) -> None:
+    await node.publishes(offers(130))
+    snapshots: list[Counter[tuple[int, int]]] = []
+
+    def look() -> None:
+        pools = [one["spec"]["pool"] for one in node.slices()]
+        snapshots.append(Counter((pool["generation"], pool["resourceSliceCount"]) for pool in pools))
+
+    node.server.objects.listeners.append(look)
+    await node.publishes(offers(200))
+    await node.publishes(offers(20))
+    node.server.objects.listeners.remove(look)
+    assert len(snapshots) > 5
+    for one in snapshots:
+        assert sum(found == count for (_, count), found in one.items()) <= 1
+
+
+async def test_an_update_whose_answer_was_lost_cannot_be_carried_out_later(node: Node) -> None:
+    await node.publishes(offers(1))
+    (before,) = node.slices()
+    version = before["metadata"]["resourceVersion"]
+    node.publisher.follow({RESOURCE: ("gpu", offers(2))})
+    node.server.hang_up_writes(2)  # the client sends it twice
+    await node.passes(3)
+    assert node.publisher.status.error
+    await node.publishes(offers(1))
+    await node.passes(60)
+    (after,) = node.slices()
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["resourceVersion"] != version
+    assert node.publisher.status.error == ""
