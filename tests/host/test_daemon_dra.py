@@ -11,12 +11,17 @@ import pytest
 from devhost.backend.errors import ConfigError
 from devhost.config.loader import Copied, Loaded
 from devhost.discovery.catalog import Catalog
+from devhost.dra.record import SliceRecord
 from devhost.host import daemon
 from devhost.host.host import KUBELET_DIRECTORY
 from devhost.planning.settings import MAX_SOCKET_PATH, DraOptions, ResourceSettings, Serve, Settings
 
 DRIVER = "devhost.example.com"
 LOADED = Loaded(Settings(dra_driver=DRIVER), Catalog())
+SERVED = replace(
+    LOADED,
+    settings=Settings((ResourceSettings(2, "example.com/card", "toy", serve=Serve.DRA),), dra_driver=DRIVER),
+)
 NODE = DraOptions(Path("/k/plugins_registry"), Path("/k/plugins"), "node-1")
 
 
@@ -117,10 +122,22 @@ def test_nothing_is_checked_for_a_file_without_dra() -> None:
     assert daemon.check_dra(plain, daemon.Options(dra=replace(NODE, node=""))) is plain
 
 
-def test_an_entry_with_serve_dra_is_refused_by_a_version_that_serves_no_claims() -> None:
-    entry = ResourceSettings(2, "example.com/card", "toy", serve=Serve.DRA)
-    text = refusal(replace(LOADED, settings=Settings((entry,), dra_driver=DRIVER)), NODE)
-    assert text.startswith(
-        "/etc/d.yaml: resources[2].serve: this version of devhost does not serve claims yet"
+def test_a_driver_without_access_to_the_api_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    assert refusal(SERVED, NODE) == (
+        "/etc/d.yaml: dra: no access to the API server: KUBERNETES_SERVICE_HOST is not set, so the API "
+        "server is unknown (run devhost in a pod, or give --kubeconfig FILE)"
     )
-    assert "serve: plugin" in text
+
+
+def test_another_name_for_a_driver_that_runs_is_refused() -> None:
+    with pytest.raises(ConfigError, match="devhost still serves driver former"):
+        daemon.check_dra(SERVED, daemon.Options(dra=NODE), "former.example.com")
+
+
+async def test_another_name_is_refused_while_the_slices_of_an_earlier_run_may_remain(tmp_path: Path) -> None:
+    dra = replace(NODE, plugins_dir=tmp_path)
+    await SliceRecord(dra.record("former.example.com")).write({("toy", "t0"): "example.com/card"})
+
+    assert "devhost still serves driver former.example.com" in refusal(SERVED, dra)

@@ -147,7 +147,7 @@ class DraFrontEnd:
 
     @property
     def refusal(self) -> str:
-        """Why the kubelet does not use the driver; empty if it does, or has not said."""
+        """Why the kubelet does not use the driver; empty if it does, or has not answered yet."""
         return self.failure or self._server.registration.error
 
     def missing(self) -> str:
@@ -206,7 +206,7 @@ class DraFrontEnd:
         if self._serving and self._server.exists():
             return CHECK
         if self._serving:
-            log.warning("a socket of the DRA driver was removed; it is made again", driver=self.driver)
+            log.warning("the sockets of the DRA driver were removed", driver=self.driver)
             self._serving = False
             await self._server.stop()
             self._server = self._new_server()

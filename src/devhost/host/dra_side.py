@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import sound_reason
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.tasks import Tasks
@@ -82,14 +82,18 @@ class DraSide:
         self._changed = changed
         self._timing = timing
 
-    async def read_claims(self) -> None:
-        """Takes the claims that an earlier run prepared: they hold their devices, whoever is offered them."""
+    async def read_claims(self, settings: Settings) -> None:
+        """Takes the claims that an earlier run prepared: they hold their devices on both sides.
+
+        Raises:
+            EnvironmentFailure: their files cannot be read, although there may be some.
+        """
         try:
             records = await self._files.read_all()
-        except DevhostError as error:
-            log.error(
-                "the files of claims cannot be read, so their devices may be given twice", reason=str(error)
-            )
+        except EnvironmentFailure as error:
+            if _driver(settings) or left_by_earlier_run(self.options)[0]:
+                raise
+            log.info("the files of claims cannot be read", reason=str(error))
             return
         for record in records:
             self._allocations.own_driver(record.driver)
@@ -127,7 +131,7 @@ class DraSide:
             self.front_end.follow(plan, settings, scanners)
 
     def next_change(self) -> float | None:
-        """Seconds until time alone changes what slices should say; ``None`` if it will not."""
+        """Seconds until time alone changes the slices; ``None`` if it will not."""
         return self.front_end.next_change() if self.front_end else None
 
     @property
@@ -175,7 +179,7 @@ class DraSide:
             self.failure = (
                 f"slices of {driver} may remain, and devhost has no access to the API server: {error}"
             )
-            log.error("the DRA driver cannot be served", driver=driver, reason=str(error))
+            log.error("DRA driver cannot be stopped cleanly", driver=driver, reason=str(error))
             return
         self.failure = ""
         self.front_end = DraFrontEnd(

@@ -228,7 +228,7 @@ class Host:
                     self.backends.answered(self._timing.first_plan),
                     self.pod_resources.first_answer(self._timing.first_plan),
                     self.reloader.keep(self._accepted),  # the copy exists before anything is offered
-                    self.dra.read_claims(),
+                    self.dra.read_claims(self.configuration.settings),
                 )
                 self.dra.start(self.configuration.settings)
                 self.replanner.start()
