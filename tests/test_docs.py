@@ -196,7 +196,7 @@ def _tracked() -> list[Path]:
     """The repository's text files: those git knows, or would take."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=120)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=240)
     except (OSError, subprocess.SubprocessError):
         pytest.skip("this is not a git checkout")
     return [ROOT / path for path in done.stdout.decode().split("\0") if path and (ROOT / path).is_file()]

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def commands(page: str) -> list[str]:
@@ -60,7 +60,7 @@ class Desk:
     def run(self, command: str) -> str:
         """Types a command and waits for its end."""
         done = subprocess.run(
-            self._words(command), cwd=self.place, capture_output=True, text=True, timeout=120
+            self._words(command), cwd=self.place, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -68,7 +68,7 @@ class Desk:
     def status(self) -> dict[str, Any]:
         """The document of the running devhost; of nothing as long as none answers."""
         words = self._words("devhost status --output json")
-        done = subprocess.run(words, cwd=self.place, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(words, cwd=self.place, capture_output=True, text=True, timeout=240)
         found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"resources": []}
         return found
 
@@ -96,7 +96,7 @@ class Desk:
     def close(self) -> None:
         for process in self._open:
             process.kill()
-            process.communicate(timeout=120)
+            process.communicate(timeout=240)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def session(command: str) -> tuple[str, str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     return SESSIONS[line], done.stdout

@@ -140,7 +140,7 @@ def test_scripts_can_be_run_and_parsed(script: str) -> None:
     file = ROOT / script
     assert os.access(file, os.X_OK)
     shell = file.read_text().splitlines()[0].rpartition("/")[2].split()[-1]
-    subprocess.run([shell, "-n", str(file)], check=True, timeout=120)
+    subprocess.run([shell, "-n", str(file)], check=True, timeout=240)
 
 
 def test_packages_that_cannot_be_installed_are_named(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_packages_that_cannot_be_installed_are_named(tmp_path: Path) -> None:
         env={"PATH": str(bin_)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     assert done.stdout == "packages: not installed, run as root: apt-get install chromium chromium-driver\n"
@@ -185,7 +185,7 @@ def _setup(checkout: Path, **environment: str) -> subprocess.CompletedProcess[st
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

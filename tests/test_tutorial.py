@@ -51,7 +51,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "backends" / "watchdog.py").write_text(WHOLE, encoding="utf-8")
     (directory / "devhost.yaml").write_text(CONFIG, encoding="utf-8")
     tree = next(block.text for block in BLOCKS if block.language == "sh")
-    subprocess.run(["sh", "-eu", "-c", tree], cwd=directory, check=True, timeout=120)
+    subprocess.run(["sh", "-eu", "-c", tree], cwd=directory, check=True, timeout=240)
     return directory
 
 
@@ -63,7 +63,7 @@ def devhost(command: str, directory: Path, **environment: str) -> str:
         env=os.environ | {"COLUMNS": "200", "DEVHOST_RUNTIME_DIR": str(directory / "run")} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.stderr == ""

@@ -34,7 +34,7 @@ def devhost(tmp_path: Path) -> Command:
         command = [sys.executable, "-m", "devhost", *arguments]
         env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
         return subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=120, check=False
+            command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=240, check=False
         )
 
     return run

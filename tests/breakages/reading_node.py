@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from devhost.testing.kubelet import KubeletSimulator
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 RESOURCE = "example.com/toy"
 TOY = '''
 import subprocess

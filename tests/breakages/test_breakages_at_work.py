@@ -166,7 +166,7 @@ def second(node: ReadingNode, tmp_path: Path) -> Iterator[Any]:
 
         def document() -> Any:
             asked = [sys.executable, "-m", "devhost", "status", "--socket", str(socket), "--output", "json"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=240, check=False)
             return json.loads(done.stdout) if done.returncode == 0 else None
 
         document.stop = process.terminate  # type: ignore[attr-defined]

@@ -118,7 +118,7 @@ def test_a_drop_in_that_raises(devhost: Command, tmp_path: Path, option: list[st
 def test_too_few_open_files(config: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "devhost", "run", "--config", config, "--kubelet-dir", str(tmp_path)]
     limited = ["sh", "-c", 'ulimit -n 16 && exec "$@"', "sh", *command]
-    ended = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(limited, capture_output=True, text=True, timeout=240, check=False)
     ends(ended, MACHINE, "the limit of open files, RLIMIT_NOFILE, is 16", "run `ulimit -n 65536` before")
 
 

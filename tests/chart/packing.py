@@ -25,7 +25,7 @@ def main(directory: str) -> None:
 
 
 def _run(*command: str | Path) -> None:
-    done = subprocess.run(command, timeout=120, check=False)
+    done = subprocess.run(command, timeout=240, check=False)
     if done.returncode:
         sys.exit(done.returncode)
 

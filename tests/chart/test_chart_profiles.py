@@ -20,7 +20,7 @@ VALUES = [CHART / "values.yaml", *PROFILES.values()]
 def check(text: str) -> subprocess.CompletedProcess[str]:
     """What ``devhost check`` says of a configuration."""
     command = [sys.executable, "-m", "devhost", "check", "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_there_is_an_overlay_for_each_profile() -> None:

@@ -63,7 +63,7 @@ class Toys:
         """Runs a command with this configuration and this tree, and waits for its end."""
         command = [sys.executable, "-m", "devhost", *arguments, "--config", str(self.config)]
         command += ["--root", str(self.root)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 
 def demo(*arguments):
     command = [sys.executable, "-m", "devhost", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_demo_shows_resources_and_what_a_pod_gets_and_ends(toys):

@@ -185,7 +185,7 @@ def test_check_counts_the_resources_for_claims(toys):
     write(toys, f"{PLAIN}, where: {{model: x100}}", "name: example.com/plugged, backend: toy")
 
     command = [sys.executable, "-m", "devhost", "check", str(toys.config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
 
     assert "ok (2 resources, 1 of them with serve: dra, 1 backend)" in done.stdout
 

@@ -115,7 +115,7 @@ class Strange(Lamp):
 def devhost(*arguments: str | Path, code: int = 0) -> str:
     """What a command prints; it must end with ``code``."""
     command = [sys.executable, "-m", "devhost", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr if code else done.stdout
@@ -193,10 +193,10 @@ def test_the_printed_commands_work(root: Path, config: Path, end: Path, tmp_path
     assert "example.com/lamp  0000:5e:00.0" in devhost(*shlex.split(look)[1:])
     if shutil.which("tar") is None:
         pytest.skip("there is no tar")
-    subprocess.run(shlex.split(pack), cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(shlex.split(pack), cwd=tmp_path, check=True, timeout=240)
     (tmp_path / "elsewhere").mkdir()
     subprocess.run(
-        ["tar", "xzf", "devhost-record.tgz", "-C", "elsewhere"], cwd=tmp_path, check=True, timeout=120
+        ["tar", "xzf", "devhost-record.tgz", "-C", "elsewhere"], cwd=tmp_path, check=True, timeout=240
     )
     asked = ("discover", "--output", "json", "--root")
     assert devhost(*asked, tmp_path / "elsewhere" / end.name) == devhost(*asked, end)
@@ -241,7 +241,7 @@ def test_a_recorded_tree_can_be_the_machine_of_a_contract_test(tmp_path: Path) -
         env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
@@ -289,7 +289,7 @@ def test_a_signal_leaves_nothing_behind(
         while not begun.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         running.send_signal(number)
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=240)
     assert running.returncode == 128 + number
     assert "Traceback" not in said
     assert sorted(set(os.listdir(tmp_path)) | {"begun"}) == before

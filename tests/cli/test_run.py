@@ -30,7 +30,7 @@ def running(toys, kubelet_dir, *arguments):
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=120)
+        process.communicate(timeout=240)
 
 
 async def ended(process) -> int:
@@ -91,7 +91,7 @@ async def test_a_root_without_files_of_a_host_is_logged(toys, tmp_path, there, t
         with running(toys, kubelet.directory) as process:
             await until_served(kubelet)
             process.terminate()
-            _, said = await asyncio.to_thread(process.communicate, timeout=120)
+            _, said = await asyncio.to_thread(process.communicate, timeout=240)
     line = f'the host\'s directories are not below --root reason="{toys.root} has neither sys nor dev"'
     assert said.count(line) == told
 
@@ -125,7 +125,7 @@ async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mod
 
     async def problems() -> str:
         command = [sys.executable, "-m", "devhost", "status"]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240)
         return done.stdout
 
     async def until(process, wanted: str) -> None:
@@ -153,7 +153,7 @@ async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
             await until_served(kubelet)
             command = [sys.executable, "-m", "devhost", "status", "--output", "json"]
             done = await asyncio.to_thread(
-                subprocess.run, command, capture_output=True, text=True, timeout=120
+                subprocess.run, command, capture_output=True, text=True, timeout=240
             )
             document = json.loads(done.stdout)
             (resource,) = document["resources"]
@@ -176,7 +176,7 @@ async def test_the_podresources_socket_can_be_elsewhere_and_status_names_the_pod
                 shown = ""
                 while "default/meter/main" not in shown:
                     done = await asyncio.to_thread(
-                        subprocess.run, command, capture_output=True, text=True, timeout=120
+                        subprocess.run, command, capture_output=True, text=True, timeout=240
                     )
                     shown = done.stdout
 
@@ -193,7 +193,7 @@ def address():
 async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path, address):
     def get(path):
         try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=240) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -217,7 +217,7 @@ async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, t
 
 async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
     def held() -> list[str]:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=120) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
             lines = answer.read().decode().splitlines()
         return [line for line in lines if line.startswith("devhost_device_held{")]
 
@@ -248,7 +248,7 @@ def test_pod_metrics_without_an_http_server_are_refused(toys):
         [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--pod-metrics"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2
@@ -280,7 +280,7 @@ def test_a_missing_default_configuration_is_one_line_with_the_option(tmp_path):
     if DEFAULT.exists():
         pytest.skip(f"{DEFAULT} exists on this machine")
     command = [sys.executable, "-m", "devhost", "run", "--kubelet-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     create = "create it with at least `version: 1` and `resources: []`, or name yours with --config FILE"
     assert (done.returncode, done.stderr) == (2, f"{DEFAULT}: there is no such file ({create})\n")
 

@@ -28,7 +28,7 @@ def listening(toys, kubelet_dir, *arguments):
         yield line.rpartition("=")[2].strip()
     finally:
         process.kill()
-        process.communicate(timeout=120)
+        process.communicate(timeout=240)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def listening(toys, kubelet_dir, *arguments):
 )
 async def test_page_and_json_name_pods_only_if_requested(toys, tmp_path, arguments, shown):
     def get(address: str, path: str) -> str:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=240) as answer:
             return answer.read().decode()
 
     (toys.root / "dev").mkdir(exist_ok=True)
@@ -69,5 +69,5 @@ async def test_page_and_json_name_pods_only_if_requested(toys, tmp_path, argumen
 )
 def test_hiding_pods_without_an_http_server_is_refused_in_one_line(toys, arguments, complaint):
     command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (2, f"devhost: {complaint}\n")

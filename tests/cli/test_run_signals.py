@@ -37,7 +37,7 @@ if not sent.exists():
 
 def early(number, *arguments):
     command = [sys.executable, "-c", AT_FIRST_IMPORT, *arguments, str(int(number))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def run(toys, tmp_path):

@@ -15,7 +15,7 @@ def shell(toys, line):
     """Runs a shell command in which DEVHOST is the program and CONFIG its file."""
     text = line.replace("DEVHOST", DEVHOST).replace("CONFIG", f"--config {toys.config} --root {toys.root}")
     return subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {text}"], capture_output=True, text=True, timeout=120, check=False
+        ["bash", "-c", f"set -o pipefail; {text}"], capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -32,7 +32,7 @@ def test_a_closed_stream_is_never_replaced_by_a_socket(tmp_path):
     code += f"open({str(tmp_path / 'said')!r}, 'w').write(os.readlink('/proc/self/fd/2'))"
     environment = {**os.environ, "CODE": code}
     line = f'{sys.executable} -c "$CODE" --version <&- >&- 2>&-'
-    subprocess.run(["bash", "-c", line], env=environment, timeout=120, check=True)
+    subprocess.run(["bash", "-c", line], env=environment, timeout=240, check=True)
     assert (tmp_path / "said").read_text() == "/dev/null"
 
 

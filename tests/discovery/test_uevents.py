@@ -113,7 +113,7 @@ asyncio.run(main())
 
 def test_listening_for_uevents_starts_no_process() -> None:
     """ldconfig and gcc, with which libraries can be found, cost more than everything else at the start."""
-    subprocess.run([sys.executable, "-c", CHILDLESS], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", CHILDLESS], check=True, timeout=240)
 
 
 @pytest.mark.parametrize("known", [{}, {"c": "libc.so.of-no-distribution"}])

@@ -124,7 +124,7 @@ def test_only_make_gpu_uses_a_gpu() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
         cwd=here,
         env={"PATH": "/usr/bin:/bin"},
     )

@@ -216,7 +216,7 @@ async def test_an_invalid_allocate_is_answered_with_one_clear_line(rig, kubelet,
             stub = api_pb2_grpc.DevicePluginStub(channel)
             request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
             with pytest.raises(grpc.aio.AioRpcError) as error:
-                await stub.Allocate(request, timeout=120)
+                await stub.Allocate(request, timeout=240)
     assert (error.value.code(), error.value.details()) == (code, text)
 
 

@@ -149,7 +149,7 @@ def test_the_missing_packages_are_named_in_one_line(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 77

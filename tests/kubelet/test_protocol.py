@@ -157,9 +157,9 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = directory / "package"
     if shutil.which("apt-get") and shutil.which("dpkg"):
         command = ["apt-get", "download", "-qq", UPSTREAM_PACKAGE]
-        fetched = subprocess.run(command, cwd=directory, capture_output=True, timeout=120).returncode == 0
+        fetched = subprocess.run(command, cwd=directory, capture_output=True, timeout=240).returncode == 0
         if fetched and (found := list(directory.glob("*.deb"))):
-            subprocess.run(["dpkg", "-x", found[0], package], check=True, timeout=120)
+            subprocess.run(["dpkg", "-x", found[0], package], check=True, timeout=240)
     return package
 
 
@@ -191,7 +191,7 @@ def _message_facts(name: str, message: DescriptorProto) -> Iterator[tuple[str, s
 def test_the_protocol_imports_without_a_warning() -> None:
     code = "import devhost.kubelet.api.api_pb2_grpc"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=240
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -56,7 +56,7 @@ def scraping(home: Path, jobs: Sequence[dict[str, Any]], rules: Sequence[Path] =
 
     def ask(expression: str) -> list[dict[str, Any]]:
         url = f"http://{listen}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=240) as answer:
             document = json.load(answer)
         assert document["status"] == "success", expression
         found: list[dict[str, Any]] = document["data"]["result"]

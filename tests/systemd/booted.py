@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "devhost.service"
 SYSTEMD = Path("/lib/systemd/systemd")
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds until systemd answers, and for one command."""
 
 # Arguments: a directory of the test's own, and the cgroup that systemd gets.

@@ -28,7 +28,7 @@ class Toy(Backend):
     attributes = {"model": Attribute(str, "model", "x100")}
 
     def discover(self):
-        told = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=60)
+        told = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=240)
         (self.context.root / "inherited").write_text(told.stdout)
         yield Device(id="one", attributes={"model": "x"}, claims=frozenset({"node:/dev/toys/one"}))
 
@@ -83,7 +83,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         yield running
     finally:
         running.process.kill()
-        await asyncio.to_thread(running.process.communicate, timeout=120)
+        await asyncio.to_thread(running.process.communicate, timeout=240)
         listener.close()
 
 
@@ -121,7 +121,7 @@ async def test_a_start_from_the_last_accepted_configuration_is_ready_and_names_t
     """Otherwise systemd would stop the service after ``TimeoutStartSec`` and restart it, for ever."""
     await running.listener.until(READY="1")
     running.process.kill()
-    await asyncio.to_thread(running.process.communicate, timeout=120)
+    await asyncio.to_thread(running.process.communicate, timeout=240)
     running.write("  - {name: example.com/toy, backend: toyy}\n")
     running.start()
     await running.listener.until(f"first: {running.config}: {running.config}:4:", READY="1")

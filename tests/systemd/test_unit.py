@@ -21,7 +21,7 @@ THRESHOLD = 20
 def _version() -> int:
     if ANALYZE is None:
         return 0
-    told = subprocess.run([ANALYZE, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run([ANALYZE, "--version"], capture_output=True, text=True, timeout=240, check=False)
     found = re.match(r"systemd (\d+)", told.stdout)
     return int(found[1]) if found else 0
 
@@ -58,7 +58,7 @@ def verify(root: Path) -> str:
         [ANALYZE, "verify", f"--root={root}", "--man=no", "devhost.service"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -93,7 +93,7 @@ def test_the_exposure_is_at_most_that_of_the_guide():
         [ANALYZE, "security", "--offline=true", f"--threshold={THRESHOLD}", str(UNIT)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout

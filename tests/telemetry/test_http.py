@@ -184,7 +184,7 @@ async def test_a_stream_is_framed_for_every_http_client() -> None:
         return Stream(parts, once, "text/event-stream")  # type: ignore[arg-type]  # a generator is both
 
     def read(address: Listen) -> bytes:
-        with urllib.request.urlopen(f"http://{address}/events", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{address}/events", timeout=240) as answer:
             return bytes(answer.readline())
 
     async with _serving({"/events": stream}, Limits()) as address:

@@ -18,7 +18,7 @@ from devhost.testing.kubelet import KubeletSimulator
 
 RESOURCE = "example.com/tiny"
 COMMAND = (sys.executable, "-c", "from devhost.cli import main; main()", "kubelet")
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 class Process:

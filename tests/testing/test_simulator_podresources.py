@@ -28,7 +28,7 @@ async def asking(kubelet: KubeletSimulator) -> AsyncIterator[podresources_pb2_gr
 async def held(kubelet: KubeletSimulator) -> dict[str, dict[str, list[str]]]:
     """Pod → container → ids, without the pod that holds nothing."""
     async with asking(kubelet) as stub:
-        answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=120)
+        answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=240)
     pods = {
         pod.name: {
             container.name: [
@@ -103,9 +103,9 @@ async def test_a_list_can_be_refused_cut_garbled_and_emptied(kubelet):
             (grpc.StatusCode.UNKNOWN, "EOF"),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as error:
-                await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=120)
+                await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=240)
             assert (error.value.code(), error.value.details()) == (code, text)
-        assert not (await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=120)).pod_resources
+        assert not (await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=240)).pod_resources
     assert await held(kubelet) == {}
     reasons = [event.reason for event in kubelet.events.of(events.PodsListed)]
     assert reasons == ["too often", "EOF", "an answer of 0 bytes", ""]

@@ -182,7 +182,7 @@ async def test_every_plugin_is_called_with_authority_localhost(kubelet, plugin_d
     async with grpc.aio.insecure_channel(f"unix:{kubelet.socket}") as channel:
         call = channel.unary_unary(
             "/v1beta1.Registration/Register", request_serializer=api_pb2.RegisterRequest.SerializeToString
-        )(from_a_plugin, timeout=120)
+        )(from_a_plugin, timeout=240)
         await asyncio.wait_for(seen.wait(), 60)
         call.cancel()
         await asyncio.wait_for(over.wait(), 60)

@@ -41,7 +41,7 @@ from devhost.planning.settings import DraOptions
 
 from .kubelet import KubeletSimulator, Profile
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds to wait for something that should happen at once: a busy machine must not cause a failure."""
 
 LEAVING = 30.0
