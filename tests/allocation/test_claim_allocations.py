@@ -47,9 +47,11 @@ class Node:
 
 
 def claimed(
-    device: Device = CARD, request: str = "card", *, replicas: int = 1, share: str = ""
+    device: Device = CARD, request: str = "card", *, replicas: int = 1, share: str = "", slots: int = 1
 ) -> ClaimedDevice:
-    return ClaimedDevice(("toy", device.id), device, NAME, True, request, share, replicas=replicas)
+    return ClaimedDevice(
+        ("toy", device.id), device, NAME, True, request, share, replicas=replicas, slots=slots
+    )
 
 
 def test_a_claim_holds_its_device_until_it_is_released() -> None:
@@ -113,6 +115,15 @@ def test_a_shared_device_is_prepared_for_as_many_claims_as_it_has_replicas() -> 
     node.allocations.claims.released(ONE.uid)
     node.prepare(three, claimed(replicas=2, share="c"))
     assert node.allocations.claims.of_device(("toy", "card0")) == [three, TWO]
+
+
+def test_a_claim_that_uses_several_slots_counts_as_often() -> None:
+    node = Node()
+    node.prepare(ONE, claimed(replicas=4, share="a", slots=3))
+    node.prepare(ONE, claimed(replicas=4, share="a", slots=3))
+    with pytest.raises(DeviceHeld):
+        node.prepare(TWO, claimed(replicas=4, share="b", slots=2))
+    node.prepare(TWO, claimed(replicas=4, share="b"))
 
 
 def test_one_claim_cannot_have_more_shares_than_replicas() -> None:

@@ -89,6 +89,7 @@ def test_a_file_has_everything_of_its_claim(found, name, replicas):
             admin=admin,
             exclusive=not admin,
             replicas=replicas,
+            slots=replicas - number if replicas > number else 1,
         )
         for number, (request, one, share, identity, resource, more, admin) in enumerate(found)
     )

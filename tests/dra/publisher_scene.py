@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from api_objects import SLICES, Object
 from api_server import ApiServer
@@ -18,6 +18,7 @@ from devhost.dra.kube import KubeApi
 from devhost.dra.publisher import Publisher
 from devhost.dra.record import SliceRecord
 from devhost.dra.slices import Offered
+from devhost.planning.claims import Key
 from devhost.planning.sides import Sides
 from devhost.telemetry.metrics import Metrics
 
@@ -34,12 +35,64 @@ def offers(count: int) -> list[Offered]:
     return [offered(f"d{number:03}") for number in range(count)]
 
 
+class InFlight:
+    """How many calls have begun and not ended."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.calls += 1
+        try:
+            yield
+        finally:
+            self.calls -= 1
+
+
+class CountedApi(KubeApi):
+    """Counts the calls that wait for an answer; a watch always does."""
+
+    def __init__(self, in_flight: InFlight, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_flight = in_flight
+
+    async def get(self, path: str) -> Object:
+        with self._in_flight():
+            return await super().get(path)
+
+    async def create(self, path: str, body: Object) -> Object:
+        with self._in_flight():
+            return await super().create(path, body)
+
+    async def update(self, path: str, body: Object) -> Object:
+        with self._in_flight():
+            return await super().update(path, body)
+
+    async def delete(self, path: str, **conditions: str) -> None:
+        with self._in_flight():
+            await super().delete(path, **conditions)
+
+
+class CountedRecord(SliceRecord):
+    """Counts the writes that have not ended."""
+
+    def __init__(self, in_flight: InFlight, path: Path) -> None:
+        super().__init__(path)
+        self._in_flight = in_flight
+
+    async def write(self, devices: Mapping[Key, str]) -> None:
+        with self._in_flight():
+            await super().write(devices)
+
+
 class Node:
     """The publisher of a node, and its API server."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
         self.clock = FakeClock()
+        self._in_flight = InFlight()
         self.server = ApiServer(clock=self.clock.time)
         self._task: asyncio.Task[None] | None = None
 
@@ -54,8 +107,9 @@ class Node:
         await self.server.stop()
 
     def _start(self) -> None:
-        self.api = KubeApi(Credentials(self.server.url, None), timeout=5.0, sleep=self._slept)
-        self.record = SliceRecord(self._place / "driver" / "published.json")
+        credentials = Credentials(self.server.url, None)
+        self.api = CountedApi(self._in_flight, credentials, timeout=60.0, sleep=self._slept)
+        self.record = CountedRecord(self._in_flight, self._place / "driver" / "published.json")
         self.sides = Sides(self.clock.time)
         self.sides.start(self.record.load())
         self.publisher = Publisher(
@@ -108,16 +162,16 @@ class Node:
             before = self._progress()
             for _ in range(5):
                 await asyncio.sleep(0)
-            await asyncio.to_thread(lambda: None)  # files are written in a thread
             await self.clock.settle()
             if self._progress() == before and not self._busy():
                 return
+            await asyncio.sleep(0.001 if self._busy() else 0)  # a thread or the kernel is at work
 
     def _progress(self) -> tuple[object, ...]:
         return len(self.server.requests), len(self.server.writes), self.server.watches
 
     def _busy(self) -> bool:
-        return False
+        return self._in_flight.calls > 0
 
     def slices(self) -> list[Object]:
         return self.server.stored(SLICES)

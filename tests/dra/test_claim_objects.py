@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import NoOptions, OptionError, option
-from devhost.dra.claim_objects import ClaimError, OpaqueConfig, options_for, read_claim
+from devhost.dra.claim_objects import ClaimError, OpaqueConfig, options_for, read_claim, whole
 from devhost.planning.settings import ResourceSettings, Share
 
 ENTRY = ResourceSettings(0, RESOURCE, "cards")
@@ -35,6 +35,23 @@ def given_options(
     request: str = "gpu",
 ) -> Any:
     return options_for(request, opaque(*found), options, backend, entry, allowed, RESOURCE)
+
+
+@pytest.mark.parametrize(
+    ("amount", "number"),
+    [
+        ("0", 0),
+        ("12", 12),
+        ("1k", 1000),
+        ("2Ki", 2048),
+        ("3E", 3 * 10**18),
+        ("2500m", 2),
+        ("1e3", 0),
+        ("", 0),
+    ],
+)
+def test_a_quantity_is_a_whole_number(amount: str, number: int) -> None:
+    assert whole(amount) == number
 
 
 def error(*found: Any, **more: Any) -> str:

@@ -33,7 +33,7 @@ class ClaimedDevice:
 
     ``exclusive`` is whether the resource shares its devices with no other, ``request`` the claim's request,
     ``share`` the share id of a device that several claims use. ``admin`` access neither checks nor holds.
-    ``replicas`` is how many claims may use the device at once.
+    ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them this is.
     """
 
     key: Key
@@ -44,6 +44,7 @@ class ClaimedDevice:
     share: str = ""
     admin: bool = False
     replicas: int = 1
+    slots: int = 1
 
 
 class HeldDeviceStore(Protocol):
@@ -186,10 +187,17 @@ class ClaimAllocations:
             if found is not None:
                 raise _held(one.resource, one.device, found)
             sharing = [held for held in others if held.key == one.key and held.serve is Serve.DRA]
-            mine = {(each.request, each.share) for each in wanted if each.key == one.key}
-            if len(sharing) + len(mine) > one.replicas:
+            if self._slots(one.key, claim) + _slots(one.key, wanted) > one.replicas:
                 reason = sharing[0].reason(sharing[0].holds("it")) if sharing else Reason(_TOO_OFTEN)
                 raise _held(one.resource, one.device, Objection(reason, moving=False))
+
+    def _slots(self, key: Key, claim: ClaimHolder) -> int:
+        """The slots of a device that other claims have."""
+        claims: dict[ClaimHolder, list[ClaimedDevice]] = {}
+        for holder, one in self._all():
+            if holder != claim and one.key == key:
+                claims.setdefault(holder, []).append(one)
+        return sum(_slots(key, devices) for devices in claims.values())
 
     def _update(self, devices: Iterable[ClaimedDevice]) -> None:
         for one in devices:
@@ -199,6 +207,11 @@ class ClaimAllocations:
         for claim, devices in (*self._prepared.values(), *self._reserved):
             for one in devices:
                 yield claim, one
+
+
+def _slots(key: Key, devices: Iterable[ClaimedDevice]) -> int:
+    """The slots of a device that one claim has, which may be prepared and reserved at once."""
+    return sum({(one.request, one.share): one.slots for one in devices if one.key == key}.values())
 
 
 def _held(resource: str, device: Device, objection: Objection) -> DeviceHeld:

@@ -16,7 +16,7 @@ from devhost.backend.model import ClaimHolder, Device, Health, sound_reason
 from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 
-from .claim_objects import ClaimError, ClaimObject, Result, options_for
+from .claim_objects import ClaimError, ClaimObject, Result, options_for, whole
 
 UNHEALTHY = "unhealthy"
 """The name of the driver's taint for unhealthy devices, after the driver and a slash."""
@@ -25,7 +25,7 @@ EFFECT = "NoSchedule"
 """The effect of that taint."""
 
 SLOTS = "slots"
-"""The capacity of a shared device: how many claims may use it at once."""
+"""The capacity of a shared device, of which a claim uses one or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,16 @@ class Chosen:
             result.share,
             result.admin,
             found.replicas,
+            self.slots,
         )
+
+    @property
+    def slots(self) -> int:
+        """How many slots of a shared device it uses."""
+        for name, amount in self.result.consumed.items():
+            if name.rpartition("/")[2] == SLOTS:
+                return max(1, whole(amount))
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,7 @@ class Group:
 
         shares: dict[str, Fraction] = {}
         for one in self.members:
-            part = Fraction(min(_slots(one.result), one.found.replicas), one.found.replicas)
+            part = Fraction(min(one.slots, one.found.replicas), one.found.replicas)
             name = one.found.device.id
             shares[name] = shares.get(name, Fraction(0)) + part
         return replace(terms, shares=shares)
@@ -290,12 +299,5 @@ def _recorded(one: Chosen, names: Sequence[str]) -> RecordedDevice:
         result.admin,
         found.replicas,
         found.entry.exclusive,
+        one.slots,
     )
-
-
-def _slots(result: Result) -> int:
-    """How many slots of a shared device a result uses."""
-    for name, amount in result.consumed.items():
-        if name.rpartition("/")[2] == SLOTS and amount.isdecimal():
-            return int(amount)
-    return 1

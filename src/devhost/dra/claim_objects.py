@@ -11,6 +11,7 @@ every option, because administrators make classes; a claim may set only what the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,8 +33,26 @@ API: Final = "/apis/resource.k8s.io/v1"
 MAX_ERRORS: Final = 3
 """Errors of one claim in its text; the pod's event has little space."""
 
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_QUANTITY = re.compile(rf"(\d{{1,18}})({'|'.join((*_DECIMAL, *_BINARY, 'm'))})", re.ASCII)
 _NOWHERE = Mark(0, 0)
 _NO_OPTIONS = Fields(_NOWHERE)
+
+
+def whole(amount: str) -> int:
+    """A quantity of the API server that is counted in whole numbers, rounded down; 0 if it is none.
+
+    Source: ``Quantity`` in ``k8s.io/apimachinery``, whose canonical form of 1000 is ``1k``.
+    """
+    found = _QUANTITY.fullmatch(amount)
+    if found is None:
+        return 0
+    digits, suffix = found[1], found[2]
+    for base, suffixes in ((1000, _DECIMAL), (1024, _BINARY)):
+        if suffix in suffixes:
+            return int(int(digits) * base ** suffixes.index(suffix))
+    return int(digits) // 1000  # thousandths
 
 
 class ClaimError(DevhostError):

@@ -14,6 +14,7 @@ from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Listed, Sides
 from devhost.telemetry.log import get
 
+from .claim_objects import whole
 from .kube import ApiError, KubeApi, Unreachable
 
 log = get(__name__)
@@ -138,15 +139,7 @@ class Mover:
 def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:
     """What a Node offers of each resource that is counted in whole numbers."""
     amounts = ((node.get("status") or {}).get("allocatable") or {}).items()
-    return {name: _whole(str(amount)) for name, amount in amounts if "/" in name}
-
-
-def _whole(amount: str) -> int:
-    """An amount of an extended resource, which is a whole number, possibly with a suffix (``1k``)."""
-    digits = amount.rstrip("kMGTPE")
-    suffix = amount[len(digits) :]
-    power = ("", "k", "M", "G", "T", "P", "E").index(suffix) if len(suffix) <= 1 else 0
-    return int(digits) * 1000**power if digits.isdecimal() else 0
+    return {name: whole(str(amount)) for name, amount in amounts if "/" in name}
 
 
 def _results(claim: Mapping[str, Any], driver: str) -> Collection[tuple[str, str]]:

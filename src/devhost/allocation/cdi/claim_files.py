@@ -86,6 +86,7 @@ class RecordedDevice:
     admin: bool = False
     replicas: int = 1
     exclusive: bool = True
+    slots: int = 1
 
     def claimed(self, device: Device | None = None) -> ClaimedDevice:
         """The device as a claim holds it; by its id alone if it was not found."""
@@ -99,6 +100,7 @@ class RecordedDevice:
             self.share,
             self.admin,
             self.replicas,
+            self.slots,
         )
 
 
@@ -140,6 +142,7 @@ def _value(record: ClaimRecord, device: RecordedDevice, number: int, boot: str) 
         f"id={quote(f'{device.key[0]}/{device.key[1]}', _SAFE)}",
         f"driver={record.driver}",
         f"replicas={device.replicas}",
+        f"slots={device.slots}",
         f"n={number}",
         f"of={len(record.devices)}",
         f"boot={boot}",
@@ -212,6 +215,7 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         "admin" in flags,
         max(1, int(given["replicas"])),
         "exclusive" in flags,
+        max(1, int(given.get("slots", 1))),
     )
     return _Parsed(
         name, int(given["n"]), int(given["of"]), (namespace, claim), given["driver"], given["boot"], recorded
