@@ -11,7 +11,10 @@ import pytest
 
 # Sends a signal when the first big library is about to be imported: as early as one can arrive.
 AT_FIRST_IMPORT = """
-import os, sys
+import os, signal, sys
+
+for number in (signal.SIGHUP, signal.SIGTERM):  # nohup ignores the first, and children inherit that
+    signal.signal(number, signal.SIG_DFL)
 
 class Sender:
     def find_spec(self, name, path=None, target=None):
