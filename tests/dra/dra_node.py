@@ -6,7 +6,6 @@ import asyncio
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -54,43 +53,29 @@ class Cards(Backend):
         return Edits(env={"CARDS": ",".join(device.id for device in request.devices)})
 
 
-class DraNode:
-    """The node; everything runs while it is entered.
+class Cluster:
+    """An API server with one node, and what the kubelet of that node asks a driver.
 
     Attributes:
-        node: devhost, and the kubelet's device plugin side.
-        server: the API server.
+        server: the API server; it runs while the cluster is entered.
+        options: where devhost finds it, and where the kubelet finds the driver.
     """
 
-    def __init__(self, place: Path, timing: Timing = QUICK) -> None:
+    def __init__(self, place: Path) -> None:
         self.server = ApiServer(tls=_certificate())
         self._kubeconfig = place / "kubeconfig"
         self.options = DraOptions(place / "registry", place / "plugins", NODE, self._kubeconfig)
-        self.node = Node(place, Cards, timing=timing, dra=self.options)
-        self.node.root.mkdir(exist_ok=True)
-        self.cards("c0", "c1")
-        self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._exits.enter_async_context(self.server)
+        await self.server.__aenter__()
         self._kubeconfig.write_text(json.dumps(_kubeconfig(self.server.port)))
         self.server.node(NODE, allocatable={})
-        await self._exits.enter_async_context(self.node)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._exits.aclose()
-
-    def cards(self, *cards: str) -> None:
-        """Makes exactly these cards exist."""
-        (self.node.root / "cards").write_text("\n".join(cards))
-
-    def configure(self, *entries: str) -> None:
-        """Makes the file hold these entries."""
-        lines = "".join(f"  - {entry}\n" for entry in entries)
-        self.node.configure(f"dra: {{driver: {DRIVER}}}\nresources:\n{lines}")
+        await self.server.stop()
 
     def slices(self) -> list[dict[str, Any]]:
         """The ``spec`` of each slice, by the slice's name."""
@@ -151,11 +136,59 @@ class DraNode:
 
     async def register(self) -> None:
         """Reports to the driver that the kubelet uses it."""
-        await self.node.until(self.options.registration_socket(DRIVER).exists)
         address = f"unix:{self.options.registration_socket(DRIVER)}"
         async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             stub = registration_pb2_grpc.RegistrationStub(channel)
             await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
+
+    def kubelet_reports(self, **allocatable: int) -> None:
+        """Makes the kubelet update the status of the Node."""
+        amounts = {name.replace("__", "/").replace("_", "."): str(n) for name, n in allocatable.items()}
+        self.server.node(NODE, allocatable=amounts)
+
+    def _channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(f"unix:{self.options.service_socket(DRIVER)}", options=_OPTIONS)
+
+
+_OPTIONS = (("grpc.default_authority", "localhost"),)
+
+
+class DraNode(Cluster):
+    """The node; everything runs while it is entered.
+
+    Attributes:
+        node: devhost, and the kubelet's device plugin side.
+    """
+
+    def __init__(self, place: Path, timing: Timing = QUICK) -> None:
+        super().__init__(place)
+        self.node = Node(place, Cards, timing=timing, dra=self.options)
+        self.node.root.mkdir(exist_ok=True)
+        self.cards("c0", "c1")
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self.node.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.node.__aexit__(kind, error, trace)
+        await super().__aexit__(kind, error, trace)
+
+    def cards(self, *cards: str) -> None:
+        """Makes exactly these cards exist."""
+        (self.node.root / "cards").write_text("\n".join(cards))
+
+    def configure(self, *entries: str) -> None:
+        """Makes the file hold these entries."""
+        lines = "".join(f"  - {entry}\n" for entry in entries)
+        self.node.configure(f"dra: {{driver: {DRIVER}}}\nresources:\n{lines}")
+
+    async def register(self) -> None:
+        await self.node.until(self.options.registration_socket(DRIVER).exists)
+        await super().register()
 
     async def settled(self, seconds: float = 0.3) -> None:
         """Lets some time pass in which something wrong would happen: several times that of :data:`QUICK`."""
@@ -179,17 +212,6 @@ class DraNode:
         """What containers get for an answer, as the runtime reads it."""
         assert not answer.error
         return self.node.specified([name for device in answer.devices for name in device.cdi_device_ids])
-
-    def kubelet_reports(self, **allocatable: int) -> None:
-        """Makes the kubelet update the status of the Node."""
-        amounts = {name.replace("__", "/").replace("_", "."): str(n) for name, n in allocatable.items()}
-        self.server.node(NODE, allocatable=amounts)
-
-    def _channel(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(f"unix:{self.options.service_socket(DRIVER)}", options=_OPTIONS)
-
-
-_OPTIONS = (("grpc.default_authority", "localhost"),)
 
 
 def _certificate() -> ssl.SSLContext:
