@@ -1,0 +1,167 @@
+"""``devhost run`` with ``serve: dra`` as a process, and what the other commands show of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_node import DRIVER, NODE, SLICES, Cluster
+
+from devhost.testing.kubelet import ClaimDevice, KubeletSimulator
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 120.0
+RESOURCE = "example.com/card"
+CARDS = '''
+from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
+
+
+class Cards(Backend):
+    """Cards as the file "cards" of the tree lists them, one id a line."""
+
+    name = "cards"
+    attributes = {"model": Attribute(str, "model", "x100")}
+
+    def discover(self):
+        for name in (self.context.root / "cards").read_text().split():
+            yield Device(name, {"model": "x100"}, claims=frozenset({f"node:/dev/{name}"}))
+
+    def allocate(self, request):
+        return Edits(env={"CARDS": ",".join(one.id for one in request.devices)})
+
+
+@hookimpl
+def devhost_backends():
+    return [Cards]
+'''
+
+
+class Machine:
+    """A node on which ``devhost run`` serves two cards through DRA."""
+
+    def __init__(self, place: Path) -> None:
+        self.cluster = Cluster(place)
+        self.root = place / "root"
+        self.root.mkdir()
+        (self.root / "cards").write_text("c0 c1")
+        (place / "backends").mkdir()
+        (place / "backends" / "cards.py").write_text(CARDS)
+        self.config = place / "devhost.yaml"
+        self.serve("dra")
+        self.kubelet = KubeletSimulator(place / "kubelet", pod_resources=place / "pod-resources")
+        self._log = place / "log"
+        self._environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(place / "run")}
+
+    def serve(self, side: str) -> None:
+        """Makes the file offer the cards on one side."""
+        self.config.write_text(
+            f"version: 1\ndra: {{driver: {DRIVER}}}\nbackendPaths: [backends]\n"
+            f"resources: [{{name: {RESOURCE}, backend: cards, serve: {side}}}]\n"
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        """The program runs; gives the address of its page."""
+        options = self.cluster.options
+        command = [
+            *(sys.executable, "-m", "devhost", "run", "--config", self.config, "--root", self.root),
+            *("--kubelet-dir", self.kubelet.directory, "--node-name", NODE, "--listen", "127.0.0.1:0"),
+            *("--plugins-registry", options.plugins_registry, "--plugins-dir", options.plugins_dir),
+            *("--kubeconfig", options.kubeconfig, "--show-pods"),
+        ]
+        async with self.cluster, self.kubelet:
+            process = self._start([str(word) for word in command])
+            try:
+                yield await self._address()
+            finally:
+                process.terminate()
+                assert await asyncio.to_thread(process.wait, PATIENCE) == 0, self._log.read_text()
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            return subprocess.Popen(command, env=self._environment, stderr=log)
+
+    async def _address(self) -> str:
+        """Where the page is, by the log."""
+        async with asyncio.timeout(PATIENCE):
+            while " address=" not in (text := self._log.read_text()):
+                await asyncio.sleep(0.05)
+        return text.partition(" address=")[2].split()[0]
+
+    async def shows(self, condition: Callable[[str], object], *command: str) -> str:
+        """The output of a command, as soon as it fulfils a condition."""
+        words = [sys.executable, "-m", "devhost", *command]
+        if command[0] == "explain":
+            words += ["--config", str(self.config), "--root", str(self.root)]
+        text = ""
+        async with asyncio.timeout(PATIENCE):
+            while not condition(text):
+                done = await asyncio.to_thread(
+                    subprocess.run, words, capture_output=True, text=True, env=self._environment, timeout=240
+                )
+                assert "Traceback" not in done.stderr
+                text = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
+        return text
+
+    async def document(self) -> dict[str, Any]:
+        """The part of the status document that is about DRA."""
+        text = await self.shows(lambda text: text, "status", "--output", "json")
+        found: dict[str, Any] = json.loads(text)["dra"]
+        return found
+
+
+async def page(address: str) -> str:
+    """The text of the status page."""
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://{address}/", timeout=240) as answer:
+            return str(answer.read().decode())
+
+    return await asyncio.to_thread(read)
+
+
+async def test_devices_claims_and_moves_are_shown_by_every_command(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    cluster = machine.cluster
+    async with machine.running() as address:
+        await machine.shows(lambda text: f"{DRIVER} waiting" in text, "status")
+        await cluster.register()
+        text = await machine.shows(lambda text: f"Healthy {DRIVER}-" in text, "status")
+        assert f"{DRIVER} registered 1 1" in text
+        (name,) = (one["metadata"]["name"] for one in cluster.server.stored(SLICES))
+        assert f"{RESOURCE} c0 Healthy {name} -" in text
+        pool, device = cluster.name_of("c0")
+
+        claim = cluster.allocate("mine", (pool, device))
+        answer = (await cluster.prepare(claim))[claim.uid]
+        assert answer.error == ""
+        (prepared,) = answer.devices
+        machine.kubelet.use_claim(
+            "train", "main", "mine", [ClaimDevice(DRIVER, pool, device, tuple(prepared.cdi_device_ids))]
+        )
+        text = await machine.shows(lambda text: "default/train" in text, "status")
+        assert "default/mine c0 default/train" in text
+        text = await machine.shows(bool, "explain", "c0")
+        assert "held by: ResourceClaim default/mine, used by default/train through " + RESOURCE in text
+        assert f"slice: {name}" in text
+        assert f"pool: {pool}, device {device}" in text
+        assert "model: x100" in text.partition("slice:")[2]
+        found = await page(address)
+        assert "Dynamic Resource Allocation" in found and name in found and "default/mine" in found
+
+        machine.serve("plugin")
+        text = await machine.shows(lambda text: f"{RESOURCE} c0 dra" in text, "status")
+        assert "devhost waits" in text
+        await machine.shows(lambda text: "moving: it is moving away from DRA" in text, "explain", "c0")
+        assert "Devices that change sides" in await page(address)
+        assert [one["device"] for one in (await machine.document())["claims"][0]["devices"]] == ["c0"]
