@@ -8,6 +8,7 @@ import pytest
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
+from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
 from devhost.planning.plan import Plan, RefusalKind, plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
@@ -115,6 +116,16 @@ def test_a_shared_device_is_prepared_for_as_many_claims_as_it_has_replicas() -> 
     node.allocations.claims.released(ONE.uid)
     node.prepare(three, claimed(replicas=2, share="c"))
     assert node.allocations.claims.of_device(("toy", "card0")) == [three, TWO]
+
+
+def test_lists_of_pods_are_wanted_while_a_claim_is_prepared() -> None:
+    """They show which pods use it, and that a claim has gone without Unprepare."""
+    node = Node()
+    assert node.allocations.due(5.0) is None
+    node.prepare(ONE, claimed())
+    assert node.allocations.due(5.0) == 5.0 + NODE.list_held
+    node.allocations.claims.released(ONE.uid)
+    assert node.allocations.due(5.0) is None
 
 
 def test_a_claim_that_uses_several_slots_counts_as_often() -> None:

@@ -22,6 +22,7 @@ from devhost.dra.api import registration_pb2, registration_pb2_grpc
 from devhost.host.timing import Timing
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import DraTiming, Moving
+from devhost.telemetry.document import DraStatus
 from devhost.testing.node import Node
 
 DRIVER = "devhost.example.com"
@@ -98,10 +99,15 @@ class Cluster:
                     return spec["pool"]["name"], device["name"]
         raise AssertionError(f"{card} is not published")
 
-    def allocate(self, name: str, *devices: tuple[str, str]) -> v1.Claim:
-        """Makes a claim to which a scheduler has allocated devices, each as pool and name."""
+    def allocate(self, name: str, *devices: tuple[str, str], share: str = "") -> v1.Claim:
+        """Makes a claim to which a scheduler has allocated devices, each as pool and name.
+
+        With ``share``, the share id, it has one slot of each.
+        """
+        sharing = {"shareID": share, "consumedCapacity": {f"{DRIVER}/slots": "1"}} if share else {}
         results = [
-            {"request": "req", "driver": DRIVER, "pool": pool, "device": device} for pool, device in devices
+            {"request": "req", "driver": DRIVER, "pool": pool, "device": device, **sharing}
+            for pool, device in devices
         ]
         made = self.server.put(
             claims_of("default"),
@@ -197,11 +203,11 @@ class DraNode(Cluster):
     async def synced(self) -> None:
         """Waits until the slices agree with the devices."""
 
-        def done() -> bool:
-            report = self.node.host.dra.report()
-            return report is not None and report["syncedAt"] is not None
+        await self.node.until(lambda: (report := self.report()) and report["syncedAt"])
 
-        await self.node.until(done)
+    def report(self) -> DraStatus | None:
+        """The part of the status document that is about DRA; ``None`` until there is a driver."""
+        return self.node.host.dra.report()
 
     def moving(self) -> Sequence[Moving]:
         """The devices that change sides."""

@@ -10,6 +10,7 @@ import pytest
 from dra_node import DRIVER, SLICES, DraNode
 
 from devhost.host.status import status
+from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"
 CLAIMED = "{name: example.com/card, backend: cards, serve: dra}"
@@ -232,3 +233,18 @@ async def test_a_prepared_claim_and_a_container_exclude_each_other(node: DraNode
         answers = await node.prepare(one, two)
         errors = sorted(answers[claim.uid].error for claim in (one, two))
         assert errors[0] == "" and "a claim holds it" in errors[1]
+
+
+async def test_a_shared_device_that_pods_use_is_prepared_for_another_claim(node: DraNode) -> None:
+    """The kubelet's list names devhost's own driver, too, which holds nothing a second time."""
+    node.configure(CLAIMED.replace("serve", "share: {replicas: 2}, serve"))
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        place = node.name_of("c0")
+        one, two, three = (node.allocate(name, place, share=f"s-{name}") for name in ("one", "two", "three"))
+        (prepared,) = (await node.prepare(one))[one.uid].devices
+        used = ClaimDevice(DRIVER, *place, tuple(prepared.cdi_device_ids))
+        node.node.kubelet.use_claim("pod-1", "main", "one", [used])
+        await node.node.until(lambda: (report := node.report()) and report["claims"][0]["containers"])
+        assert not (await node.prepare(two))[two.uid].error
+        assert "a claim holds it" in (await node.prepare(three))[three.uid].error

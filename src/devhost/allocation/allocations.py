@@ -753,6 +753,8 @@ class Allocations:
         """
         wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
         wishes += self._drivers.due(last, awaited=self.awaited)
+        if self.claims.count:
+            wishes.append(last + self.timing.list_held)
         return min((wish for wish in wishes if wish is not None), default=None)
 
     def due_changed(self) -> None:
@@ -779,6 +781,7 @@ class Allocations:
         for resource in released:
             for notify in tuple(self._released):
                 notify(resource, ())
+        self.due_changed()
         if replan:
             self._changed()
 

@@ -133,6 +133,11 @@ class ClaimAllocations:
         if (before := self._prepared.pop(uid, None)) is not None:
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
 
+    @property
+    def count(self) -> int:
+        """How many claims are prepared."""
+        return len(self._prepared)
+
     def of_device(self, key: Key) -> Sequence[ClaimHolder]:
         """The claims that hold a device, in a stable order."""
         return sorted({claim for claim, one in self._all() if one.key == key})

@@ -29,7 +29,7 @@ from devhost.telemetry.systemd import SystemdNotifier, line
 from devhost.telemetry.watchdog import Watchdog
 
 from . import startup_signals
-from .dra_side import access, left_by_earlier_run
+from .dra_side import access, front_end_class, left_by_earlier_run
 from .entries import place
 from .host import KUBELET_DIRECTORY, Host
 from .problems import problems
@@ -261,6 +261,7 @@ def check_dra(loaded: Loaded, options: Options, running: str = "") -> Loaded:
                 "left, then restart devhost"
             )
         else:
+            front_end_class()  # in this thread, which may block
             try:
                 access(dra)
             except EnvironmentFailure as error:

@@ -167,8 +167,6 @@ class DraSide:
         return self.front_end.missing() if self.front_end else ""
 
     def _open(self, driver: str, published: Mapping[tuple[str, str], str]) -> None:
-        from devhost.dra.front_end import DraFrontEnd
-
         assert self.options is not None
         self._allocations.own_driver(driver)
         self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
@@ -182,7 +180,7 @@ class DraSide:
             log.error("DRA driver cannot be stopped cleanly", driver=driver, reason=str(error))
             return
         self.failure = ""
-        self.front_end = DraFrontEnd(
+        self.front_end = front_end_class()(
             driver,
             self.options,
             credentials,
@@ -197,6 +195,13 @@ class DraSide:
             timing=self._timing.allocation,
             pace=self._timing.dra,
         )
+
+
+def front_end_class() -> type[DraFrontEnd]:
+    """Imports the front end, which takes too long for the event loop of a process that serves."""
+    from devhost.dra.front_end import DraFrontEnd
+
+    return DraFrontEnd
 
 
 def _driver(settings: Settings) -> str:
