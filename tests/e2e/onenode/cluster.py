@@ -30,6 +30,7 @@ from .settings import (
 )
 from .waiting import LIMIT, until
 
+DRA = ("apis/resource.k8s.io/v1/resourceslices", "apis/resource.k8s.io/v1/resourceclaims")
 STOP_LIMIT = 60.0
 """Seconds a process has to end before it is killed."""
 
@@ -52,6 +53,11 @@ class Cluster:
         self.namespaces = Namespaces(ADDRESS, NODE, self.logs / "namespaces.log")
         self.api = Api(self.namespaces, API_PORT, self._settings.token)
         self.kubectl = Kubectl(self.namespaces, programs["kubectl"], self._settings.kubeconfig, directory)
+
+    @property
+    def driver_kubeconfig(self) -> Path:
+        """The access of a DRA driver."""
+        return self._settings.driver_kubeconfig
 
     def __enter__(self) -> Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -222,9 +228,11 @@ class Cluster:
         After the end of the cluster it writes nothing.
         """
         with suppress(ApiError, OSError):
-            for what in ("nodes", "pods", "events"):
-                document = self.api.get(f"/api/v1/{what}")
-                (self.logs / f"{name}-{what}.json").write_text(json.dumps(document, indent=1))
+            for what in ("api/v1/nodes", "api/v1/pods", "api/v1/events", *DRA):
+                document = self.api.get(f"/{what}")
+                (self.logs / f"{name}-{what.rpartition('/')[2]}.json").write_text(
+                    json.dumps(document, indent=1)
+                )
         for file in (f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint", *self._specifications()):
             with suppress(OSError):
                 shutil.copy(self.namespaces.path(file), self.logs / f"{name}-{Path(file).name}")

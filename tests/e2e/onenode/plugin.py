@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -54,10 +54,14 @@ class Devhost:
         new.write_text(json.dumps(document, indent=1))
         new.replace(self.config)
 
+    def arguments(self) -> Sequence[str]:
+        """More options of the command line."""
+        return ()
+
     def start(self) -> None:
         """Starts the process."""
         self._said_before = self.log.stat().st_size if self.log.exists() else 0
-        command = (sys.executable, "-m", "devhost", "run", "--config", self.config)
+        command = (sys.executable, "-m", "devhost", "run", "--config", self.config, *self.arguments())
         self._process = self._cluster.namespaces.spawn(*command, log=self.log)
 
     def stop(self, *, kill: bool = False) -> int:

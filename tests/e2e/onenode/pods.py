@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -71,8 +71,19 @@ class Pod:
             TimeoutError: it was scheduled, or the scheduler did not try it.
         """
         until(
-            f"pod {self.name} waits for {resource}", partial(self._insufficient, resource), seen=self._status
+            f"pod {self.name} waits for {resource}",
+            partial(self._pending, f"Insufficient {resource}"),
+            seen=self._status,
         )
+
+    def waits_for_claims(self) -> None:
+        """Waits until the scheduler has found no device for its claims.
+
+        Raises:
+            TimeoutError: it was scheduled, or the scheduler did not try it.
+        """
+        text = "cannot allocate all claims"
+        until(f"pod {self.name} waits for claims", partial(self._pending, text), seen=self._status)
 
     def failed(self) -> str:
         """Waits until the kubelet has rejected it; returns its message."""
@@ -153,10 +164,10 @@ class Pod:
             return error.status == 404
         return False
 
-    def _insufficient(self, resource: str) -> bool:
+    def _pending(self, text: str) -> bool:
         status = self.document()["status"]
-        said = [condition.get("message", "") for condition in status.get("conditions", ())]
-        return status.get("phase") == "Pending" and any(f"Insufficient {resource}" in each for each in said)
+        messages = [condition.get("message", "") for condition in status.get("conditions", ())]
+        return status.get("phase") == "Pending" and any(text in each for each in messages)
 
     def _container(self) -> Json:
         statuses: list[Json] = self.document()["status"].get("containerStatuses") or []
@@ -216,11 +227,14 @@ class Pods:
         name: str,
         limits: Mapping[str, int] | None = None,
         beside: Mapping[str, int] | None = None,
+        *,
+        claims: Sequence[str] = (),
         **security: Any,
     ) -> Pod:
         """Creates a pod with these resources.
 
         Args:
+            claims: names of ResourceClaims that every container uses.
             beside: resources of a second container, if there is one.
             security: the containers' securityContext.
         """
@@ -229,7 +243,7 @@ class Pods:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name},
-            "spec": _spec(wanted, security),
+            "spec": _spec(wanted, security, claims),
         }
         self._cluster.api.post(NAMESPACE, document)
         pod = Pod(self._cluster, name)
@@ -264,20 +278,26 @@ class Pods:
         self._made.clear()
 
 
-def _spec(wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any]) -> Json:
+def _spec(
+    wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any], claims: Sequence[str] = ()
+) -> Json:
     """A pod's containers by name, with the resources of each."""
     containers = [
         {
             "name": container,
             "image": image.NAME,
             "imagePullPolicy": "Never",
-            "resources": {"limits": {resource: str(count) for resource, count in amounts.items()}},
+            "resources": {
+                "limits": {resource: str(count) for resource, count in amounts.items()},
+                "claims": [{"name": claim} for claim in claims],
+            },
             "securityContext": dict(security),
         }
         for container, amounts in wanted.items()
     ]
     return {
         "containers": containers,
+        "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

@@ -17,6 +17,7 @@ ADDRESS = "10.99.0.1"
 API_PORT = 6443
 ETCD = "http://127.0.0.1:2379"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+DRIVER_DIRECTORY = "/var/lib/kubelet/plugins"
 PLUGIN_DIRECTORY = "/var/lib/kubelet/device-plugins"
 SPECIFICATIONS = "/run/cdi"
 """The directory of CDI specifications, not through ``/var/run``, a link that is wrong outside the node."""
@@ -100,6 +101,8 @@ CONTROLLERS = (
     "replicaset-controller",
     "garbage-collector-controller",
     "serviceaccount-controller",
+    "resourceclaim-controller",
+    "resourcequota-controller",
 )
 """The first takes the taint off a node that is ready; nothing is scheduled before. The last but one deletes
 the pods of what is deleted, and without what the last one makes no pod is taken."""
@@ -125,17 +128,10 @@ class Settings:
         """Writes every file that the programs read."""
         (self.directory / "tokens.csv").write_text(f"{self.token},admin,1,system:masters\n")
         cluster = {"server": f"https://127.0.0.1:{API_PORT}", "insecure-skip-tls-verify": True}
-        self._json(
-            "kubeconfig",
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "clusters": [{"name": "one", "cluster": cluster}],
-                "users": [{"name": "admin", "user": {"token": self.token}}],
-                "contexts": [{"name": "one", "context": {"cluster": "one", "user": "admin"}}],
-                "current-context": "one",
-            },
-        )
+        self._json("kubeconfig", self._as_administrator(cluster))
+        verified = {**cluster, "certificate-authority": str(self.directory / "certificates/apiserver.crt")}
+        del verified["insecure-skip-tls-verify"]
+        self._json("driver-kubeconfig", self._as_administrator(verified))
         self._json("kubelet.json", KUBELET)
         self._json("network/10-pods.conflist", NETWORK)
         (self.directory / "containerd.toml").write_text(
@@ -151,6 +147,21 @@ class Settings:
         subprocess.run(
             ["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=120
         )
+
+    @property
+    def driver_kubeconfig(self) -> Path:
+        """The same with the API server's certificate, which a DRA driver checks."""
+        return self.directory / "driver-kubeconfig"
+
+    def _as_administrator(self, cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "one", "cluster": cluster}],
+            "users": [{"name": "admin", "user": {"token": self.token}}],
+            "contexts": [{"name": "one", "context": {"cluster": "one", "user": "admin"}}],
+            "current-context": "one",
+        }
 
     def command(self, name: str) -> list[str]:
         """The command line of a program."""

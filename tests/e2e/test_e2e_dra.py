@@ -1,0 +1,255 @@
+"""Claims for devices of devhost, with a real API server, scheduler, kubelet and container runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from onenode.api import ApiError
+from onenode.claims import CARD, DRIVER, Claims, Driver
+from onenode.cluster import Cluster
+from onenode.machine import device_file
+from onenode.offers import FUSE, ZRAM
+from onenode.pods import Pods
+from onenode.settings import SPECIFICATIONS
+from onenode.waiting import until
+
+CLASS = {"deviceClassName": "card.example.com"}
+CARDS = {"name": CARD, "backend": "cards", "serve": "dra"}
+DISKS = {"name": ZRAM, "where": {"subsystem": "block", "sysName": "zram[1-9]*"}, "serve": "dra"}
+
+
+@pytest.fixture
+def claims(cluster: Cluster) -> Iterator[Claims]:
+    """Creates claims; everything of the driver is removed after the test."""
+    claims = Claims(cluster)
+    yield claims
+    claims.clear()
+
+
+@pytest.fixture
+def driver(cluster: Cluster, claims: Claims) -> Iterator[Driver]:
+    """A devhost that can serve claims; it serves nothing yet and has not started."""
+    with Driver(cluster) as driver:
+        yield driver
+
+
+@pytest.fixture
+def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
+    """Creates pods; they are deleted while the driver still runs."""
+    pods = Pods(cluster)
+    yield pods
+    pods.clear()
+
+
+def by(expression: str, name: str = "card.example.com") -> dict[str, Any]:
+    """A request for one device of a class that a CEL expression selects."""
+    return {"deviceClassName": name, "selectors": [{"cel": {"expression": expression}}]}
+
+
+def attribute(name: str, value: str) -> str:
+    return f'device.attributes["{DRIVER}"].{name} == "{value}"'
+
+
+def test_a_claim_gets_the_device_that_its_expression_selects(cluster, driver, claims, pods, zram):
+    one, other = (zram.plug() for _ in range(2))
+    driver.serve(DISKS)
+    driver.registered()
+    claims.classes(driver)
+    until("both disks are published", lambda: len(claims.offered()) >= 2, seen=claims.offered)
+    claims.create("mine", by(attribute("sysName", f"zram{other}"), "zram.example.com"))
+    without = pods.create("without").running()
+    pod = pods.create("user", claims=["mine"]).running()
+    assert pod.nodes() - without.nodes() == {f"/dev/zram{other}"}
+    host = device_file(f"/dev/zram{other}")
+    assert pod.shell(f"stat -c '%t:%T' /dev/zram{other}") == f"{host.major:x}:{host.minor:x}"
+    assert pod.opens(f"/dev/zram{other}")
+    assert f"/dev/zram{one}" not in pod.nodes()
+
+
+def test_two_pods_share_a_claim_and_its_device_is_free_when_both_are_gone(driver, claims, pods):
+    driver.cards("c0 a")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("both", CLASS)
+    claims.create("next", CLASS)
+    first, second = (pods.create(name, claims=["both"]).running() for name in ("first", "second"))
+    assert first.shell("echo $CARDS") == second.shell("echo $CARDS") == "c0"
+    late = pods.create("late", claims=["next"])
+    late.waits_for_claims()
+    first.delete()
+    assert second.shell("echo $CARDS") == "c0"
+    assert not claims.allocated("next")
+    second.delete()
+    assert late.running().shell("echo $CARDS") == "c0"
+
+
+def test_two_containers_of_a_pod_use_one_claim(driver, claims, pods):
+    driver.cards("c0 a")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("both", CLASS)
+    pod = pods.create("two", beside={}, claims=["both"]).running()
+    assert pod.shell("echo $CARDS") == pod.beside.running().shell("echo $CARDS") == "c0"
+
+
+def test_an_old_pod_gets_a_device_by_the_extended_name(cluster, driver, claims, pods):
+    driver.cards("c0 a")
+    driver.serve({**CARDS, "dra": {"extendedName": True}})
+    driver.registered()
+    claims.classes(driver)
+    pod = pods.create("old", {CARD: 1}).running()
+    assert pod.shell("echo $CARDS") == "c0"
+    late = pods.create("late", {CARD: 1})
+    late.waits_for_claims()
+    pod.delete()
+    assert late.running().shell("echo $CARDS") == "c0"
+
+
+def test_as_many_claims_share_a_device_as_it_has_replicas(driver, claims, pods):
+    driver.serve({"name": FUSE, "where": {"devNode": "/dev/fuse"}, "share": {"replicas": 2}, "serve": "dra"})
+    driver.registered()
+    claims.classes(driver)
+    shared = {"deviceClassName": "fuse.example.com"}
+    for name in ("one", "two", "three"):
+        claims.create(name, shared)
+    first, second = (pods.create(name, claims=[name]).running() for name in ("one", "two"))
+    assert first.opens("/dev/fuse") and second.opens("/dev/fuse")
+    late = pods.create("three", claims=["three"])
+    late.waits_for_claims()
+    first.delete()
+    claims.delete("one")
+    assert late.running().opens("/dev/fuse")
+
+
+def test_devices_of_two_backends_are_aligned_by_an_attribute(driver, claims, pods, zram):
+    near = [zram.plug() for _ in range(2)][1]
+    driver.cards("far zram77", f"near zram{near}")
+    driver.serve(CARDS, DISKS)
+    driver.registered()
+    claims.classes(driver)
+    disk = {"deviceClassName": "zram.example.com"}
+    claims.create("pair", CLASS, disk, constraints=[{"matchAttribute": f"{DRIVER}/sysName"}])
+    pod = pods.create("aligned", claims=["pair"]).running()
+    assert pod.shell("echo $CARDS") == "near"
+    assert pod.opens(f"/dev/zram{near}")
+
+
+def test_an_unhealthy_device_is_only_for_claims_that_tolerate_it(driver, claims, pods):
+    driver.cards("c0 a ill")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    assert claims.offered()["c0"]["taints"][0]["key"] == f"{DRIVER}/unhealthy"
+    claims.create("careful", CLASS)
+    claims.create("brave", {**CLASS, "tolerations": [{"operator": "Exists"}]})
+    late = pods.create("careful", claims=["careful"])
+    late.waits_for_claims()
+    pod = pods.create("brave", claims=["brave"]).running()
+    assert pod.shell("echo $CARDS") == "c0"
+    pod.delete()
+    claims.delete("brave")
+    driver.cards("c0 a")
+    assert late.running().shell("echo $CARDS") == "c0"
+
+
+def test_a_restarted_kubelet_keeps_pods_and_the_slices_come_back(cluster, driver, claims, pods):
+    driver.cards("c0 a", "c1 b")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("before", by(attribute("sysName", "a")))
+    pod = pods.create("before", claims=["before"]).running()
+    started = pod.identity()
+    for kill in (False, True):
+        cluster.restart_kubelet(kill=kill)
+        claims.shows("c0", "c1")
+    assert pod.running().identity() == started
+    claims.create("after", CLASS)
+    assert pods.create("after", claims=["after"]).running().shell("echo $CARDS") == "c1"
+    assert pod.restarted().shell("echo $CARDS") == "c0", "its CDI file is still there"
+
+
+def test_a_restarted_devhost_keeps_claims_and_writes_no_slice(driver, claims, pods):
+    driver.cards("c0 a", "c1 b")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("before", by(attribute("sysName", "a")))
+    pod = pods.create("before", claims=["before"]).running()
+    before = [one["metadata"]["resourceVersion"] for one in claims.slices()]
+    for kill in (False, True):
+        driver.restart(kill=kill)
+        driver.registered()
+    assert [one["metadata"]["resourceVersion"] for one in claims.slices()] == before
+    assert driver.status()["dra"]["writes"] == 0
+    claims.create("after", CLASS)
+    assert pods.create("after", claims=["after"]).running().shell("echo $CARDS") == "c1"
+    pod.delete()
+    claims.delete("before")
+    assert driver.status()["dra"]["claims"][0]["name"] == "after"
+
+
+def test_the_file_of_a_claim_that_was_removed_is_made_again(cluster, driver, claims, pods):
+    """Another program empties the CDI directory; a container that restarts needs the file."""
+    driver.cards("c0 a")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("mine", CLASS)
+    pod = pods.create("user", claims=["mine"]).running()
+
+    def files() -> list[Any]:
+        return [*cluster.namespaces.path(SPECIFICATIONS).glob("*-dra_*.json")]
+
+    (file,) = files()
+    file.unlink()
+    until("the file is there again", files)
+    assert pod.restarted().shell("echo $CARDS") == "c0"
+
+
+def test_claims_survive_an_emptied_directory_while_nothing_runs(cluster, driver, claims, pods):
+    """As after a reboot: the directory is in memory, and kubelet and devhost start at the same time."""
+    driver.cards("c0 a", "c1 b")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("mine", CLASS)
+    pod = pods.create("user", claims=["mine"]).running()
+    card = pod.shell("echo $CARDS")
+
+    def gone() -> None:
+        driver.stop(kill=True)
+        for file in cluster.namespaces.path(SPECIFICATIONS).glob("*"):
+            file.unlink()
+        driver.start()
+
+    cluster.restart_kubelet(kill=True, meanwhile=gone)
+    driver.registered()
+    claims.create("other", CLASS)
+    other = pods.create("other", claims=["other"]).running().shell("echo $CARDS")
+    assert {card, other} == {"c0", "c1"}
+    until("the claim is known again", lambda: len(driver.status()["dra"]["claims"]) == 2, seen=driver.status)
+    assert pod.restarted().shell("echo $CARDS") == card
+
+
+def test_a_quota_limits_the_devices_of_a_class(cluster, driver, claims, pods):
+    driver.cards("c0 a", "c1 b")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    path = "/api/v1/namespaces/default/resourcequotas"
+    name = "card.example.com.deviceclass.resource.k8s.io/devices"
+    document = {"metadata": {"name": "cards"}, "spec": {"hard": {name: "1"}}}
+    cluster.api.post(path, {"apiVersion": "v1", "kind": "ResourceQuota", **document})
+    try:
+        until("the quota is known", lambda: cluster.api.get(f"{path}/cards").get("status", {}).get("hard"))
+        claims.create("one", CLASS)
+        with pytest.raises(ApiError, match="exceeded quota"):
+            claims.create("two", CLASS)
+        assert pods.create("one", claims=["one"]).running().can('test -n "$CARDS"')
+    finally:
+        cluster.api.delete(f"{path}/cards")
