@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -130,8 +131,15 @@ async def page(address: str) -> str:
     return await asyncio.to_thread(read)
 
 
-async def test_devices_claims_and_moves_are_shown_by_every_command(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short name, because sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="devhost-") as directory:
+        yield Path(directory)
+
+
+async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) -> None:
+    machine = Machine(place)
     cluster = machine.cluster
     async with machine.running() as address:
         await machine.shows(lambda text: f"{DRIVER} waiting" in text, "status")

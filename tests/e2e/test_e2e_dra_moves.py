@@ -10,7 +10,7 @@ import pytest
 from onenode.claims import CARD, Claims, Driver
 from onenode.cluster import Cluster
 from onenode.pods import Pod, Pods
-from onenode.waiting import LIMIT
+from onenode.waiting import LIMIT, until
 
 CLASS = {"deviceClassName": "card.example.com"}
 PLUGIN = {"name": CARD, "backend": "cards", "serve": "plugin"}
@@ -28,7 +28,7 @@ def claims(cluster: Cluster) -> Iterator[Claims]:
 
 @pytest.fixture
 def driver(cluster: Cluster, claims: Claims) -> Iterator[Driver]:
-    """A devhost that can serve claims; it has not started."""
+    """A devhost that can serve claims; it offers the cards through the device plugin."""
     with Driver(cluster, PLUGIN, cards=[f"{card} {card}" for card in CARDS]) as driver:
         yield driver
 
@@ -112,7 +112,6 @@ def card_of(pod: Pod) -> list[str]:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(cluster, driver, claims, pods, restart):
-    driver.start()
     cluster.shows(CARD, len(CARDS))
     old = pods.create("old", {CARD: 1}).running()
     (held,) = card_of(old)
@@ -149,7 +148,7 @@ def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(cluster, driver
     churn = _next(churn, Churn(cluster, claims, pods, []))
     churn.until("all cards are listed", lambda: (cluster.counts(CARD) or (0, 0))[1] == len(CARDS))
     churn.end()
-    assert driver.moving() == set()
+    until("nothing moves", lambda: not driver.moving(), limit=100, seen=lambda: driver.status())
 
 
 def _next(before: Churn, after: Churn) -> Churn:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.planning.claims import ClaimIndex, Held, Key, Objection, Reason
+from devhost.planning.claims import ClaimIndex, Held, Key, Reason
 from devhost.planning.settings import Serve
 
 from .listing import ClaimUse
@@ -182,7 +182,7 @@ class ClaimAllocations:
         for device in devices:
             found = index.objection((backend, device.id), device, resource, exclusive, Serve.PLUGIN)
             if found is not None:
-                raise _held(resource, device, found)
+                raise _held(resource, device, found.reason)
 
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> None:
         others = [one for one in self._ledger.held() if one.holder != claim]
@@ -190,11 +190,11 @@ class ClaimAllocations:
         for one in wanted:
             found = index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
             if found is not None:
-                raise _held(one.resource, one.device, found)
+                raise _held(one.resource, one.device, found.reason)
             sharing = [held for held in others if held.key == one.key and held.serve is Serve.DRA]
             if self._slots(one.key, claim) + _slots(one.key, wanted) > one.replicas:
                 reason = sharing[0].reason(sharing[0].holds("it")) if sharing else Reason(_TOO_OFTEN)
-                raise _held(one.resource, one.device, Objection(reason, moving=False))
+                raise _held(one.resource, one.device, reason)
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:
         """The slots of a device that other claims have."""
@@ -219,6 +219,5 @@ def _slots(key: Key, devices: Iterable[ClaimedDevice]) -> int:
     return sum({(one.request, one.share): one.slots for one in devices if one.key == key}.values())
 
 
-def _held(resource: str, device: Device, objection: Objection) -> DeviceHeld:
-    reason = objection.reason
+def _held(resource: str, device: Device, reason: Reason) -> DeviceHeld:
     return DeviceHeld(f"{resource}: {device.id} cannot be allocated: {reason.text}", reason.held_by)

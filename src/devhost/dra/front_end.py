@@ -134,7 +134,7 @@ class DraFrontEnd:
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
         counts = Counter((one.resource, one.health.healthy) for one in self.inventory.offered())
-        self._metrics.dra_offered(self.driver, counts, len(self.sides.moving()))
+        self._metrics.dra_offered(self.driver, counts, len(self.inventory.moving()))
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the health of a device; ``None`` if it will not."""

@@ -16,7 +16,7 @@ from devhost.planning import naming
 from devhost.planning.claims import Key
 from devhost.planning.plan import Plan, PlannedResource
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.planning.sides import Sides
+from devhost.planning.sides import Moving, Sides
 
 from .claim_devices import DraDevice
 from .health import DeviceHealth
@@ -141,6 +141,17 @@ class DraInventory:
             if (refusal.backend, refusal.device) == key and refusal.reason
         )
         return next(reasons, f"the configuration no longer gives it to {resource}")
+
+    def moving(self) -> Sequence[Moving]:
+        """The devices that change sides, in a stable order: also those that a pod still holds."""
+        found = list(self._sides.moving())
+        known = {one.key for one in found}
+        for refusal in self._plan.refusals:
+            key = (refusal.backend, refusal.device)
+            if refusal.leaves is not None and key not in known:
+                known.add(key)
+                found.append(Moving(key, *refusal.leaves, refusal.reason))
+        return sorted(found)
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the health of a device; ``None`` if it will not."""

@@ -55,7 +55,7 @@ def report(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles) 
                 "serve": one.serve.value,
                 "reason": one.waits_for,
             }
-            for one in front_end.sides.moving()
+            for one in front_end.inventory.moving()
         ],
     }
 

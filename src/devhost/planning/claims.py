@@ -69,6 +69,10 @@ class Held(NamedTuple):
         """A reason that refers to this holder."""
         return Reason(text, (self.holder,) if self.holder else ())
 
+    def objection(self, text: str) -> Objection:
+        """Why others must not have what this holder has."""
+        return Objection(self.reason(text), bool(self.moving), self.resource, self.serve)
+
     def holds(self, what: str) -> str:
         """A sentence: who holds ``what``, and when it will be free."""
         until = "that claim is released" if isinstance(self.holder, ClaimHolder) else "that pod ends"
@@ -76,10 +80,15 @@ class Held(NamedTuple):
 
 
 class Objection(NamedTuple):
-    """Why a device must not be offered; ``moving`` if no container holds it and it only changes sides."""
+    """Why a device must not be offered, and the resource and the side that have it.
+
+    ``moving`` is whether no container holds it and it only changes sides.
+    """
 
     reason: Reason
     moving: bool
+    resource: str
+    serve: Serve
 
 
 class ClaimIndex:
@@ -117,13 +126,12 @@ class ClaimIndex:
         for (name, side), one in self._through.get(key, {}).items():
             alone = exclusive or one.exclusive or side is not serve
             if (name, side) != (resource, serve) and alone:
-                text = one.moving or one.holds("it")
-                objections.append(Objection(one.reason(text), bool(one.moving)))
+                objections.append(one.objection(one.moving or one.holds("it")))
         for claim, one in self._conflicts(device):
             if one.key != key:
                 what = f"{one.device.id} of backend {one.backend}"
                 why = f"{what}: {one.moving}" if one.moving else one.holds(what)
-                objections.append(Objection(one.reason(f"{claim} is in use: {why}"), bool(one.moving)))
+                objections.append(one.objection(f"{claim} is in use: {why}"))
         # a set has no order, and the plan must be deterministic
         return min(
             objections,

@@ -135,7 +135,8 @@ class Refusal:
     """A device that an entry selects but does not get.
 
     ``entry`` is the entry's index, ``taker`` that of the entry which has the device, or ``None``. ``held_by``
-    is the container that the reason refers to, if any.
+    is the container that the reason refers to, if any. ``leaves`` is the side on which the device is held, or
+    still offered, if that is not the side of the entry, and the resource there.
     """
 
     backend: str
@@ -145,6 +146,7 @@ class Refusal:
     reason: str
     taker: int | None = None
     held_by: tuple[AnyHolder, ...] = ()
+    leaves: tuple[str, Serve] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,7 @@ class _Planner:
             name = naming.expand(entry.name, seen) if fields else entry.name
             taker = None
             held_by: tuple[AnyHolder, ...] = ()
+            leaves = None
             replicas = replicas_of(entry.share, seen)
             if reason := device.withheld:
                 kind = RefusalKind.WITHHELD
@@ -345,6 +348,7 @@ class _Planner:
             elif held := self._held and self._held.objection(key, device, name, entry.exclusive, entry.serve):
                 kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
                 reason, held_by = held.reason.text, held.reason.held_by
+                leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
             elif reason := self._too_soon(name, key, entry):
                 kind = RefusalKind.MOVING
             elif reason := self._no_room(name, device, entry, replicas):
@@ -353,7 +357,9 @@ class _Planner:
                 self._give(name, key, entry, device, replicas)
                 continue
             index = taker.index if taker else None
-            self.refusals.append(Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by))
+            self.refusals.append(
+                Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by, leaves)
+            )
 
     def _open(self, name: str, entry: ResourceSettings) -> list[Offer]:
         self.owners.setdefault(name, entry)
