@@ -112,6 +112,8 @@ def card_of(pod: Pod) -> list[str]:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(cluster, driver, claims, pods, restart):
+    driver.serving()
+    cluster.refreshed()
     cluster.shows(CARD, len(CARDS))
     old = pods.create("old", {CARD: 1}).running()
     (held,) = card_of(old)
