@@ -14,6 +14,7 @@ from . import (
     affinity,
     allocate,
     burst,
+    dra,
     footprint,
     fpga,
     gpu,
@@ -44,6 +45,10 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "gpu": gpu.measure,
     "fpga": fpga.measure,
     "absent": absent.measure,
+    "memory-dra": dra.memory,
+    "slices": dra.slices,
+    "change-slice": dra.changes,
+    "prepare": dra.prepare,
     "isolation": isolation.measure,
 }
 """The benches. Each yields one or more lines of the table."""

@@ -51,6 +51,18 @@ MEMORY_ABSENT = Measure(
 )
 THREADS_ABSENT = Measure("threads-absent", "threads that they add", "threads", {MAX: 1}, (MAX,))
 CPU_ABSENT = Measure("cpu-absent", "CPU of one core that they add", "%", {MAX: 0.05}, (MAX,))
+MEMORY_DRA = Measure(
+    "memory-dra", "resident memory, 10 DRA resources of 10 devices, scraped", "MB", {MAX: 56}, (MAX,)
+)
+PUBLISHED = Measure("slices-10000", "process start → slices with 10 000 devices", "s", {MAX: 60}, (MAX,))
+WRITES_AGAIN = Measure("slices-again", "writes of slices after a restart", "writes", {MAX: 0}, (MAX,))
+CHANGE_TO_SLICE = Measure(
+    "change-slice", "backend's event → slice at the API server", "s", {P50: 1.2}, (P50, MAX)
+)
+PREPARE = Measure("prepare", "Prepare, round trip", "ms")
+PREPARE_RATIO = Measure(
+    "prepare-ratio", "Prepare without the API server's time over Allocate, p50", "x", {MAX: 1.5}, (MAX,)
+)
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
 ISOLATION = {
@@ -107,6 +119,12 @@ MEASURES = (
     MEMORY_ABSENT,
     THREADS_ABSENT,
     CPU_ABSENT,
+    MEMORY_DRA,
+    PUBLISHED,
+    WRITES_AGAIN,
+    CHANGE_TO_SLICE,
+    PREPARE,
+    PREPARE_RATIO,
     IDLE,
     *(measure for pair in ISOLATION.values() for measure in pair),
 )

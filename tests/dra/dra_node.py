@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -52,6 +53,23 @@ class Cards(Backend):
 
     def allocate(self, request: Any) -> Edits:
         return Edits(env={"CARDS": ",".join(device.id for device in request.devices)})
+
+
+class Calls:
+    """The calls of a kubelet to the driver over one connection."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+
+    async def prepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodePrepareResourceResponse]:
+        """See :meth:`Cluster.prepare`."""
+        request = v1.NodePrepareResourcesRequest(claims=claims)
+        return dict((await self._stub.NodePrepareResources(request)).claims)
+
+    async def unprepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodeUnprepareResourceResponse]:
+        """See :meth:`Cluster.unprepare`."""
+        request = v1.NodeUnprepareResourcesRequest(claims=claims)
+        return dict((await self._stub.NodeUnprepareResources(request)).claims)
 
 
 class Cluster:
@@ -127,18 +145,20 @@ class Cluster:
 
     async def prepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodePrepareResourceResponse]:
         """What the driver answers to the kubelet for these claims, by uid."""
-        async with self._channel() as channel:
-            stub = v1_grpc.DRAPluginStub(channel)
-            return dict(
-                (await stub.NodePrepareResources(v1.NodePrepareResourcesRequest(claims=claims))).claims
-            )
+        async with self.channel() as calls:
+            return await calls.prepare(*claims)
 
     async def unprepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodeUnprepareResourceResponse]:
         """The same when they are released."""
-        async with self._channel() as channel:
-            stub = v1_grpc.DRAPluginStub(channel)
-            request = v1.NodeUnprepareResourcesRequest(claims=claims)
-            return dict((await stub.NodeUnprepareResources(request)).claims)
+        async with self.channel() as calls:
+            return await calls.unprepare(*claims)
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[Calls]:
+        """A connection to the driver."""
+        address = f"unix:{self.options.service_socket(DRIVER)}"
+        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+            yield Calls(v1_grpc.DRAPluginStub(channel))
 
     async def register(self) -> None:
         """Reports to the driver that the kubelet uses it."""
@@ -151,9 +171,6 @@ class Cluster:
         """Makes the kubelet update the status of the Node."""
         amounts = {name.replace("__", "/").replace("_", "."): str(n) for name, n in allocatable.items()}
         self.server.node(NODE, allocatable=amounts)
-
-    def _channel(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(f"unix:{self.options.service_socket(DRIVER)}", options=_OPTIONS)
 
 
 _OPTIONS = (("grpc.default_authority", "localhost"),)

@@ -88,6 +88,8 @@ class Turn:
         self.users = 0
         self.unprepared = 0
         """How often Unprepare was called."""
+        self.changes = 0
+        """How often the file of the claim may have been made or removed."""
 
 
 class Preparer:
@@ -220,6 +222,7 @@ class Preparer:
             EnvironmentFailure: the file cannot be written.
         """
         calls = turn.unprepared
+        turn.changes += 1
         holder = ClaimHolder(ref.namespace, ref.name, ref.uid)
         chosen = choose(claim, self.driver, self._resources, running=running)
         devices = [one.claimed() for one in chosen]
@@ -237,6 +240,8 @@ class Preparer:
         Raises:
             EnvironmentFailure: the file cannot be removed; the claim still holds its devices.
         """
+        if uid in self._turns:
+            self._turns[uid].changes += 1
         removed = await self._files.remove(uid)
         self._claims.released(uid)
         return removed
@@ -272,20 +277,17 @@ class Preparer:
         if not is_uid(ref.uid):
             raise ClaimError(f"{ref} has an impossible uid")
         with self.turn(ref.uid) as turn:
-            calls = turn.unprepared
-            claim, unreachable = None, ""
-            try:
-                claim = await self.read(ref)
-            except Unreachable as error:
-                unreachable = error.message
+            calls, changes = turn.unprepared, turn.changes
+            claim, record = await asyncio.gather(self._if_reachable(ref), self._files.read(ref.uid))
             async with turn.lock:
-                await self._files.restore([ref.uid])
-                record = await self._files.read(ref.uid)
-                if record is not None and (claim is None or self._records(record, claim)):
+                if record is not None or ref.uid in self._files.records or turn.changes != changes:
+                    await self._files.restore([ref.uid])
+                    record = await self._files.read(ref.uid)
+                if record is not None and (isinstance(claim, Unreachable) or self._records(record, claim)):
                     self._hold(record)
                     return record
-                if claim is None:
-                    raise Unreachable(unreachable)
+                if isinstance(claim, Unreachable):
+                    raise claim
                 if record is not None:  # the claim was allocated again after its last pod
                     await self.release(ref.uid)
                 if turn.unprepared != calls:
@@ -294,6 +296,12 @@ class Preparer:
         devices = few([f"{one.pool}/{one.device}" for one in record.devices])
         log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
         return record
+
+    async def _if_reachable(self, ref: ClaimRef) -> ClaimObject | Unreachable:
+        try:
+            return await self.read(ref)
+        except Unreachable as error:
+            return error
 
     def _records(self, record: ClaimRecord, claim: ClaimObject) -> bool:
         """Whether a record is of the devices that are allocated now."""

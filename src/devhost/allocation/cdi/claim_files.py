@@ -322,6 +322,8 @@ class ClaimFiles:
         self._files = OwnedFiles(ClaimDirectory, directory, "cdi-claims", HINT, tag, deadline)
         self._current = self._files.of(directory)
         self._boot_id = boot_id
+        self._boot = ""
+        """The id of this boot, once it has been read."""
         self._known: dict[str, _Known] = {}
         self._hanging: dict[str, _Write] = {}
 
@@ -386,8 +388,9 @@ class ClaimFiles:
         self._hanging = {one: write for one, write in self._hanging.items() if not write.finished}
         if uid in self._hanging:
             raise EnvironmentFailure(f"cannot write {path}: an earlier write still hangs")
-        boot = await self._files.run(f"read {self._boot_id}", _boot, self._boot_id)
-        data = spec.dumps(document(record, edits, boot)).encode()
+        if not self._boot:
+            self._boot = await self._files.run(f"read {self._boot_id}", _boot, self._boot_id)
+        data = spec.dumps(document(record, edits, self._boot)).encode()
         write = self._hanging[uid] = _Write(place, path.name, data)
         try:
             await self._files.run(f"write {path}", write.run)
