@@ -28,7 +28,7 @@ def claims(cluster: Cluster) -> Iterator[Claims]:
 
 
 @pytest.fixture
-def driver(cluster: Cluster, claims: Claims) -> Iterator[Driver]:
+def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
     """A devhost that can serve claims; it offers the cards through the device plugin."""
     with Driver(cluster, PLUGIN, cards=[f"{card} {card}" for card in CARDS]) as driver:
         yield driver
