@@ -131,6 +131,26 @@ async def test_a_move_goes_on_after_a_restart(node: DraNode) -> None:
         await node.node.offers({RESOURCE: 2})
 
 
+async def test_a_claim_allocated_before_a_move_is_prepared_after_a_restart(node: DraNode) -> None:
+    """Its pod was scheduled before the move; the device would wait for that claim for ever."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        late, none = node.allocate("late", node.name_of("c0")), node.allocate("none", node.name_of("c1"))
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.until(lambda: node.slices() == [])
+        answer = (await node.prepare(late))[late.uid]
+        assert any("CARDS=c0" in edits.get("env", ()) for edits in node.edits(answer))
+    async with node.node.served():
+        await node.synced()
+        assert not (await node.prepare(none))[none.uid].error, "the slices were gone before this start"
+        for claim in (late, none):
+            node.delete_claim(claim.name)
+            await node.unprepare(claim)
+        await node.node.offers({RESOURCE: 2})
+
+
 async def test_devices_are_not_published_after_a_start_while_the_node_offers_more_than_is_listed(
     node: DraNode,
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from onenode import binaries, probe, shipped
+from onenode.access import Access
 from onenode.cluster import Cluster
 from onenode.offers import FUSE, SHARES, configuration
 from onenode.plugin import Devhost
@@ -59,6 +60,13 @@ def cluster() -> Iterator[Cluster]:
     """A ready node without devhost or pods."""
     with binaries.alone(), Cluster(binaries.find(), binaries.cache() / "run") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def access(cluster: Cluster) -> Iterator[None]:
+    """The rights that are shipped, for a DRA driver on the node."""
+    with Access(cluster):
+        yield
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def written(cluster: Cluster, token: str, name: str, *, node: str, driver: str =
             "devices": [],
         },
     }
-    cluster.kubectl.apply(json.dumps(slice_), f"--token={token}", "--server-side", "--validate=ignore")
+    cluster.kubectl.create(json.dumps(slice_), f"--token={token}", "--validate=ignore")
 
 
 def test_devhost_can_write_slices_of_one_node_and_one_driver_only(cluster, tokens):

@@ -29,7 +29,7 @@ def claims(cluster: Cluster) -> Iterator[Claims]:
 
 
 @pytest.fixture
-def driver(cluster: Cluster, claims: Claims) -> Iterator[Driver]:
+def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
     """A devhost that can serve claims; it serves nothing yet."""
     with Driver(cluster) as driver:
         yield driver

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from onenode.claims import CARD, Claims, Driver
+from onenode.claims import CARD, DRIVER, Claims, Driver
 from onenode.cluster import Cluster
+from onenode.history import History
 from onenode.pods import Pod, Pods
 from onenode.waiting import LIMIT, until
 
@@ -27,7 +28,7 @@ def claims(cluster: Cluster) -> Iterator[Claims]:
 
 
 @pytest.fixture
-def driver(cluster: Cluster, claims: Claims) -> Iterator[Driver]:
+def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
     """A devhost that can serve claims; it offers the cards through the device plugin."""
     with Driver(cluster, PLUGIN, cards=[f"{card} {card}" for card in CARDS]) as driver:
         yield driver
@@ -39,6 +40,13 @@ def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
     pods = Pods(cluster)
     yield pods
     pods.clear()
+
+
+@pytest.fixture
+def history(cluster: Cluster, driver: Driver) -> Iterator[History]:
+    """What both sides offer of the cards during the test."""
+    with History(cluster.api, CARD, DRIVER) as history:
+        yield history
 
 
 class Churn:
@@ -111,7 +119,9 @@ def card_of(pod: Pod) -> list[str]:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(cluster, driver, claims, pods, restart):
+def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(
+    cluster, driver, claims, pods, history, restart
+):
     driver.serving()
     cluster.refreshed()
     cluster.shows(CARD, len(CARDS))
@@ -151,6 +161,12 @@ def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(cluster, driver
     churn.until("all cards are listed", lambda: (cluster.counts(CARD) or (0, 0))[1] == len(CARDS))
     churn.end()
     until("nothing moves", lambda: not driver.moving(), limit=100, seen=lambda: driver.status())
+
+    instants = history.instants()
+    assert {len(CARDS), 0} <= {one.allocatable for one in instants}, "it has seen the device plugin's side"
+    assert {len(CARDS), 0} <= {len(one.devices) for one in instants}, "it has seen the slices"
+    twice = [one for one in instants if one.allocatable + len(one.devices) > len(CARDS)]
+    assert not twice, "a card was offered on both sides"
 
 
 def _next(before: Churn, after: Churn) -> Churn:

@@ -10,11 +10,12 @@ from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
+from devhost.backend.where import selected
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.verdicts import Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key
-from devhost.planning.plan import Plan, PlannedResource
+from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 
@@ -75,10 +76,12 @@ class DraInventory:
         for key, resource in self._sides.record().items():
             pool = self._pool(resource, key[0])
             self._known.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
-        leaving = {one.key for one in self._sides.moving() if one.serve is Serve.DRA}
+        leaving = {one.key: one.resource for one in self._sides.moving() if one.serve is Serve.DRA}
         self._devices = {
             name: self._as_found(one) for name, one in self._devices.items() if one.key in leaving
         }
+        for key, resource in leaving.items():
+            self._restore(key, resource, settings)
         for entry in settings.resources:
             if entry.serve is Serve.DRA and entry.name in self._offers:
                 self._entries[entry.name] = entry
@@ -231,6 +234,27 @@ class DraInventory:
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers
+
+    def _restore(self, key: Key, resource: str, settings: Settings) -> None:
+        """Makes a device known that has left its slice since an earlier run began to publish it.
+
+        Its claims get what the resource gives now. There is no such device if the resource has left the file.
+        """
+        pool = self._pool(resource, key[0])
+        name = pool.name, pool.device_name(key[1])
+        scanner = self._scanners.get(key[0])
+        if name in self._devices or scanner is None or key[1] not in scanner.devices:
+            return
+        device = scanner.devices[key[1]]
+        for entry in settings.resources:
+            seen = selected(entry.where, device.attributes, device.inherited)
+            if entry.backend == key[0] and seen is not None and naming.expand(entry.name, seen) == resource:
+                backend = self._backends.setdefault(resource, ResourceBackend(resource, scanner, entry))
+                backend.follow(scanner, entry)
+                health = scanner.health.verdict(device, time.monotonic())
+                replicas = replicas_of(entry.share, seen)
+                self._devices[name] = DraDevice(key, device, health, resource, entry, backend, replicas)
+                return
 
     def _as_found(self, one: DraDevice) -> DraDevice:
         """The same device as its backend finds it now."""

@@ -56,8 +56,12 @@ class Cluster:
 
     @property
     def driver_kubeconfig(self) -> Path:
-        """The access of a DRA driver."""
+        """The access of a DRA driver, once it is granted."""
         return self._settings.driver_kubeconfig
+
+    def grant_driver(self, token: str) -> None:
+        """Writes the access of a DRA driver, with this token."""
+        self._settings.grant_driver(token)
 
     def __enter__(self) -> Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -19,7 +19,7 @@ class Refused(Exception):
 
 
 class Kubectl:
-    """kubectl with the rights of the only user.
+    """kubectl with the rights of the administrator, unless told otherwise.
 
     Args:
         directory: for manifests and kubectl's files; nothing is read from the home directory.
@@ -58,6 +58,10 @@ class Kubectl:
     def apply(self, manifests: str, *arguments: str) -> str:
         """Applies YAML; raises as :meth:`run`."""
         return self.run("apply", f"--filename={self._file(manifests)}", *arguments)
+
+    def create(self, manifests: str, *arguments: str) -> str:
+        """Creates what YAML describes, with the right to create it only; raises as :meth:`run`."""
+        return self.run("create", f"--filename={self._file(manifests)}", *arguments)
 
     def delete(self, manifests: str, *arguments: str) -> None:
         """Deletes the objects of the YAML and their dependents, and waits until they are gone.

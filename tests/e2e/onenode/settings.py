@@ -112,7 +112,7 @@ the pods of what is deleted, and without what the last one makes no pod is taken
 class Settings:
     """Files in ``directory`` and command lines. All programs communicate over loopback only.
 
-    ``token`` belongs to the only user, an administrator.
+    ``token`` belongs to an administrator; others have service accounts.
     """
 
     programs: Mapping[str, Path]
@@ -121,17 +121,14 @@ class Settings:
 
     @property
     def kubeconfig(self) -> Path:
-        """The kubeconfig of the only user."""
+        """The kubeconfig of the administrator."""
         return self.directory / "kubeconfig"
 
     def write(self) -> None:
         """Writes every file that the programs read."""
         (self.directory / "tokens.csv").write_text(f"{self.token},admin,1,system:masters\n")
         cluster = {"server": f"https://127.0.0.1:{API_PORT}", "insecure-skip-tls-verify": True}
-        self._json("kubeconfig", self._as_administrator(cluster))
-        verified = {**cluster, "certificate-authority": str(self.directory / "certificates/apiserver.crt")}
-        del verified["insecure-skip-tls-verify"]
-        self._json("driver-kubeconfig", self._as_administrator(verified))
+        self._json("kubeconfig", _kubeconfig(cluster, self.token))
         self._json("kubelet.json", KUBELET)
         self._json("network/10-pods.conflist", NETWORK)
         (self.directory / "containerd.toml").write_text(
@@ -150,18 +147,14 @@ class Settings:
 
     @property
     def driver_kubeconfig(self) -> Path:
-        """The same with the API server's certificate, which a DRA driver checks."""
+        """The kubeconfig of a DRA driver, which checks the API server's certificate."""
         return self.directory / "driver-kubeconfig"
 
-    def _as_administrator(self, cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "one", "cluster": cluster}],
-            "users": [{"name": "admin", "user": {"token": self.token}}],
-            "contexts": [{"name": "one", "context": {"cluster": "one", "user": "admin"}}],
-            "current-context": "one",
-        }
+    def grant_driver(self, token: str) -> None:
+        """Writes the kubeconfig of a DRA driver, with this token."""
+        authority = str(self.directory / "certificates/apiserver.crt")
+        cluster = {"server": f"https://127.0.0.1:{API_PORT}", "certificate-authority": authority}
+        self._json("driver-kubeconfig", _kubeconfig(cluster, token))
 
     def command(self, name: str) -> list[str]:
         """The command line of a program."""
@@ -194,7 +187,7 @@ class Settings:
             f"--secure-port={API_PORT}",
             f"--cert-dir={self.directory / 'certificates'}",
             f"--token-auth-file={self.directory / 'tokens.csv'}",
-            "--authorization-mode=AlwaysAllow",
+            "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.96.0.0/24",
             "--service-account-issuer=https://kubernetes.default",
             f"--service-account-key-file={key}",
@@ -228,3 +221,14 @@ class Settings:
 
     def _kubeconfig(self) -> str:
         return f"--kubeconfig={self.kubeconfig}"
+
+
+def _kubeconfig(cluster: Mapping[str, Any], token: str) -> Mapping[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "one", "cluster": cluster}],
+        "users": [{"name": "one", "user": {"token": token}}],
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+        "current-context": "one",
+    }
