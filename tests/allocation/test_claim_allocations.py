@@ -74,6 +74,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
     assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
 
 
+@pytest.mark.conformance(83)
 def test_a_device_that_a_container_holds_is_refused_to_a_claim() -> None:
     node = Node()
     node.allocate()
@@ -82,6 +83,7 @@ def test_a_device_that_a_container_holds_is_refused_to_a_claim() -> None:
     assert node.allocations.claims.of_device(("toy", "card0")) == []
 
 
+@pytest.mark.conformance(83)
 @pytest.mark.parametrize("device", [CARD, PART])
 def test_a_device_that_a_claim_holds_is_refused_to_a_container_with_all_its_hardware(device: Device) -> None:
     node = Node(CARD, PART)
@@ -128,6 +130,7 @@ def test_lists_of_pods_are_wanted_while_a_claim_is_prepared() -> None:
     assert node.allocations.due(5.0) is None
 
 
+@pytest.mark.conformance(85)
 def test_a_claim_that_uses_several_slots_counts_as_often() -> None:
     node = Node()
     node.prepare(ONE, claimed(replicas=4, share="a", slots=3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,12 +39,17 @@ QUICK = Timing(
 
 
 class Cards(Backend):
-    """Cards as the file ``cards`` of the tree lists them: an id, and ``ill`` for an unhealthy one."""
+    """Cards as the file ``cards`` of the tree lists them: an id, and ``ill`` for an unhealthy one.
+
+    Nothing is found as long as there is a file ``hang``.
+    """
 
     name = "cards"
     attributes: ClassVar = {"model": Attribute(str, "model", "x100")}
 
     def discover(self) -> list[Device]:
+        while (self.context.root / "hang").exists():
+            time.sleep(0.02)
         found = []
         for line in (self.context.root / "cards").read_text().splitlines():
             name, _, health = line.partition(" ")
@@ -161,10 +167,11 @@ class Cluster:
             yield Calls(v1_grpc.DRAPluginStub(channel))
 
     async def register(self) -> None:
-        """Reports to the driver that the kubelet uses it."""
+        """Asks the driver what it serves, and reports that the kubelet uses it."""
         address = f"unix:{self.options.registration_socket(DRIVER)}"
         async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             stub = registration_pb2_grpc.RegistrationStub(channel)
+            assert (await stub.GetInfo(registration_pb2.InfoRequest())).name == DRIVER
             await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
 
     def kubelet_reports(self, **allocatable: int) -> None:

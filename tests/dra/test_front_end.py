@@ -42,6 +42,7 @@ async def test_devices_are_published_and_a_claim_gets_what_a_container_needs(nod
             node.edits(answer)
 
 
+@pytest.mark.conformance(67)
 async def test_a_restart_writes_nothing(node: DraNode) -> None:
     node.configure(CLAIMED)
     async with node.node.served():
@@ -71,6 +72,7 @@ async def test_an_unhealthy_device_has_a_taint_until_it_is_healthy(node: DraNode
         assert "unhealthy: it is hot" in (await node.prepare(claim))[claim.uid].error
 
 
+@pytest.mark.conformance(111)
 async def test_a_resource_moves_to_dra_device_by_device(node: DraNode) -> None:
     """A free device joins once the Node no longer offers it; one that a pod holds, once the pod has ended."""
     node.configure(CARD)
@@ -95,6 +97,7 @@ async def test_a_resource_moves_to_dra_device_by_device(node: DraNode) -> None:
         await node.node.until(lambda: node.node.host.services == {})
 
 
+@pytest.mark.conformance(111)
 async def test_a_resource_moves_to_the_device_plugin_device_by_device(node: DraNode) -> None:
     """A free device is listed once no claim can have it; one that a claim has, once it is deallocated."""
     node.configure(CLAIMED)
@@ -114,6 +117,7 @@ async def test_a_resource_moves_to_the_device_plugin_device_by_device(node: DraN
         await node.node.offers({RESOURCE: 2})
 
 
+@pytest.mark.conformance(111)
 async def test_a_move_goes_on_after_a_restart(node: DraNode) -> None:
     node.configure(CLAIMED)
     async with node.node.served():
@@ -131,6 +135,7 @@ async def test_a_move_goes_on_after_a_restart(node: DraNode) -> None:
         await node.node.offers({RESOURCE: 2})
 
 
+@pytest.mark.conformance(111)
 async def test_a_claim_allocated_before_a_move_is_prepared_after_a_restart(node: DraNode) -> None:
     """Its pod was scheduled before the move; the device would wait for that claim for ever."""
     node.configure(CLAIMED)
@@ -199,6 +204,20 @@ async def test_without_the_api_server_all_else_works(node: DraNode) -> None:
         node.server.resume()
 
 
+@pytest.mark.conformance(62)
+async def test_the_kubelet_is_answered_while_a_backend_hangs(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    claim = node.allocate("early", ("node-1/example.com-card", "c0"))
+    hang = node.node.root / "hang"
+    hang.touch()
+    async with node.node.served():
+        await node.register()
+        assert "devhost is still looking for devices" in (await node.prepare(claim))[claim.uid].error
+        hang.unlink()
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        assert not (await node.prepare(claim))[claim.uid].error
+
+
 async def test_readiness_needs_the_kubelet_and_the_slices(node: DraNode) -> None:
     node.configure(CLAIMED)
     async with node.node.served():
@@ -233,6 +252,7 @@ async def test_an_entry_without_devices_has_one_empty_slice(node: DraNode) -> No
         await node.node.until(lambda: node.published() == {RESOURCE: {"c7"}})
 
 
+@pytest.mark.conformance(110)
 async def test_a_resource_that_leaves_the_file_leaves_no_slice(node: DraNode) -> None:
     node.configure(CLAIMED)
     async with node.node.served():

@@ -133,6 +133,7 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced(
     assert server.connections == 3
 
 
+@pytest.mark.conformance(105)
 async def test_a_rotated_token_is_sent_after_401(server: ApiServer, connect: Connect) -> None:
     server.require_token("new")
     api = connect(server, with_token(server, "old", "new"))

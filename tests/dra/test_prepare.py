@@ -60,6 +60,7 @@ async def scenes(tmp_path: Path) -> AsyncIterator[Any]:
         one.close()
 
 
+@pytest.mark.conformance(72)
 async def test_a_prepared_claim_has_its_file_before_the_answer(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     (device,) = await scene.devices(ref)
@@ -80,6 +81,7 @@ async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) ->
     assert all(one["containerEdits"]["deviceNodes"] for one in scene.spec(ref)["devices"])
 
 
+@pytest.mark.conformance(73)
 async def test_the_same_claim_twice_gets_the_same_answer_and_the_file_is_untouched(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a", shareID="s-1"), result("gpu", "b"))
     first = await scene.devices(ref)
@@ -104,6 +106,7 @@ async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scen
     assert device.device == "b" and scene.ledger.held == ["b"]
 
 
+@pytest.mark.conformance(74)
 async def test_an_error_of_one_claim_is_not_one_of_the_others(scene: Scene) -> None:
     good, bad = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "nothing"))
     first, second = await scene.prepare(good, bad)
@@ -111,6 +114,7 @@ async def test_an_error_of_one_claim_is_not_one_of_the_others(scene: Scene) -> N
     assert scene.ledger.held == ["a"] and scene.left == [f"devhost-dra_{good.uid}.json"]
 
 
+@pytest.mark.conformance(75)
 async def test_each_reason_why_there_is_nothing_to_prepare_has_its_own_text(scene: Scene) -> None:
     scene.claim(2, result("gpu", "a"), name="again")
     texts = [
@@ -128,6 +132,7 @@ async def test_each_reason_why_there_is_nothing_to_prepare_has_its_own_text(scen
     assert scene.left == [] and scene.ledger.held == []
 
 
+@pytest.mark.conformance(76)
 async def test_devices_and_options_of_other_drivers_are_ignored(scene: Scene) -> None:
     ref = scene.claim(
         1,
@@ -139,11 +144,13 @@ async def test_devices_and_options_of_other_drivers_are_ignored(scene: Scene) ->
     assert device.device == "b" and scene.ledger.held == ["b"]
 
 
+@pytest.mark.conformance(77)
 async def test_a_device_of_a_subrequest_is_named_by_its_request(scene: Scene) -> None:
     (device,) = await scene.devices(scene.claim(1, result("gpu/big", "a")))
     assert device.requests == ("gpu",) and device.cdi_ids == (f"{KIND}={uid(1)}-gpu-0",)
 
 
+@pytest.mark.conformance(78)
 async def test_the_options_of_a_claim_replace_those_of_its_class(scene: Scene) -> None:
     ref = scene.claim(
         1,
@@ -155,6 +162,7 @@ async def test_the_options_of_a_claim_replace_those_of_its_class(scene: Scene) -
     assert scene.container(ref, devices) == {"CARD_A_MODE": "fast", "CARD_B_MODE": "safe"}
 
 
+@pytest.mark.conformance(78)
 async def test_an_unknown_option_is_refused_with_its_path(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"), config=[config({}), config({"mod": "fast"})])
     assert await scene.error(ref) == (
@@ -163,6 +171,7 @@ async def test_an_unknown_option_is_refused_with_its_path(scene: Scene) -> None:
     assert scene.left == [] and scene.ledger.held == []
 
 
+@pytest.mark.conformance(79)
 async def test_no_cdi_name_is_twice_in_a_container_and_the_first_is_of_one_device(scenes: Any) -> None:
     for kind in (Cards, Together, WithCdi):
         scene = await scenes(kind)
@@ -206,6 +215,7 @@ async def test_cdi_names_that_several_devices_have_together_replace_their_own(sc
     assert first.cdi_ids[1:] == ("example.com/pair=a+b",) and second.cdi_ids[1:] == ()
 
 
+@pytest.mark.conformance(80)
 async def test_containers_with_different_requests_get_only_their_own(scenes: Any) -> None:
     scene = await scenes(Together)
     ref = scene.claim(1, result("x", "a"), result("y", "b"))
@@ -214,6 +224,7 @@ async def test_containers_with_different_requests_get_only_their_own(scenes: Any
     assert scene.container(ref, [second]) == {"CARD_B_MODE": "safe", "CARDS": "b"}
 
 
+@pytest.mark.conformance(81)
 async def test_a_device_that_cannot_be_used_is_named_with_the_reason(scene: Scene) -> None:
     scene.resources.reasons["gone"] = "the configuration has no resource with it"
     scene.offer("c", unhealthy("its fan is broken"))
@@ -255,6 +266,7 @@ async def test_other_tolerations_do_not_help(scene: Scene, toleration: dict[str,
     assert "is unhealthy" in await scene.error(ref)
 
 
+@pytest.mark.conformance(81)
 async def test_a_device_without_its_node_is_named_and_reported_as_unhealthy(scene: Scene) -> None:
     scene.cards.node = "/dev/no-such-node"
     error = await scene.error(scene.claim(1, result("gpu", "a")))
@@ -267,6 +279,7 @@ async def test_the_refusal_of_a_backend_is_the_error_of_the_claim(scene: Scene) 
     assert await scene.error(scene.claim(1, result("gpu", "a"))) == "a is being reset"
 
 
+@pytest.mark.conformance(82)
 async def test_a_held_device_is_refused_with_its_holder(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     scene.ledger.tokens.add("b")
@@ -275,6 +288,7 @@ async def test_a_held_device_is_refused_with_its_holder(scene: Scene) -> None:
     assert scene.left == [f"devhost-dra_{uid(1)}.json"]
 
 
+@pytest.mark.conformance(84)
 async def test_admin_access_never_holds_and_is_never_refused_for_that(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     admin = scene.claim(2, result("look", "a", adminAccess=True), result("look", "b", adminAccess=True))
@@ -285,6 +299,7 @@ async def test_admin_access_never_holds_and_is_never_refused_for_that(scene: Sce
     assert record is not None and all(device.admin for device in record.devices)
 
 
+@pytest.mark.conformance(85)
 async def test_a_shared_device_is_prepared_as_often_as_it_is_shared(scenes: Any) -> None:
     scene = await scenes(replicas=2)
     refs = [scene.claim(n, result("gpu", "a", shareID=f"share-{n}")) for n in range(3)]
@@ -295,6 +310,7 @@ async def test_a_shared_device_is_prepared_as_often_as_it_is_shared(scenes: Any)
     assert await scene.devices(refs[2])
 
 
+@pytest.mark.conformance(85)
 async def test_two_shares_of_one_device_in_one_claim_are_two_devices_with_their_names(scenes: Any) -> None:
     scene = await scenes(replicas=2)
     ref = scene.claim(1, result("gpu", "a", shareID="s-1"), result("gpu", "a", shareID="s-2"))
@@ -341,6 +357,7 @@ async def test_an_option_for_which_a_device_is_unusable_is_refused(scenes: Any) 
     assert await scene.devices(scene.claim(2, result("nic", "a")))
 
 
+@pytest.mark.conformance(86)
 async def test_releasing_is_done_for_an_unknown_claim_and_again(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     assert await scene.unprepare(ref) == [""]
@@ -350,6 +367,7 @@ async def test_releasing_is_done_for_an_unknown_claim_and_again(scene: Scene) ->
     assert scene.left == [] and scene.ledger.held == []
 
 
+@pytest.mark.conformance(87)
 async def test_a_claim_is_released_while_the_api_server_is_down(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
@@ -366,6 +384,7 @@ async def test_an_unreachable_api_server_is_an_error_and_leaves_nothing(scene: S
     assert scene.left == [] and scene.ledger.held == []
 
 
+@pytest.mark.conformance(88)
 async def test_a_silent_api_server_is_an_error_in_time_and_blocks_no_other_claim(scenes: Any) -> None:
     scene = await scenes(api_deadline=0.05)
     hung, good = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "b"))
@@ -391,6 +410,7 @@ async def test_a_refusal_of_the_api_server_is_one_line(scene: Scene, error: ApiE
     assert text in found and "\n" not in found
 
 
+@pytest.mark.conformance(89)
 async def test_a_cancelled_prepare_leaves_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     scene.api.gate.clear()
@@ -404,6 +424,7 @@ async def test_a_cancelled_prepare_leaves_nothing(scene: Scene) -> None:
     assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
 
 
+@pytest.mark.conformance(89)
 async def test_a_prepare_that_ends_after_its_claim_was_released_leaves_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     scene.api.gate.clear()
@@ -451,6 +472,7 @@ async def test_a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up(scen
     assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
 
 
+@pytest.mark.conformance(90)
 async def test_a_full_disk_is_an_error_without_a_file_and_without_a_holder(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,6 +499,7 @@ async def test_a_claim_stays_held_if_its_file_cannot_be_removed(scene: Scene) ->
     assert scene.ledger.held == ["a"]
 
 
+@pytest.mark.conformance(91)
 async def test_a_restart_between_prepare_and_release_changes_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b", adminAccess=True))
     answer = await scene.devices(ref)
@@ -494,6 +517,7 @@ async def test_a_restart_between_prepare_and_release_changes_nothing(scene: Scen
     assert scene.left == [] and scene.ledger.held == []
 
 
+@pytest.mark.conformance(92)
 async def test_a_claim_of_an_earlier_boot_is_prepared_again(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
@@ -526,6 +550,7 @@ async def test_a_claim_that_is_answered_from_its_record_holds_its_devices(scene:
     assert "a pod holds it" in await scene.error(ref)
 
 
+@pytest.mark.conformance(95)
 async def test_a_claim_of_two_pods_is_held_until_it_is_released(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)

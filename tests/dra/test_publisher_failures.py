@@ -28,6 +28,7 @@ def ids(node: Node) -> list[str]:
     ]
 
 
+@pytest.mark.conformance(103)
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_create_whose_answer_is_lost_makes_no_twin(node: Node, lost: int) -> None:
     lose = iter([lost])
@@ -42,6 +43,7 @@ async def test_a_create_whose_answer_is_lost_makes_no_twin(node: Node, lost: int
     assert node.publisher.status.error == ""
 
 
+@pytest.mark.conformance(104)
 @pytest.mark.parametrize("status", [409, 429, 500, 503])
 async def test_a_failed_write_is_repeated_with_growing_delays(node: Node, status: int) -> None:
     node.server.fail_next(status, 6, methods=("POST",))
@@ -52,6 +54,7 @@ async def test_a_failed_write_is_repeated_with_growing_delays(node: Node, status
     assert node.publisher.status.error == ""
 
 
+@pytest.mark.conformance(104)
 async def test_the_time_that_the_api_server_wants_is_waited(node: Node) -> None:
     node.server.fail_next(429, 1, retry_after=100, methods=("POST",))
     await node.publishes(offers(1))
@@ -61,6 +64,7 @@ async def test_the_time_that_the_api_server_wants_is_waited(node: Node) -> None:
     assert ids(node) == ["d000"]
 
 
+@pytest.mark.conformance(104)
 async def test_at_most_five_slices_are_written_in_a_second(node: Node) -> None:
     await node.publishes(offers(64 * 12))
     times = [write.time for write in node.server.writes]
@@ -81,6 +85,7 @@ async def test_failures_are_logged_once_and_so_is_their_end(
     assert lines.count("ResourceSlices are published again") == 1
 
 
+@pytest.mark.conformance(105)
 async def test_a_watch_that_ends_is_opened_again(node: Node) -> None:
     await node.publishes(offers(1))
     node.server.end_watches()
@@ -91,6 +96,7 @@ async def test_a_watch_that_ends_is_opened_again(node: Node) -> None:
     assert ids(node) == ["d000"]
 
 
+@pytest.mark.conformance(105)
 async def test_changes_that_no_watch_has_seen_are_found_by_a_new_list(node: Node) -> None:
     await node.publishes(offers(1))
     node.server.fail_next(500, 1, methods=("GET",))
@@ -103,6 +109,7 @@ async def test_changes_that_no_watch_has_seen_are_found_by_a_new_list(node: Node
     assert node.server.watches == 1
 
 
+@pytest.mark.conformance(105)
 async def test_a_refused_token_is_tried_again(node: Node) -> None:
     node.server.require_token("later")
     await node.publishes(offers(1))
@@ -112,6 +119,7 @@ async def test_a_refused_token_is_tried_again(node: Node) -> None:
     assert ids(node) == ["d000"]
 
 
+@pytest.mark.conformance(106)
 async def test_without_taints_an_unhealthy_device_is_not_published(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,6 +143,7 @@ async def test_without_shared_devices_one_with_replicas_is_not_published(node: N
     assert [left.device_id for _, left in node.publisher.status.left_out] == ["d000"]
 
 
+@pytest.mark.conformance(106)
 async def test_a_field_without_fallback_is_dropped_without_a_loop(node: Node) -> None:
     node.server.drop_fields("speed")
     await node.publishes([offered("d000", speed="fast")])
@@ -143,6 +152,7 @@ async def test_a_field_without_fallback_is_dropped_without_a_loop(node: Node) ->
     assert len(node.server.writes) == writes == 1
 
 
+@pytest.mark.conformance(107)
 async def test_a_refused_attribute_costs_only_itself(node: Node) -> None:
     reason = b'{"kind":"Status","reason":"Invalid","message":"ResourceSlice x is invalid: %s"}'
     await node.passes(3)
@@ -156,6 +166,7 @@ async def test_a_refused_attribute_costs_only_itself(node: Node) -> None:
     assert "speed" not in second["attributes"]
 
 
+@pytest.mark.conformance(107)
 async def test_a_refused_device_costs_only_itself(node: Node) -> None:
     message = b'{"kind":"Status","reason":"Invalid","message":"x is invalid: spec.devices[0].name: Invalid"}'
     await node.passes(3)
@@ -171,6 +182,7 @@ async def test_a_missing_node_is_named(node: Node) -> None:
     assert node.publisher.status.error == "there is no Node n1; check --node-name"
 
 
+@pytest.mark.conformance(100)
 async def test_at_no_moment_two_generations_are_complete(node: Node) -> None:
     await node.publishes(offers(130))
     snapshots: list[Counter[tuple[int, int]]] = []

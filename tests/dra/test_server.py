@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -77,6 +78,7 @@ async def served(place: Path) -> AsyncIterator[tuple[DraServer, grpc.aio.Channel
         await server.stop()
 
 
+@pytest.mark.conformance(63)
 async def test_the_kubelet_learns_who_serves_where_and_what(place: Path) -> None:
     async with served(place) as (_, _, channel):
         info = await registration_pb2_grpc.RegistrationStub(channel).GetInfo(registration_pb2.InfoRequest())
@@ -90,6 +92,23 @@ async def test_the_kubelet_learns_who_serves_where_and_what(place: Path) -> None
     ]
 
 
+@pytest.mark.conformance(61)
+async def test_claims_are_served_before_the_kubelet_can_find_the_driver(place: Path) -> None:
+    server = made(place)
+    start = asyncio.create_task(server.start())
+    registrar, service = (
+        registration_socket(place / "registry", DRIVER),
+        service_socket(place / "plugins", DRIVER),
+    )
+    while not registrar.exists():
+        await asyncio.sleep(0)
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.connect(str(service))
+    await start
+    await server.stop()
+
+
+@pytest.mark.conformance(64)
 async def test_a_refused_registration_is_shown_with_its_reason(place: Path) -> None:
     async with served(place) as (server, _, channel):
         stub = registration_pb2_grpc.RegistrationStub(channel)
@@ -99,6 +118,7 @@ async def test_a_refused_registration_is_shown_with_its_reason(place: Path) -> N
         assert (server.registration.registered, server.registration.error) == (True, "")
 
 
+@pytest.mark.conformance(69)
 async def test_both_versions_answer_the_same_and_only_v1_has_share_ids(place: Path) -> None:
     async with served(place) as (_, channel, _):
         new = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
@@ -131,6 +151,7 @@ async def test_each_claim_has_its_own_answer_and_a_hostile_uid_an_error(place: P
     }
 
 
+@pytest.mark.conformance(113)
 async def test_both_health_services_begin_with_the_whole_list(place: Path) -> None:
     async with served(place) as (_, channel, _):
         new = health_v1_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
@@ -146,12 +167,14 @@ async def test_both_health_services_begin_with_the_whole_list(place: Path) -> No
             assert device.health_check_timeout_seconds == 30
 
 
+@pytest.mark.conformance(67)
 async def test_a_stop_removes_both_sockets(place: Path) -> None:
     async with served(place):
         pass
     assert not [path for path in place.rglob("*") if path.is_socket()]
 
 
+@pytest.mark.conformance(66)
 async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None:
     async with served(place):
         with pytest.raises(EnvironmentFailure, match="another process serves"):
@@ -164,6 +187,7 @@ def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_served() -> 
         check_paths(DRIVER, Path("/", "d" * 100), Path("/run"))
 
 
+@pytest.mark.conformance(66, 68)
 async def test_the_socket_of_a_killed_process_is_replaced(place: Path) -> None:
     path = service_socket(place / "plugins", DRIVER)
     path.parent.mkdir(parents=True)

@@ -22,6 +22,7 @@ def generations(slices: list[Object]) -> list[int]:
     return [one["spec"]["pool"]["generation"] for one in slices]
 
 
+@pytest.mark.conformance(96)
 async def test_devices_are_published_in_a_slice_of_the_node(node: Node) -> None:
     await node.publishes(offers(2))
     (found,) = node.slices()
@@ -38,12 +39,14 @@ async def test_devices_are_published_in_a_slice_of_the_node(node: Node) -> None:
     assert node.publisher.device(slot.pool, slot.device) == ("example.com/gpu", ("gpu", "d001"))
 
 
+@pytest.mark.conformance(97)
 async def test_a_resource_without_devices_is_one_empty_slice(node: Node) -> None:
     await node.publishes([])
     (found,) = node.slices()
     assert "devices" not in found["spec"]
 
 
+@pytest.mark.conformance(98)
 @pytest.mark.parametrize(("count", "sizes"), [(64, [64]), (65, [64, 1]), (200, [64, 64, 64, 8])])
 async def test_a_slice_has_at_most_64_devices(node: Node, count: int, sizes: list[int]) -> None:
     await node.publishes(offers(count))
@@ -52,6 +55,7 @@ async def test_a_slice_has_at_most_64_devices(node: Node, count: int, sizes: lis
     assert len(set(generations(node.slices()))) == 1
 
 
+@pytest.mark.conformance(99)
 async def test_a_changed_attribute_is_one_write_that_keeps_the_generation(node: Node) -> None:
     await node.publishes(offers(65))
     before, writes = generations(node.slices()), len(node.server.writes)
@@ -60,6 +64,7 @@ async def test_a_changed_attribute_is_one_write_that_keeps_the_generation(node: 
     assert generations(node.slices()) == before
 
 
+@pytest.mark.conformance(100)
 async def test_an_added_slice_gives_all_slices_a_new_generation(node: Node) -> None:
     await node.publishes(offers(64))
     before, writes = generations(node.slices())[0], len(node.server.writes)
@@ -83,6 +88,7 @@ async def test_removed_slices_are_deleted_before_the_others_change(node: Node) -
     assert [write.verb for write in node.server.writes[writes:]] == ["delete", "delete", "put"]
 
 
+@pytest.mark.conformance(101)
 async def test_a_deleted_slice_comes_back(node: Node) -> None:
     await node.publishes(offers(65))
     names = node.names()
@@ -91,6 +97,7 @@ async def test_a_deleted_slice_comes_back(node: Node) -> None:
     assert node.names() == names
 
 
+@pytest.mark.conformance(101)
 async def test_the_slices_that_a_starting_kubelet_deletes_come_back(node: Node) -> None:
     await node.publishes(offers(65))
     names = node.names()
@@ -99,6 +106,7 @@ async def test_the_slices_that_a_starting_kubelet_deletes_come_back(node: Node) 
     assert node.names() == names
 
 
+@pytest.mark.conformance(102)
 async def test_a_foreign_edit_is_undone(node: Node) -> None:
     await node.publishes(offers(2))
     (before,) = node.slices()
@@ -107,6 +115,7 @@ async def test_a_foreign_edit_is_undone(node: Node) -> None:
     assert node.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
 
 
+@pytest.mark.conformance(118)
 async def test_a_restart_with_the_same_devices_writes_nothing(node: Node) -> None:
     gone = [offered(f"d{number:03}") for number in range(200) if number != 3]
     await node.publishes(offers(200))
@@ -161,6 +170,7 @@ async def test_a_device_is_withdrawn_only_when_the_api_server_has_confirmed_it(n
     assert node.sides.claims_due() is not None
 
 
+@pytest.mark.conformance(115)
 async def test_an_unhealthy_device_has_a_taint_that_keeps_its_time(node: Node) -> None:
     await node.publishes([offered("d000", health=unhealthy("too hot")), offered("d001")])
     (found,) = node.slices()

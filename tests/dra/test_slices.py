@@ -382,6 +382,7 @@ def test_slices_of_two_nodes_differ_although_their_names_join_to_the_same_text()
     assert one.object_name(0) != other.object_name(0)
 
 
+@pytest.mark.conformance(98)
 def test_the_order_of_names_is_the_order_of_slices() -> None:
     found = [pool().object_name(index) for index in (0, 9, 10, 99, 100, 9999)]
     assert found == sorted(found)
@@ -447,6 +448,7 @@ def test_the_resource_is_the_value_that_its_device_class_selects() -> None:
     assert re.fullmatch(r"a{55}-[0-9a-f]{8}", value)
 
 
+@pytest.mark.conformance(116)
 @pytest.mark.parametrize(
     ("value", "kind"),
     [

@@ -76,6 +76,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     scene.close()
 
 
+@pytest.mark.conformance(93)
 async def test_a_directory_that_was_emptied_is_restored_at_the_next_list(node: Node) -> None:
     ref = node.scene.claim(1, result("gpu", "a"))
     await node.prepared(ref)
@@ -94,6 +95,7 @@ async def test_a_claim_that_was_released_is_not_restored(node: Node) -> None:
     assert node.scene.left == []
 
 
+@pytest.mark.conformance(93)
 async def test_a_directory_emptied_while_devhost_was_down_is_rebuilt_from_two_lists(node: Node) -> None:
     scene = node.scene
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"), config=[config({"mode": "fast"})])
@@ -167,6 +169,7 @@ async def test_claims_of_other_drivers_and_odd_names_are_ignored(node: Node) -> 
     assert scene.left == [] and scene.api.gets == []
 
 
+@pytest.mark.conformance(94)
 async def test_a_record_without_pod_and_claim_is_removed_after_the_grace(node: Node) -> None:
     scene = node.scene
     ref = scene.claim(1, result("gpu", "a"))

@@ -113,6 +113,7 @@ def written(cluster: Cluster, token: str, name: str, *, node: str, driver: str =
     cluster.kubectl.create(json.dumps(slice_), f"--token={token}", "--validate=ignore")
 
 
+@pytest.mark.conformance(108)
 def test_devhost_can_write_slices_of_one_node_and_one_driver_only(cluster, tokens):
     until("the policy is in force", lambda: _refused(cluster, tokens["unbound"], node=NODE), limit=60)
     with pytest.raises(Refused, match="may write only ResourceSlices of that node"):

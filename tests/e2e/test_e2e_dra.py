@@ -68,6 +68,7 @@ def test_a_claim_gets_the_device_that_its_expression_selects(cluster, driver, cl
     assert f"/dev/zram{one}" not in pod.nodes()
 
 
+@pytest.mark.conformance(95)
 def test_two_pods_share_a_claim_and_its_device_is_free_when_both_are_gone(driver, claims, pods):
     driver.cards("c0 a")
     driver.serve(CARDS)
@@ -156,6 +157,7 @@ def test_an_unhealthy_device_is_only_for_claims_that_tolerate_it(driver, claims,
     assert late.running().shell("echo $CARDS") == "c0"
 
 
+@pytest.mark.conformance(65)
 def test_a_restarted_kubelet_keeps_pods_and_the_slices_come_back(cluster, driver, claims, pods):
     driver.cards("c0 a", "c1 b")
     driver.serve(CARDS)
@@ -173,6 +175,7 @@ def test_a_restarted_kubelet_keeps_pods_and_the_slices_come_back(cluster, driver
     assert pod.restarted().shell("echo $CARDS") == "c0", "its CDI file is still there"
 
 
+@pytest.mark.conformance(68)
 def test_a_restarted_devhost_keeps_claims_and_writes_no_slice(driver, claims, pods):
     driver.cards("c0 a", "c1 b")
     driver.serve(CARDS)
@@ -211,6 +214,7 @@ def test_the_file_of_a_claim_that_was_removed_is_made_again(cluster, driver, cla
     assert pod.restarted().shell("echo $CARDS") == "c0"
 
 
+@pytest.mark.conformance(93)
 def test_claims_survive_an_emptied_directory_while_nothing_runs(cluster, driver, claims, pods):
     """As after a reboot: the directory is in memory, and kubelet and devhost start at the same time."""
     driver.cards("c0 a", "c1 b")

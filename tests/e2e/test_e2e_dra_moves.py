@@ -118,6 +118,7 @@ def card_of(pod: Pod) -> list[str]:
     return [card for card in pod.shell("echo $CARDS").split(",") if card]
 
 
+@pytest.mark.conformance(111, 112)
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(
     cluster, driver, claims, pods, history, restart

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +54,7 @@ def test_the_directories_are_beside_another_kubelet_directory(tmp_path: Path) ->
     )
 
 
+@pytest.mark.conformance(109)
 def test_what_the_command_line_names_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "other")
     named = DraOptions(Path("/r"), Path("/p"), "node-1", Path("/kube.conf"))
@@ -85,6 +88,7 @@ def test_a_driver_that_can_be_served_is_accepted() -> None:
     assert daemon.check_dra(longest, options) is longest
 
 
+@pytest.mark.conformance(70)
 @pytest.mark.parametrize("option", ["plugins_registry", "plugins_dir"])
 def test_a_socket_with_too_long_a_path_is_refused_and_the_longest_is_not(option: str) -> None:
     rest = {"plugins_registry": f"/{DRIVER}-reg.sock", "plugins_dir": f"/{DRIVER}/dra.sock"}[option]
@@ -141,3 +145,15 @@ async def test_another_name_is_refused_while_the_slices_of_an_earlier_run_may_re
     await SliceRecord(dra.record("former.example.com")).write({("toy", "t0"): "example.com/card"})
 
     assert "devhost still serves driver former.example.com" in refusal(SERVED, dra)
+
+
+@pytest.mark.conformance(117)
+def test_nothing_of_the_driver_is_imported_without_a_resource_that_needs_it() -> None:
+    """It would cost every node its memory."""
+    code = (
+        "import sys, devhost.host.daemon, devhost.host.host\n"
+        "print([name for name in sys.modules if name.startswith('devhost.dra')])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout == "[]\n"

@@ -395,6 +395,7 @@ def _side(serve: Serve) -> tuple[Block, ...]:
     return (Block((Term("side", (Text(str(serve)),)),)),)
 
 
+@pytest.mark.conformance(112)
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(EVENTS)
 def test_no_scheduler_ever_sees_a_device_on_both_sides(

@@ -41,7 +41,7 @@ class DeviceHealth:
     Attributes:
         healthy: ``None`` if it is not known.
         message: why it is not healthy.
-        stale: its backend's probe hangs, so that the health is not sent again and becomes unknown.
+        stale: its backend fails or hangs, so that the health is not sent again and becomes unknown.
     """
 
     pool: str

@@ -11,7 +11,7 @@ from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
-from devhost.discovery.scanner import Scanner
+from devhost.discovery.scanner import Scanner, State
 from devhost.discovery.verdicts import Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key
@@ -174,14 +174,15 @@ class DraInventory:
         for record in self._files.records.values():
             for one in record.devices:
                 found = self._devices.get((one.pool, one.device))
-                if found is not None:
-                    yield _health(one, found.health)
-                    continue
                 scanner = self._scanners.get(one.key[0])
+                stale = scanner is not None and scanner.condition.state is State.DEGRADED
+                if found is not None:
+                    yield _health(one, found.health, stale=stale)
+                    continue
                 if scanner is None or not scanner.listed:
                     yield DeviceHealth(one.pool, one.device, None, "devhost is looking for the device")
                 elif (device := scanner.devices.get(one.key[1])) is not None:
-                    yield _health(one, scanner.health.verdict(device, time.monotonic()))
+                    yield _health(one, scanner.health.verdict(device, time.monotonic()), stale=stale)
                 else:
                     yield DeviceHealth(one.pool, one.device, False, "the device is gone")
 
@@ -271,6 +272,6 @@ class DraInventory:
         return pool
 
 
-def _health(one: RecordedDevice, health: Health) -> DeviceHealth:
+def _health(one: RecordedDevice, health: Health, *, stale: bool) -> DeviceHealth:
     reason = "" if health.healthy else sound_reason(health.reason)
-    return DeviceHealth(one.pool, one.device, health.healthy, reason)
+    return DeviceHealth(one.pool, one.device, health.healthy, reason, stale)
