@@ -132,7 +132,7 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         72: "The CDI file of a claim is on the disk before the answer.",
         73: "Prepare of a prepared claim gives the same answer and writes nothing.",
         74: "An error concerns only its claim.",
-        75: "A claim that is missing, replaced, not allocated, or of other drivers only: four different texts.",
+        75: "A claim that is missing, replaced, not allocated, or of other drivers: four different texts.",
         76: "Results and options of other drivers are ignored.",
         77: "A device of a subrequest is reported for the request.",
         78: "Options of the claim follow those of its class; an unknown one is refused with its path.",

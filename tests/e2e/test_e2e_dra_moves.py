@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from onenode.claims import CARD, DRIVER, Claims, Driver
 from onenode.cluster import Cluster
-from onenode.history import History
+from onenode.history import History, Instant
 from onenode.pods import Pod, Pods
+from onenode.settings import SPECIFICATIONS
 from onenode.waiting import LIMIT, until
 
 CLASS = {"deviceClassName": "card.example.com"}
@@ -113,13 +114,18 @@ class Churn:
         self._living.clear()
 
 
+def offered_twice(instants: Sequence[Instant]) -> list[Instant]:
+    """When the two sides together offered more cards than there are."""
+    return [one for one in instants if one.allocatable + len(one.devices) > len(CARDS)]
+
+
 def card_of(pod: Pod) -> list[str]:
     """The cards of a pod, as its container sees them."""
     return [card for card in pod.shell("echo $CARDS").split(",") if card]
 
 
 @pytest.mark.conformance(111, 112)
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("restart", [False, True], ids=["undisturbed", "kubelet and devhost killed"])
 def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(
     cluster, driver, claims, pods, history, restart
 ):
@@ -134,7 +140,7 @@ def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(
     churn = Churn(cluster, claims, pods, [old])
     if restart:
         churn.step()
-        driver.restart(kill=True)
+        cluster.restart_kubelet(kill=True, meanwhile=lambda: driver.restart(kill=True))
     churn.until("the free cards are in slices", lambda: claims.offered().keys() == free)
     claims.classes(driver)
     assert driver.moving() == {held}
@@ -151,7 +157,7 @@ def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(
     driver.serve(PLUGIN)
     if restart:
         churn.step()
-        driver.restart(kill=True)
+        cluster.restart_kubelet(kill=True, meanwhile=lambda: driver.restart(kill=True))
     churn.until("the slices are gone", lambda: not claims.offered())
     churn.until("free cards are listed", lambda: (cluster.counts(CARD) or (0, 0))[1] == len(CARDS) - 1)
     assert driver.moving() == {kept}
@@ -166,8 +172,37 @@ def test_a_resource_moves_to_dra_and_back_while_pods_come_and_go(
     instants = history.instants()
     assert {len(CARDS), 0} <= {one.allocatable for one in instants}, "it has seen the device plugin's side"
     assert {len(CARDS), 0} <= {len(one.devices) for one in instants}, "it has seen the slices"
-    twice = [one for one in instants if one.allocatable + len(one.devices) > len(CARDS)]
-    assert not twice, "a card was offered on both sides"
+    assert not offered_twice(instants)
+
+
+def test_a_reboot_in_the_middle_of_a_move_leaves_pods_their_cards(cluster, driver, claims, pods, history):
+    """One runs, the other was scheduled just before; the directory of CDI files is in memory."""
+    driver.serve(DRA)
+    claims.shows(*CARDS)
+    claims.classes(driver)
+    for name in ("old", "late"):
+        claims.create(name, CLASS)
+    old = pods.create("old", claims=["old"]).running()
+    (held,) = card_of(old)
+
+    def reboot() -> None:
+        pods.create("late", claims=["late"])
+        until("a scheduler has allocated the claim", lambda: claims.allocated("late"))
+        driver.serve(PLUGIN)
+        driver.stop(kill=True)
+        for file in cluster.namespaces.path(SPECIFICATIONS).glob("*"):
+            file.unlink()
+        driver.start()
+
+    cluster.restart_kubelet(kill=True, meanwhile=reboot)
+    late = Pod(cluster, "late").running()
+    assert len({held, *card_of(late)}) == 2
+    until("the claims are known again", lambda: len(driver.status()["dra"]["claims"]) == 2)
+    assert card_of(old.restarted()) == [held]
+    until("two cards are listed", lambda: (cluster.counts(CARD) or (0, 0))[1] == 2)
+    assert not claims.offered()
+    assert driver.moving() == {held, *card_of(late)}
+    assert not offered_twice(history.instants())
 
 
 def _next(before: Churn, after: Churn) -> Churn:
