@@ -48,3 +48,24 @@ def test_garbage_is_collected_as_usual_after_the_imports() -> None:
         "print(gc.get_threshold() == usual)\n"
     )
     assert shown.splitlines() == ["True", "True"]
+
+
+def test_messages_work_without_those_that_are_written_in_python_and_others_still_get_them() -> None:
+    shown = _run(
+        "import sys\n"
+        "from devhost.cli.memory import import_protobuf_without_python_messages as imported\n"
+        "imported()\n"
+        "from devhost.kubelet.api import api_pb2 as pb\n"
+        "device = pb.Device.FromString(pb.Device(ID='a', health='Healthy').SerializeToString())\n"
+        "print(device.ID, str(device).split(), 'google.protobuf.text_format' in sys.modules)\n"
+        "from google.protobuf import json_format, text_format\n"
+        "print(json_format.MessageToDict(device), text_format.MessageToString(device).split())\n"
+        "from google.protobuf.internal import python_message\n"
+        "print(python_message.GeneratedProtocolMessageType.__name__)\n"
+    )
+    text = "['ID:', '\"a\"', 'health:', '\"Healthy\"']"
+    assert shown.splitlines() == [
+        f"a {text} False",
+        f"{{'ID': 'a', 'health': 'Healthy'}} {text}",
+        "GeneratedProtocolMessageType",
+    ]

@@ -99,3 +99,31 @@ def import_grpc_without_typing_extensions() -> None:
     finally:
         if isinstance(sys.modules.get(name), TypingExtensions):
             del sys.modules[name]
+
+
+class Deferred(ModuleType):
+    """Stands for a module until a name of it is needed."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)  # what import asks of every module
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def import_protobuf_without_python_messages() -> None:
+    """Imports protobuf without the messages that are written in Python, which saves 1 MB of memory.
+
+    The C implementation needs none of them. It has no effect with the one in Python.
+    """
+    from google.protobuf.internal import api_implementation
+
+    name = "google.protobuf.internal.python_message"
+    if api_implementation.Type() == "python" or name in sys.modules:
+        return
+    sys.modules[name] = Deferred(name)
+    import google.protobuf.descriptor_pool
+    import google.protobuf.internal.builder
+
+    del google

@@ -16,6 +16,7 @@ from . import options as shared
 from .memory import (
     collecting_often,
     import_grpc_without_typing_extensions,
+    import_protobuf_without_python_messages,
     import_without_openssl,
     use_one_heap,
 )
@@ -143,6 +144,7 @@ def command(
         descriptors.provide(descriptors.SERVING)
         with collecting_often():
             import_grpc_without_typing_extensions()
+            import_protobuf_without_python_messages()
             import asyncio
 
             from devhost.config.loader import DEFAULT
