@@ -41,7 +41,7 @@ TOP_LEVEL = {"": "__version__ is for everybody", "__main__": "it is the program 
 LIBRARIES = {
     "asyncinotify": ("discovery.uevents",),
     "click": ("cli",),
-    "google": ("dra", "kubelet", "testing"),
+    "google": ("cli.memory", "dra", "kubelet", "testing"),
     "grpc": ("cli.memory", "dra", "kubelet", "testing"),
     "h11": ("dra.kube", "telemetry.http"),
     "markupsafe": ("telemetry.page",),

@@ -102,7 +102,7 @@ def import_grpc_without_typing_extensions() -> None:
 
 
 class Deferred(ModuleType):
-    """Stands for a module until a name of it is needed."""
+    """Takes the place of a module until a name of it is needed."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
