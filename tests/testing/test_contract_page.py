@@ -28,15 +28,19 @@ def blocks(mark: str) -> list[tuple[str, str]]:
     return re.findall(rf"<!-- {mark}:? ?(\S*) ?-->\n```python\n(.*?)```", PAGE.read_text(), re.S)
 
 
-def run(place: Path, ini: str, *arguments: str) -> str:
-    """The output of pytest for the files in a directory, in a separate process."""
+def run(place: Path, ini: str, *arguments: str, path: str = "") -> str:
+    """The output of pytest for the files in a directory, in a separate process.
+
+    Args:
+        path: a directory with programs for the tests.
+    """
     (place / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{ini}")
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     with tempfile.TemporaryDirectory() as own:  # not the directory that all runs of pytest share and clean up
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", f"--basetemp={own}/run", *arguments, "."],
             cwd=place,
-            env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": f"{path}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
             check=False,
@@ -59,6 +63,61 @@ def test_the_other_documented_tests_pass_with_the_example(tmp_path: Path, mark: 
     (tmp_path / name).write_text(code)
     ini = "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
     printed = run(tmp_path, ini, "-p", "pytest_asyncio.plugin")
+    assert "1 passed" in printed, printed
+
+
+DRIVER = """\
+#!{python}
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from devhost.dra.prepared import PreparedDevice
+from devhost.dra.server import DraServer
+
+
+class Driver:
+    async def prepare(self, claims):
+        return {{one.uid: [self.device(one.uid)] for one in claims}}
+
+    def device(self, uid):
+        return PreparedDevice(("gpu",), "p", "gpu-0", (f"gpu.example.com/claim={{uid}}",))
+
+    async def unprepare(self, claims):
+        return {{one.uid: "" for one in claims}}
+
+    def devices(self):
+        return []
+
+    def subscribe(self, callback):
+        return lambda: None
+
+
+async def main():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    place = Path(sys.argv[1])
+    server = DraServer(Driver(), Driver(), "gpu.example.com", place, place / "registry")
+    await server.start()
+    await stop.wait()
+    await server.stop()
+
+
+asyncio.run(main())
+"""
+
+
+def test_the_documented_test_of_a_driver_passes_with_one() -> None:
+    ((name, code),) = blocks("driver")
+    with tempfile.TemporaryDirectory() as directory:  # tmp_path is too long for a socket
+        place = Path(directory)
+        (place / name).write_text(code)
+        driver = place / "my-driver"
+        driver.write_text(DRIVER.format(python=sys.executable))
+        driver.chmod(0o755)
+        ini = "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+        printed = run(place, ini, "-p", "pytest_asyncio.plugin", path=directory)
     assert "1 passed" in printed, printed
 
 
