@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from onenode import binaries, probe, shipped
 from onenode.access import Access
+from onenode.claims import Claims
 from onenode.cluster import Cluster
 from onenode.offers import FUSE, SHARES, configuration
 from onenode.plugin import Devhost
@@ -67,6 +68,14 @@ def access(cluster: Cluster) -> Iterator[None]:
     """The rights that are shipped, for a DRA driver on the node."""
     with Access(cluster):
         yield
+
+
+@pytest.fixture
+def claims(cluster: Cluster) -> Iterator[Claims]:
+    """Creates claims and classes; everything of the driver is removed after the test."""
+    claims = Claims(cluster)
+    yield claims
+    claims.clear()
 
 
 @pytest.fixture

@@ -21,14 +21,6 @@ DISKS = {"name": ZRAM, "where": {"subsystem": "block", "sysName": "zram[1-9]*"},
 
 
 @pytest.fixture
-def claims(cluster: Cluster) -> Iterator[Claims]:
-    """Creates claims; everything of the driver is removed after the test."""
-    claims = Claims(cluster)
-    yield claims
-    claims.clear()
-
-
-@pytest.fixture
 def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
     """A devhost that can serve claims; it serves nothing yet."""
     with Driver(cluster) as driver:

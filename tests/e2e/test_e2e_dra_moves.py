@@ -21,14 +21,6 @@ CARDS = ("c0", "c1", "c2", "c3")
 
 
 @pytest.fixture
-def claims(cluster: Cluster) -> Iterator[Claims]:
-    """Creates claims; everything of the driver is removed after the test."""
-    claims = Claims(cluster)
-    yield claims
-    claims.clear()
-
-
-@pytest.fixture
 def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
     """A devhost that can serve claims; it offers the cards through the device plugin."""
     with Driver(cluster, PLUGIN, cards=[f"{card} {card}" for card in CARDS]) as driver:

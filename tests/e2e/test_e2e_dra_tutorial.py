@@ -27,15 +27,7 @@ FUSE = "example.com/fuse"
 
 
 @pytest.fixture
-def claims(cluster: Cluster) -> Iterator[Claims]:
-    """Creates classes; everything of the driver is removed after the test."""
-    claims = Claims(cluster)
-    yield claims
-    claims.clear()
-
-
-@pytest.fixture
-def driver(cluster: Cluster, claims: Claims) -> Iterator[Driver]:
+def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
     """A devhost that can serve claims; it serves nothing yet."""
     with Driver(cluster) as driver:
         yield driver
@@ -96,9 +88,11 @@ def shows(cluster: Cluster, command: list[str], output: list[str]) -> None:
 
 
 def here(document: Any) -> Any:
-    """A pod of the page with the only image of the cluster."""
-    for container in document.get("spec", {}).get("containers", ()):
-        container |= {"image": image.NAME, "imagePullPolicy": "Never"}
+    """A pod of the page with the only image of the cluster, which makes no tokens for pods."""
+    if document["kind"] == "Pod":
+        document["spec"]["automountServiceAccountToken"] = False
+        for container in document["spec"]["containers"]:
+            container |= {"image": image.NAME, "imagePullPolicy": "Never"}
     return document
 
 
