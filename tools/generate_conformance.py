@@ -14,6 +14,7 @@ that does not exist, or if the page is out of date.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,98 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
 
 OPEN: Mapping[int, str] = {}
 """Promises that are not kept yet, and what that means."""
+
+UPSTREAM: Mapping[str, Mapping[str, str]] = {
+    "test/e2e_node/dra_test.go": {
+        "must register after Kubelet restart": "a_restarted_kubelet_keeps_pods_and_the_slices_come_back",
+        "must register after plugin restart": "a_restarted_devhost_keeps_claims_and_writes_no_slice",
+        "must recover and register after NotifyRegistrationStatus failure": (
+            "a_refused_registration_is_shown_with_its_reason"
+        ),
+        "must process pod created when kubelet is not running": (
+            "claims_survive_an_emptied_directory_while_nothing_runs"
+        ),
+        "must keep pod in pending state if NodePrepareResources times out": (
+            "a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up"
+        ),
+        "must run pod if NodePrepareResources fails and then succeeds": "a_refused_claim_is_refused_alone",
+        "must run pod if NodePrepareResources is in progress for one plugin when Kubelet restarts": (
+            "a_cancelled_prepare_leaves_nothing"
+        ),
+        "must run pod if NodeUnprepareResources fails and then succeeds": (
+            "a_claim_stays_held_if_its_file_cannot_be_removed"
+        ),
+        "must retry NodePrepareResources after Kubelet restart": (
+            "the_same_claim_twice_gets_the_same_answer_and_the_file_is_untouched"
+        ),
+        "must retry NodeUnprepareResources after Kubelet restart": (
+            "releasing_is_done_for_an_unknown_claim_and_again"
+        ),
+        "must call NodeUnprepareResources for deleted pod": (
+            "a_record_without_pod_and_claim_is_removed_after_the_grace"
+        ),
+        "must use one gRPC connection for all service calls": "one_connection_carries_health_and_claims",
+        "must reuse one gRPC connection for service and health-monitoring calls": (
+            "one_connection_carries_health_and_claims"
+        ),
+        "should automatically reconnect both DRA and Health API after connection drop": (
+            "sockets_that_are_removed_are_made_again"
+        ),
+        "must be removed on kubelet startup": "slices_that_a_starting_kubelet_deletes_come_back",
+        "should reflect device health changes in the Pod's status": (
+            "changes_are_sent_within_a_second_and_together"
+        ),
+        "should reflect device health changes for a plugin which only supports the v1alpha1 health API": (
+            "both_health_services_begin_with_the_whole_list"
+        ),
+        "should reflect device health changes for devices with ShareID": (
+            "two_shares_of_one_device_in_one_claim_are_two_devices_with_their_names"
+        ),
+        "should update health to Unknown when plugin stops and recover upon restart": (
+            "the_health_of_a_backend_that_hangs_is_not_repeated"
+        ),
+    },
+    "test/e2e/dra/dra.go": {
+        "registers plugin": "a_claim_gets_the_device_that_its_expression_selects",
+        "must unprepare resources for force-deleted pod": (
+            "a_record_without_pod_and_claim_is_removed_after_the_grace"
+        ),
+        "must map configs and devices to the right containers": (
+            "containers_with_different_requests_get_only_their_own"
+        ),
+        "must manage ResourceSlices": "devices_are_published_in_a_slice_of_the_node",
+        "reconciles ResourceSlices with ReconcilePoolWithName": "a_foreign_edit_is_undone",
+        "DaemonSet with admin access": "admin_access_never_holds_and_is_never_refused_for_that",
+        "supports claim and class parameters": "the_options_of_a_claim_replace_those_of_its_class",
+        "supports simple pod referencing inline resource claim": (
+            "the_tutorial_works_from_the_first_step_to_the_way_back"
+        ),
+        "supports external claim referenced by multiple pods": (
+            "two_pods_share_a_claim_and_its_device_is_free_when_both_are_gone"
+        ),
+        "supports inline claim referenced by multiple containers": "two_containers_of_a_pod_use_one_claim",
+        "uses the config for the selected subrequest": "a_device_of_a_subrequest_is_named_by_its_request",
+        "must allow multiple allocations and consume capacity": (
+            "as_many_claims_share_a_device_as_it_has_replicas"
+        ),
+        "NoSchedule keeps pod pending": "an_unhealthy_device_is_only_for_claims_that_tolerate_it",
+        "NoSchedule can be tolerated": "an_unhealthy_device_is_only_for_claims_that_tolerate_it",
+        "must run a pod with explicit extended resource with one container one resource": (
+            "an_old_pod_gets_a_device_by_the_extended_name"
+        ),
+        "process extended resources after device plugin uninstall": (
+            "a_resource_moves_to_dra_and_back_while_pods_come_and_go"
+        ),
+        "supports count/resourceclaims.resource.k8s.io ResourceQuota": (
+            "a_quota_limits_the_devices_of_a_class"
+        ),
+        "must apply per-node permission checks": "the_policy_admits_only_slices_of_the_pods_node_and_driver",
+    },
+}
+"""Cases of Kubernetes' own suites that concern a driver, by name, each with the test of the same behaviour.
+
+Cases of the scheduler and of API objects, such as counters, have none: devhost takes no part in them.
+"""
 
 FAILURES: Mapping[str, tuple[str, str]] = {
     "F1": (
@@ -363,11 +456,32 @@ def page(shown: list[Shown] | None = None) -> str:
             proof = [test for test in shown if number in test.lines]
             lines.append(f"{number}. {promise}{_proof(proof, OPEN.get(number, ''))}")
         lines.append("")
+    lines += _upstream()
     lines += ["## Failures seen in the field", "", "Each failure, and why it does not occur in devhost:", ""]
     for name, (failure, answer) in FAILURES.items():
         proof = [test for test in shown if name in test.failures]
         lines.append(f"- **{name}** {failure} *{answer}*{_proof(proof, '')}")
     return "\n".join(lines) + "\n"
+
+
+def files_of_tests(root: Path = ROOT) -> dict[str, str]:
+    """The file of each test function, by its name without ``test_``."""
+    found: dict[str, str] = {}
+    for file in root.glob("tests/**/test_*.py"):
+        for name in re.findall(r"^(?:async )?def test_(\w+)", file.read_text(encoding="utf-8"), re.M):
+            found[name] = str(file.relative_to(root))
+    return found
+
+
+def _upstream() -> Iterator[str]:
+    files = files_of_tests()
+    yield from ("## Kubernetes' own cases for DRA drivers", "")
+    yield "Behaviour that Kubernetes tests with its own driver, and the same tested with devhost."
+    for suite, cases in UPSTREAM.items():
+        yield from ("", f"| `{suite}` | test |", "|---|---|")
+        for case, name in cases.items():
+            yield f"| {case} | [`{name}`](../{files[name]}) |"
+    yield ""
 
 
 def _proof(shown: list[Shown], open_because: str) -> str:

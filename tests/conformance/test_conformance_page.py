@@ -49,5 +49,11 @@ def test_markers_name_existing_promises_and_failures(generator: ModuleType) -> N
         assert set(test.failures) <= set(generator.FAILURES), f"{test.file}: {test.name}"
 
 
+def test_every_case_of_kubernetes_has_an_existing_test(generator: ModuleType) -> None:
+    existing = generator.files_of_tests()
+    missing = {test for cases in generator.UPSTREAM.values() for test in cases.values()} - existing.keys()
+    assert not missing
+
+
 def test_the_page_is_up_to_date(generator: ModuleType) -> None:
     assert generator.PAGE.read_text(encoding="utf-8") == generator.page(), "run `make docs`"

@@ -166,7 +166,9 @@ class Allocator:
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
         began = time.monotonic()
-        terms = replace(self._backend.terms, shares=self._shares(wanted))
+        terms = lasting = self._backend.terms
+        if shares := self._shares(wanted):
+            terms = replace(lasting, shares=shares)
         scanner = self._backend.scanner
         try:
             answer, rendered, documents = await self._backend.call(
@@ -197,7 +199,7 @@ class Allocator:
                 token: tuple(device for device in some if device.id in given)
                 for token, some in wanted.items()
             }
-        self.inventory.allocated(got, got, replace(terms, shares={}))
+        self.inventory.allocated(got, got, lasting)
         # for later requests: the answer to the container goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self._preferred.allocated, self.name, self.inventory, began, tuple(wanted))

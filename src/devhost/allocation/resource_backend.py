@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from devhost.backend import AllocateRequest
+from devhost.backend import AllocateRequest, NoOptions
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.discovery.runner import BackendRunner
@@ -28,6 +28,7 @@ _NO_TEXT = re.compile("[\\0\\ud800-\\udfff]")  # what neither protobuf nor a run
 _CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^/=\s]+")  # qualified device name of the CDI specification
 
 _ORDINARY = frozenset("rw")
+_NO_OPTIONS = NoOptions()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,8 +151,10 @@ class ResourceBackend:
             BackendError: it failed, or its answer is unusable.
         """
         documents: dict[str, Document] = {}
+        if not self.runner.informs:
+            return documents
         request = self._request(devices, terms)
-        for device in devices if self.runner.informs else ():
+        for device in devices:
             if (document := self.runner.device_info(device, request, (self._before,))) is not None:
                 if wrong := flaw(document):
                     raise BackendError(f"backend {self.runner.name} gave unusable device-info: {wrong}")
@@ -225,7 +228,8 @@ class ResourceBackend:
         return self.runner.allocate(self._request(devices, terms), (self._before,))
 
     def _request(self, devices: Sequence[Device], terms: Terms) -> AllocateRequest:
-        return AllocateRequest(tuple(devices), terms.options, self.resource, terms.shares)
+        options = _NO_OPTIONS if terms.options is None else terms.options
+        return AllocateRequest(tuple(devices), options, self.resource, terms.shares)
 
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.
@@ -335,7 +339,7 @@ def check_edits(edits: Edits, backend: str) -> None:
     texts = [text for node in edits.nodes for text in (node.path, node.container_path)]
     texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
     texts += [text for pair in (*edits.env.items(), *edits.annotations.items()) for text in pair]
-    for text in texts:
+    for text in texts if _NO_TEXT.search("".join(texts)) else ():
         if _NO_TEXT.search(text):
             raise BackendError(f"{wrong} {quoted(text)}, which has a NUL or half a character in it")
 

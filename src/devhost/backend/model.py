@@ -58,7 +58,7 @@ def freeze(owner: object, mappings: Iterable[str], sequences: Iterable[str] = ()
     """
     for name in mappings:
         value = getattr(owner, name)
-        if isinstance(value, dict) and type(value) is not FrozenDict:
+        if type(value) is not FrozenDict and isinstance(value, dict):
             _set(owner, name, FrozenDict(value))
     for name in sequences:
         value = getattr(owner, name)

@@ -47,9 +47,11 @@ def own_request(backend: Backend, request: AllocateRequest, former: Sequence[obj
         BackendError: none of them is.
     """
     wanted = type(backend).ResourceOptions
+    if isinstance(request.options, wanted):
+        return request
     if wanted is NoOptions:
         return replace(request, options=NoOptions())
-    for options in (request.options, *former):
+    for options in former:
         if isinstance(options, wanted):
             return replace(request, options=options)
     raise BackendError(f"backend {backend.name} was not given its options for the resource")
@@ -113,6 +115,7 @@ class BackendRunner:
         self.name = kind.name
         self.kind = kind
         self.options = options
+        self._root = os.fspath(root)
         self.context = ServiceContext(kind.name, root, wanted, held, entries)
         who = f"backend {kind.name}"
         self._discovering = WorkerThread(f"{kind.name}-discover", who, "when looking for devices")
@@ -325,7 +328,7 @@ class BackendRunner:
     def exists(self, path: str) -> bool:
         """Whether the host has this path. May block on a dead file system: not for the event loop."""
         # not pathlib: any error means "no", and creating a Path takes three times as long as the check
-        return os.path.exists(os.path.join(self.context.root, path.lstrip("/")))  # noqa: PTH110, PTH118
+        return os.path.exists(os.path.join(self._root, path.lstrip("/")))  # noqa: PTH110, PTH118
 
     def watch(self) -> AsyncIterator[Event] | None:
         """The backend's own event source; ``None`` if it has none."""

@@ -134,11 +134,8 @@ class PodResourcesPoller:
             offered: whether the kubelet only offers the tokens. It then knows that their containers have
                 ended, or has forgotten them. Otherwise it is asked if an earlier kubelet named the holders.
         """
-        held = allocations.tokens()
-        if not held:
-            return
-        concerned = set(held).intersection(tokens)
-        concerned.update(name for token in tokens if (name := stood_for(token, held)) is not None)
+        replaced = (stood_for(token, allocations) for token in tokens)
+        concerned = {*tokens, *(token for token in replaced if token is not None)}
         named_by = {allocations.named_by(token) for token in concerned} - {None}
         if not named_by or (not offered and named_by == {(*(self.source.identity() or ()), self._restarts)}):
             return
