@@ -82,7 +82,7 @@ vm: setup ## as root: test in a virtual machine with emulated RDMA, SR-IOV, NVMe
 gpu: setup ## test with the NVIDIA GPUs of this machine and their driver; prints one table
 	@PYTHONPATH=tests/gpu timeout --foreground --kill-after=60s 30m $(BIN)/python -m realgpu $(TESTS)
 
-# SCREENSHOTS=1 also takes the pictures of docs/images; TESTS="-k keyboard" selects tests: docs/page.md.
+# SCREENSHOTS=1 also takes the pictures of docs/images; TESTS="-k keyboard" selects tests.
 page: setup ## test the status page in a headless Chromium
 	@tools/packages page
 	@DEVHOST_PAGE=1 DEVHOST_SCREENSHOTS=$(SCREENSHOTS) timeout --foreground --kill-after=60s 15m \

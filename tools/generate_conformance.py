@@ -478,9 +478,9 @@ def _upstream() -> Iterator[str]:
     yield from ("## Kubernetes' own cases for DRA drivers", "")
     yield "Behaviour that Kubernetes tests with its own driver, and the same tested with devhost."
     for suite, cases in UPSTREAM.items():
-        yield from ("", f"| `{suite}` | test |", "|---|---|")
+        yield from ("", f"`{suite}`:", "")
         for case, name in cases.items():
-            yield f"| {case} | [`{name}`](../{files[name]}) |"
+            yield f"- {case}<br>\n  [`{name}`](../{files[name]})"
     yield ""
 
 
