@@ -71,6 +71,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
     node = Node()
     node.prepare(ONE, claimed())
     node.prepare(ONE, claimed())
+    node.prepare(ONE, replace(claimed(), resource="example.com/renamed"))
     assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
 
 

@@ -297,7 +297,7 @@ CONTEXT = ServiceContext("taking", Path("/"))
 def test_a_backend_gets_the_first_options_that_are_of_its_class() -> None:
     # an edited drop-in: the file is read by the new class already, and the object of the old one still serves
     request = AllocateRequest(DEVICES, NewUse(), "example.com/x")
-    own = own_request(Taking(None, CONTEXT), request, (Use("now"), Use("before")))
+    own = own_request(Taking(None, CONTEXT), request, (NewUse("other"), Use("now"), Use("before")))
     assert own == AllocateRequest(DEVICES, Use("now"), "example.com/x")
 
 
