@@ -116,6 +116,7 @@ Parser = Callable[[str], _Events]
 # libyaml is an option of PyYAML, and some twenty times faster
 PARSER: Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_TOO_DEEP = f"it nests deeper than {MAX_DEPTH} levels"
 _STANDARD = "tag:yaml.org,2002:"
 _NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
@@ -217,6 +218,8 @@ def _parsed(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "it is not valid YAML"
+        if "nesting" in problem:  # libyaml 0.2.6 has its own limit, and reads ahead of the events
+            problem = _TOO_DEEP
         diagnostics.fail(_mark(mark) if mark else WHOLE_FILE, problem, _hint_for(problem, text, mark))
     finally:
         loader.dispose()
@@ -310,7 +313,7 @@ class _Builder:
         event = self._loader.get_event()
         mark = _mark(event.start_mark)
         if depth > MAX_DEPTH:
-            self._diagnostics.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
+            self._diagnostics.fail(mark, _TOO_DEEP)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), mark, depth)
         self._grow(1, mark)
@@ -351,7 +354,7 @@ class _Builder:
             self._diagnostics.fail(mark, f"the alias *{anchor} contains itself")
         self._grow(target.size, mark)
         if depth + target.height > MAX_DEPTH + 1:
-            self._diagnostics.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
+            self._diagnostics.fail(mark, _TOO_DEEP)
         return target
 
     def _grow(self, nodes: int, mark: Mark) -> None:
