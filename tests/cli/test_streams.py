@@ -26,14 +26,32 @@ def test_closed_streams_do_not_change_the_exit_code(toys, streams):
     assert shell(toys, f"DEVHOST discover nothing.here/x CONFIG {streams}").returncode == 2
 
 
-def test_a_closed_stream_is_never_replaced_by_a_socket(tmp_path):
+def test_a_closed_stream_is_never_replaced_by_a_socket(toys, tmp_path):
     """Otherwise output to standard error would go into a connection."""
-    code = "import os; from devhost.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-    code += f"open({str(tmp_path / 'said')!r}, 'w').write(os.readlink('/proc/self/fd/2'))"
-    environment = {**os.environ, "CODE": code}
-    line = f'{sys.executable} -c "$CODE" --version <&- >&- 2>&-'
-    subprocess.run(["bash", "-c", line], env=environment, timeout=240, check=True)
+    look = f"import os\nopen({str(tmp_path / 'said')!r}, 'w').write(os.readlink('/proc/self/fd/2'))\n"
+    (toys.config.parent / "backends" / "look.py").write_text(look)
+    shell(toys, "DEVHOST discover CONFIG <&- >&- 2>&-")
     assert (tmp_path / "said").read_text() == "/dev/null"
+
+
+@pytest.mark.parametrize("command", ["discover CONFIG", "explain one CONFIG"])
+def test_a_thread_of_a_backend_neither_delays_nor_aborts_the_end(toys, command):
+    """The first never ends, the others return from a C library while the interpreter would shut down."""
+    threads = """
+import ctypes, threading
+sleep = ctypes.CDLL(None).usleep
+def spin():
+    while True:
+        sleep(1)
+threading.Thread(target=threading.Event().wait).start()
+for _ in range(4):
+    threading.Thread(target=spin, daemon=True).start()
+"""
+    with (toys.config.parent / "backends" / "toy.py").open("a") as plugin:
+        plugin.write(threads)
+    done = shell(toys, f"timeout -s KILL 120 DEVHOST {command}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "one" in done.stdout
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110

@@ -144,8 +144,9 @@ async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) 
     async with machine.running() as address:
         await machine.shows(lambda text: f"{DRIVER} waiting" in text, "status")
         await cluster.register()
-        text = await machine.shows(lambda text: f"Healthy {DRIVER}-" in text, "status")
-        assert f"{DRIVER} registered 1 1" in text
+        text = await machine.shows(
+            lambda text: f"Healthy {DRIVER}-" in text and f"{DRIVER} registered 1 1" in text, "status"
+        )
         (name,) = (one["metadata"]["name"] for one in cluster.server.stored(SLICES))
         assert f"{RESOURCE} c0 Healthy {name} -" in text
         pool, device = cluster.name_of("c0")

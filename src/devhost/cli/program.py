@@ -10,6 +10,8 @@ import importlib
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -129,6 +131,38 @@ def root() -> None:
 def call() -> NoReturn:
     """Runs the command of ``sys.argv`` and ends the process."""
     try:
+        code = _run()
+    except BaseException as error:  # noqa: BLE001 - a fault of the program, or Ctrl-C at its end
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = code or _without_output(error)
+    leave(code)
+
+
+PATIENCE = 7.0
+"""Seconds that a process waits at its end for threads that are not daemons: one of them waits, for up to 6 s,
+until a child process has released a driver."""
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process without the shutdown of the interpreter.
+
+    The interpreter waits without limit for some threads, and aborts if a daemon thread returns from C code
+    or writes meanwhile. Backends and libraries have such threads.
+    """
+    until = time.monotonic() + PATIENCE
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))
+    os._exit(code)
+
+
+def _run() -> int:
+    """Runs the command; its exit code."""
+    try:
         match sys.argv[1:2]:
             case ["run"]:
                 pass  # it does the same, and reports a failure in its log's format
@@ -136,28 +170,36 @@ def call() -> NoReturn:
                 descriptors.provide(descriptors.SERVING)
             case _:
                 descriptors.provide(descriptors.COMMAND)
-        sys.exit(root(prog_name="devhost", standalone_mode=False))
+        result = root(prog_name="devhost", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except ConfigError as error:
         for diagnostic in error.diagnostics:
             click.echo(diagnostic, err=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except DevhostError as error:
         click.echo(f"devhost: {error}", err=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(128 + signal.SIGINT)
+        return 128 + signal.SIGINT
     except OSError as error:
         if (failed := descriptors.exhausted(error)) is None:
             raise
         click.echo(f"devhost: {failed}", err=True)
-        sys.exit(failed.exit_code)
+        return failed.exit_code
     except OutputFailed as failure:
-        # Otherwise the interpreter writes what is still buffered when it exits, and fails again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if failure.error.errno == errno.EPIPE:  # the reader closed the pipe (`devhost discover | head`)
-            sys.exit(0)
-        click.echo(f"devhost: cannot write the output: {failure.error.strerror}", err=True)
-        sys.exit(1)
+        return _without_output(failure.error)
+
+
+def _without_output(error: OSError) -> int:
+    """Reports that the output could not be written; the exit code."""
+    # What is still buffered would be written again, and fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:  # the reader closed the pipe (`devhost discover | head`)
+        return 0
+    click.echo(f"devhost: cannot write the output: {error.strerror}", err=True)
+    return 1
