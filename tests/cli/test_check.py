@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,31 @@ def test_the_default_configuration_is_valid_with_any_set_of_packages() -> None:
     done = check(str(bundled_config()))
     assert done.exit_code == 0, done.stderr
     assert len(done.stderr.splitlines()) == 5
+
+
+@pytest.mark.usefixtures("directory")
+def test_json_has_every_file_with_its_errors_and_the_same_exit_code() -> None:
+    done = check("-o", "json", "good.yaml", "bad.yaml")
+    good, bad = json.loads(done.stdout)["files"]
+    assert good == {
+        "file": "good.yaml",
+        "valid": True,
+        "errors": [],
+        "notes": [],
+        "resources": 1,
+        "backends": ["card"],
+    }
+    assert not bad["valid"]
+    lines = [(one["file"], one["line"], one["column"]) for one in bad["errors"]]
+    assert lines == [("bad.yaml", 2, 10), ("bad.yaml", 5, 51)]
+    assert all(one["message"] for one in bad["errors"])
+    assert (done.stderr, done.exit_code) == ("", 2)
+
+
+@pytest.mark.usefixtures("directory")
+def test_json_has_the_plugins_that_were_refused() -> None:
+    Path("plugins/broken.py").write_text("import nothing_of_this_name")
+    done = check("-o", "json", "good.yaml")
+    (refused,) = json.loads(done.stdout)["refusedPlugins"]
+    assert "nothing_of_this_name" in refused["reason"]
+    assert done.exit_code == 0

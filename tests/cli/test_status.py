@@ -328,7 +328,9 @@ async def test_no_running_host_is_exit_code_3_and_one_line(
     assert err.startswith("devhost: no devhost ")
 
 
-@pytest.mark.parametrize("arguments", [["--watch"], ["--kubelet-dir", "/k"], ["--socket", "/s"]])
+@pytest.mark.parametrize(
+    "arguments", [["--watch"], ["--kubelet-dir", "/k"], ["--socket", "/s"], ["--status-socket", "/s"]]
+)
 def test_no_running_host_is_the_same_error_with_every_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

@@ -67,3 +67,25 @@ def test_a_reader_that_closes_the_pipe_is_not_a_failure(toys):
     done = shell(toys, "DEVHOST discover CONFIG | head -1")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("RESOURCE")
+
+
+def test_help_shows_the_whole_summary_of_each_command(toys):
+    text = " ".join(shell(toys, "DEVHOST --help").stdout.split())
+    assert "explain Shows why DEVICE is offered or not: its attributes, and the decision of each" in text
+
+
+def test_the_version_has_a_short_option(toys):
+    assert shell(toys, "DEVHOST -V").stdout == shell(toys, "DEVHOST --version").stdout
+
+
+def test_every_command_with_an_output_option_has_its_short_form(toys):
+    for command in ("check", "discover", "explain", "plugins", "status", "kubelet", "dra classes"):
+        assert "-o, --output" in shell(toys, f"DEVHOST {command} --help").stdout
+
+
+def test_the_shell_completes_commands():
+    asked = {"COMP_WORDS": "devhost exp", "COMP_CWORD": "1", "_DEVHOST_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        DEVHOST.split(), env=os.environ | asked, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout == "plain,explain\n"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
-from devhost.backend.errors import ConfigError
+from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import load, loads
 from devhost.config.document import MAX_BYTES
 from devhost.discovery import catalog
@@ -31,7 +34,8 @@ class _Catalogs:
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-def command(files: tuple[str, ...]) -> None:
+@shared.output_of("text", "json", help="Text for people, or one JSON document for all files.")
+def command(files: tuple[str, ...], output: str) -> None:
     """Checks configuration files. "-" reads standard input.
 
     Prints one line for each valid file, and every error of the others with its line and column. A plugin
@@ -39,25 +43,62 @@ def command(files: tuple[str, ...]) -> None:
     whose backend is not installed.
     """
     catalogs = _Catalogs()
-    bad = False
-    for file in files:
-        try:
-            settings = _read(file, catalogs)
-        except ConfigError as error:
-            bad = True
-            for diagnostic in error.diagnostics:
-                click.echo(str(diagnostic), err=True)
-        else:
-            click.echo(f"{_label(file)}: ok ({_count(settings)})")
-            for backend, hint in settings.not_installed().items():
-                count = sum(entry.backend == backend for entry in settings.skipped)
-                entries = "1 optional entry is" if count == 1 else f"{count} optional entries are"
-                click.echo(
-                    f"note: {entries} not served: backend {backend} is not installed ({hint})", err=True
-                )
-    shared.warn_of(catalogs.refused)
-    if bad:
+    checked = [_Checked.of(file, catalogs) for file in files]
+    if output == "json":
+        refused = [{"origin": one.origin, "reason": one.reason} for one in catalogs.refused]
+        document = {"files": [one.document() for one in checked], "refusedPlugins": refused}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for one in checked:
+            one.show()
+        shared.warn_of(catalogs.refused)
+    if any(one.settings is None for one in checked):
         sys.exit(ConfigError.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A file with its settings, or with what is wrong with it."""
+
+    file: str
+    settings: Settings | None
+    errors: Sequence[Diagnostic] = ()
+
+    @classmethod
+    def of(cls, file: str, catalogs: _Catalogs) -> _Checked:
+        try:
+            return cls(_label(file), _read(file, catalogs))
+        except ConfigError as error:
+            return cls(_label(file), None, error.diagnostics)
+
+    def show(self) -> None:
+        for error in self.errors:
+            click.echo(str(error), err=True)
+        if self.settings is not None:
+            click.echo(f"{self.file}: ok ({_count(self.settings)})")
+            for note in self._notes(self.settings):
+                click.echo(f"note: {note}", err=True)
+
+    def document(self) -> dict[str, Any]:
+        """All of it, in the terms of JSON."""
+        errors = [asdict(error) for error in self.errors]
+        if self.settings is None:
+            return {"file": self.file, "valid": False, "errors": errors}
+        return {
+            "file": self.file,
+            "valid": True,
+            "errors": errors,
+            "notes": list(self._notes(self.settings)),
+            "resources": len(self.settings.resources),
+            "backends": list(self.settings.backends),
+        }
+
+    @staticmethod
+    def _notes(settings: Settings) -> Iterator[str]:
+        for backend, hint in settings.not_installed().items():
+            count = sum(entry.backend == backend for entry in settings.skipped)
+            entries = "1 optional entry is" if count == 1 else f"{count} optional entries are"
+            yield f"{entries} not served: backend {backend} is not installed ({hint})"
 
 
 def _read(file: str, catalogs: _Catalogs) -> Settings:

@@ -38,9 +38,17 @@ OTHER_CONFIG = "the devhost on this node uses another configuration: HEALTH is t
 @click.argument("resource", required=False)
 @shared.config
 @shared.root
+@shared.status_socket
 @shared.output
 @click.option("--all", "everything", is_flag=True, help="Also list the devices that no resource selects.")
-def command(resource: str | None, config: Path | None, root: Path, output: str, everything: bool) -> None:
+def command(
+    resource: str | None,
+    config: Path | None,
+    root: Path,
+    status_socket: Path | None,
+    output: str,
+    everything: bool,
+) -> None:
     """Scans for devices once and shows which resource gets which. Needs neither a kubelet nor root.
 
     RESOURCE limits the output to one resource. Without a configuration, every device of every installed
@@ -52,7 +60,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     shared.check_root(root)
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
-    seen = asyncio.run(view(loaded, root))
+    seen = asyncio.run(view(loaded, root, status_socket))
     found = seen.found
     names = _chosen(found, resource)
     if output == "json":

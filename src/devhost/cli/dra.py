@@ -32,14 +32,7 @@ def command() -> None:
 @command.command("classes")
 @shared.config
 @shared.root
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Format of the objects.",
-)
+@shared.output_of("yaml", "json", help="Format of the objects.")
 def classes(config: Path | None, root: Path, output: str) -> None:
     """Prints the DeviceClasses of resources with `serve: dra`, for `kubectl apply -f -`.
 

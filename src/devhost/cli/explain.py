@@ -32,8 +32,9 @@ from .scan_once import ScanResult
 @click.argument("device")
 @shared.config
 @shared.root
+@shared.status_socket
 @shared.output
-def command(device: str, config: Path | None, root: Path, output: str) -> None:
+def command(device: str, config: Path | None, root: Path, status_socket: Path | None, output: str) -> None:
     """Shows why DEVICE is offered or not: its attributes, and the decision of each resource.
 
     DEVICE is an id as printed by `devhost discover`, or the value of an attribute that identifies the
@@ -47,7 +48,7 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
     shared.check_root(root)
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
-    seen = asyncio.run(view(loaded, root, everything=True))
+    seen = asyncio.run(view(loaded, root, status_socket, everything=True))
     matches = _matches(seen.found, device)
     if output == "json":
         click.echo(json.dumps([_document(seen, name, match) for name, match in matches], indent=2))

@@ -53,13 +53,7 @@ LONGEST_LINE = 65536
     show_default=True,
     help="Simulated version: 1.36 and older, or 1.37 and newer. They differ when a resource registers twice.",
 )
-@click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Text for people, or one JSON object per line.",
-)
+@shared.output_of("text", "json", help="Text for people, or one JSON object per line.")
 @click.option("--exit-on-eof", is_flag=True, help="Stop at the end of standard input.")
 def command(directory: Path, profile: Profile, output: str, exit_on_eof: bool) -> None:
     """Simulates a kubelet, to test a device plugin without Kubernetes: any plugin, in any language.

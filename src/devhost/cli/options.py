@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ from devhost.telemetry.log import printable
 
 if TYPE_CHECKING:
     from devhost.discovery.catalog import Refusal
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 path = click.Path(path_type=Path, readable=False)
 """A path that click does not check: the code that uses it reports problems, with a hint how to fix them."""
@@ -35,12 +37,22 @@ root = click.option(
     help="Directory to use as /: a recorded tree, or the host's root mounted in a container.",
 )
 
-output = click.option(
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Text for people, or JSON with every detail for programs.",
+
+def output_of(*forms: str, help: str) -> Callable[[_Command], _Command]:
+    """The option ``--output`` of a command; the first form is the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True, help=help
+    )
+
+
+output = output_of("table", "json", help="Text for people, or JSON with every detail for programs.")
+
+status_socket = click.option(
+    "--status-socket",
+    "--socket",
+    type=path,
+    metavar="PATH",
+    help="Status socket of the devhost to ask.  [default: the one on this node]",
 )
 
 

@@ -20,12 +20,7 @@ from . import options as shared
 
 @click.command()
 @click.option("--config", type=shared.path, help="Include the drop-in plugins that this configuration names.")
-@click.option(
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    help="Text for people, or JSON for programs.",
-)
+@shared.output
 def command(config: Path | None, output: str) -> None:
     """Lists the installed backends with their options and attributes, observers, and refused plugins."""
     found = catalog.load(backend_paths(config) if config else ())

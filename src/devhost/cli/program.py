@@ -47,6 +47,10 @@ NOT_ON_NODES = ("devhost.cli.importers", "devhost.testing")
 """Packages that are not in the node's image, because no command for nodes needs them."""
 
 
+_SENTENCE = 1000
+"""The most characters of a command's summary; none is as long."""
+
+
 class OutputFailed(Exception):
     """The command's output could not be written."""
 
@@ -68,6 +72,12 @@ class _Lazy(click.Group):
             return _absent(cmd_name, not_on_nodes(cmd_name, error))
         command: click.Command = module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command with its first sentence, which click would cut at the end of the line."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_SENTENCE)) for name, one in commands if one])
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -120,7 +130,7 @@ def _output() -> Iterator[None]:
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="devhost")
+@click.version_option(__version__, "-V", "--version", prog_name="devhost")
 def root() -> None:
     """Offers the devices of this node to Kubernetes, configured by one YAML file.
 

@@ -72,6 +72,7 @@ log = telemetry.get(__name__)
 )
 @click.option(
     "--status-socket",
+    "--socket",
     type=shared.path,
     metavar="PATH",
     help="Socket for `devhost status`.  [default: a socket in /run/devhost]",

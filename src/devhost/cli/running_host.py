@@ -128,17 +128,20 @@ class View:
         return self.found.holders.get((backend, device.id), ())
 
 
-async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
+async def view(
+    loaded: Loaded, root: Path, status_socket: Path | None = None, *, everything: bool = False
+) -> View:
     """Scans the machine, and asks the devhost that runs on it.
 
     Args:
         loaded: the configuration.
         root: the directory that represents ``/``; only a devhost with the same one is asked.
+        status_socket: where that devhost listens; by default it is searched for.
         everything: see :func:`devhost.cli.scan_once.scan_once`.
     """
     running, no_answer = None, ""
     try:
-        running = answer(await _document(root))
+        running = answer(await _document(root, status_socket))
     except DevhostError as error:
         no_answer = error.message
     listing = running.listing if running else None
@@ -147,14 +150,14 @@ async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
     return View(found, running, no_answer, same)
 
 
-async def _document(root: Path) -> StatusDocument:
+async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
     """The status of the one devhost that runs here with this root.
 
     Raises:
         DevhostError: there is none or more than one, or it does not answer.
     """
     answers, failure = [], None
-    for path in ask.running():
+    for path in [status_socket] if status_socket else ask.running():
         try:
             answers.append(await ask.fetch(path))
         except DevhostError as error:

@@ -28,18 +28,16 @@ from .status_report import SCREEN, show
     metavar="DIR",
     help="The kubelet directory of the host to ask, if several run.",
 )
-@click.option("--socket", type=shared.path, metavar="PATH", help="The status socket of the host to ask.")
-@click.option(
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
+@shared.status_socket
+@shared.output_of(
+    "table",
+    "json",
     help="Text for people, or the whole document; with --watch one JSON document per line.",
 )
 @click.option("--watch", is_flag=True, help="Show the status again after each change, until interrupted.")
 @click.option("--all", "everything", is_flag=True, help="List every device, however many there are.")
 def command(
-    kubelet_dir: Path | None, socket: Path | None, output: str, watch: bool, everything: bool
+    kubelet_dir: Path | None, status_socket: Path | None, output: str, watch: bool, everything: bool
 ) -> None:
     """Shows the status of the devhost on this node: resources, devices, health, backends, refusals.
 
@@ -50,7 +48,7 @@ def command(
     """
     screen = _Screen(output, watch, everything)
     try:
-        asyncio.run(_status(kubelet_dir, socket, screen, watch))
+        asyncio.run(_status(kubelet_dir, status_socket, screen, watch))
     except KeyboardInterrupt:
         if not watch:
             raise

@@ -25,7 +25,7 @@ DEADLINE = 5.0
 MAX_DOCUMENT = 1 << 27
 """Bytes of a document: 100,000 devices take about 20 MB."""
 
-_NAME_IT = "name the socket of a running host with --socket"
+_NAME_IT = "name the socket of a running host with --status-socket"
 _AGAIN = "try again, because it may have been stopping; if it happens again, see its log"
 _OTHER = "is it another program?"
 
@@ -38,7 +38,7 @@ async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> P
         EnvironmentFailure: none runs on this node.
     """
     if socket is not None and kubelet_dir is not None:
-        raise UsageError("--socket and --kubelet-dir cannot be combined", "give one of them")
+        raise UsageError("--status-socket and --kubelet-dir cannot be combined", "give one of them")
     if socket is not None:
         return socket
     if kubelet_dir is not None:
@@ -218,7 +218,7 @@ async def _kubelet_dir(path: Path) -> str:
 
 
 def _where_else() -> str:
-    hint = "start it with `devhost run`, or name its socket with --socket"
+    hint = "start it with `devhost run`, or name its socket with --status-socket"
     if os.geteuid() != 0:
         hint += "; a devhost that runs as root answers only root"
     return hint

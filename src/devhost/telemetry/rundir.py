@@ -15,7 +15,7 @@ MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's path: ``sun_path`` holds 108 with the closing zero (unix(7))."""
 
 _OVERRIDE = "DEVHOST_RUNTIME_DIR"
-_ELSEWHERE = "choose another path for the socket: `run --status-socket`, `status --socket`"
+_ELSEWHERE = "choose another path for the socket with --status-socket"
 
 
 def runtime_dir() -> Path:

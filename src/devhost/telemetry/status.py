@@ -133,7 +133,7 @@ class StatusServer:
         except FileExistsError as error:
             raise AlreadyServed(
                 f"another devhost already serves {self._kubelet_dir}",
-                f"`devhost status --socket {path}` shows it",
+                f"`devhost status --status-socket {path}` shows it",
             ) from error
         try:
             made = path.lstat()
