@@ -57,6 +57,19 @@ def test_prometheus_operator_finds_the_metrics(chart: Chart, key: str, kind: str
 
 
 @MONITORS
+def test_a_monitor_takes_relabelings_and_a_timeout(chart: Chart, key: str, kind: str, endpoints: str) -> None:
+    own = {"targetLabel": "cluster", "replacement": "edge"}
+    drop = {"sourceLabels": ["__name__"], "regex": "devhost_scan.*", "action": "drop"}
+    values = {"scrapeTimeout": "5s", "relabelings": [own], "metricRelabelings": [drop]}
+    monitor = chart.render({key: {"enabled": True, **values}}).only(kind)
+    (endpoint,) = monitor["spec"][endpoints]
+    assert endpoint["scrapeTimeout"] == "5s"
+    assert endpoint["relabelings"][-1] == own
+    assert [one["targetLabel"] for one in endpoint["relabelings"]] == ["node", "job", "cluster"]
+    assert endpoint["metricRelabelings"] == [drop]
+
+
+@MONITORS
 @pytest.mark.parametrize("values", [{}, {"nameOverride": "hw"}, {"fullnameOverride": "hw"}], ids=str)
 def test_the_job_is_called_devhost_under_any_name_of_the_chart(
     chart: Chart, values: dict[str, str], key: str, kind: str, endpoints: str

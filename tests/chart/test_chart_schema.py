@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner
-from rendering import CHART, PROFILES, Chart, Refused
+from rendering import CHART, PROFILES, Chart, Refused, Rendered
 
 from devhost.cli.schema import command as schema
 
@@ -172,7 +173,30 @@ def test_all_errors_are_reported_at_once(chart: Chart) -> None:
 
 
 def test_the_chart_may_be_part_of_another_one(chart: Chart) -> None:
-    assert chart.render({"global": {"imageRegistry": "local"}}).objects == chart.render().objects
+    """Helm passes `global`, and the value that the parent's condition names."""
+    values = {"global": {"storageClass": "fast"}, "enabled": True}
+    assert chart.render(values).objects == chart.render().objects
+
+
+def test_a_parent_chart_names_the_registry_and_its_secrets(chart: Chart) -> None:
+    shared = {"imageRegistry": "registry.local", "imagePullSecrets": ["one", {"name": "two"}]}
+    rendered = chart.render({"global": shared, "imagePullSecrets": [{"name": "two"}]})
+    assert rendered.container["image"].startswith("registry.local/devhost:")
+    assert rendered.pod["imagePullSecrets"] == [{"name": "two"}, {"name": "one"}]
+
+
+def test_a_parent_chart_switches_it_off_by_its_condition(chart: Chart, tmp_path: Path) -> None:
+    parent = tmp_path / "parent"
+    (parent / "charts").mkdir(parents=True)
+    shutil.copytree(CHART, parent / "charts" / "devhost")
+    dependency = {"name": "devhost", "version": "*", "repository": "", "condition": "devhost.enabled"}
+    description = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
+    (parent / "Chart.yaml").write_text(json.dumps(description))
+    done = chart.run("template", "all", parent, "--set", "devhost.namespaceOverride=hardware")
+    assert done.returncode == 0, done.stderr
+    assert {one["metadata"]["namespace"] for one in Rendered(done.stdout).objects} == {"hardware"}
+    off = chart.run("template", "all", parent, "--set", "devhost.enabled=false")
+    assert (off.returncode, off.stdout.strip()) == (0, "")
 
 
 @pytest.mark.parametrize("profile", PROFILES)

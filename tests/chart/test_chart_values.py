@@ -15,6 +15,23 @@ from devhost.telemetry.http import parse_listen
 
 PROGRAMMED = {"name": "example.com/fpga", "backend": "fpga", "program": {"bitstream": "/srv/x.gbs"}}
 
+EVERYTHING: dict[str, Any] = {
+    "config": {
+        "version": 1,
+        "dra": {"driver": "devhost.example.com"},
+        "resources": [{"name": "a.b/c", "backend": "udev", "where": {"subsystem": "tty"}, "serve": "dra"}],
+    },
+    "dra": {"enabled": True},
+    "service": {"enabled": True},
+    "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
+    "dashboard": {"enabled": True},
+    "networkPolicy": {"enabled": True},
+    "priorityQuota": True,
+    "hostNetwork": False,
+}
+"""Values with which the chart makes every kind of object."""
+
 
 def daemonset(rendered: Rendered) -> Object:
     return rendered.only("DaemonSet")
@@ -181,6 +198,7 @@ def test_the_image_can_be_any(chart: Chart, values: dict[str, Any], image: str) 
         ("priorityClassName", "high"),
         ("serviceAccountName", "devhost"),
         ("terminationGracePeriodSeconds", 30),
+        ("dnsPolicy", "ClusterFirstWithHostNet"),
     ],
 )
 def test_what_pods_have_of_the_values(chart: Chart, key: str, value: object) -> None:
@@ -201,6 +219,52 @@ def test_what_the_container_has_of_the_values(chart: Chart) -> None:
     assert container["imagePullPolicy"] == "Always"
     assert container["env"][-1] == {"name": "TZ", "value": "UTC"}
     assert container["securityContext"]["seLinuxOptions"] == values["seLinuxOptions"]
+
+
+def test_a_security_context_of_the_values_replaces_the_derived_one(chart: Chart) -> None:
+    own = {"privileged": True, "seLinuxOptions": {"type": "spc_t"}}
+    assert chart.render({"securityContext": own}).container["securityContext"] == own
+
+
+def test_volumes_of_any_type_are_added(chart: Chart) -> None:
+    values = {
+        "extraVolumes": [{"name": "backends", "configMap": {"name": "mine"}}],
+        "extraVolumeMounts": [{"name": "backends", "mountPath": "/srv/backends", "readOnly": True}],
+    }
+    mount = chart.render(values).mounts["/srv/backends"]
+    assert (mount["configMap"], mount["readOnly"]) == ({"name": "mine"}, True)
+
+
+def test_pods_can_be_upgraded_one_by_one_by_hand(chart: Chart) -> None:
+    assert daemonset(chart.render())["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+    strategy = daemonset(chart.render({"updateStrategy": "OnDelete"}))["spec"]["updateStrategy"]
+    assert strategy == {"type": "OnDelete"}
+
+
+def test_every_object_can_be_in_another_namespace(chart: Chart, types: Types) -> None:
+    values = {**EVERYTHING, "namespaceOverride": "hardware"}
+    rendered = chart.render(values)
+    objects = [one["metadata"].get("namespace", "hardware") for one in rendered.objects]
+    assert set(objects) == {"hardware"}
+    assert "devhost.hardware" in {one["metadata"]["name"] for one in rendered.objects}
+    (subject,) = rendered.only("ClusterRoleBinding")["subjects"]
+    assert subject["namespace"] == "hardware"
+    assert types.complaints(rendered.text) == []
+
+
+def test_common_labels_are_on_every_object_and_replace_none_of_the_charts(chart: Chart) -> None:
+    values = {**EVERYTHING, "commonLabels": {"team": "edge", "app.kubernetes.io/name": "mine"}}
+    rendered = chart.render(values)
+    found = [*rendered.objects, template(rendered)]
+    labels = [one["metadata"]["labels"] for one in found]
+    assert {one["team"] for one in labels} == {"edge"}
+    assert {one["app.kubernetes.io/name"] for one in labels} == {"devhost"}
+
+
+def test_the_service_account_has_the_annotations_of_the_values(chart: Chart) -> None:
+    values = {**EVERYTHING, "serviceAccountAnnotations": {"example.com/role": "devhost"}}
+    account = chart.render(values).only("ServiceAccount")
+    assert account["metadata"]["annotations"] == {"example.com/role": "devhost"}
 
 
 def test_labels_and_annotations(chart: Chart) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -186,14 +187,34 @@ def test_the_default_configuration_offers_what_a_usual_machine_has(machine: Any)
         "devhost.dev/tun": {"misc-tun": 100},
         "devhost.dev/vhost-net": {"misc-vhost-net": 100},
         "devhost.dev/vhost-vsock": {"misc-vhost-vsock": 100},
-        "devhost.dev/loop": {"block-loop0": 1},
         "devhost.dev/zram": {"block-zram0": 1},
         "devhost.dev/render": {"drm-0000:00:02.0-renderD": 4},
         "devhost.dev/serial": {"tty-1a86:7523-A10B-00": 1},
         "devhost.dev/video": {"video4linux-046d:0825-C1-00": 1},
-        "devhost.dev/tpm": {"tpmrm-tpmrm0": 10},
     }
     assert offered.plan.refusals == ()
+
+
+def test_what_can_change_the_node_is_offered_only_after_its_entry_is_uncommented(
+    machine: Any, tmp_path: Path
+) -> None:
+    security_chip(machine)
+    machine.disk("virtual/block/loop0", "7:0")
+    machine.device("platform/soc/gpiochip0", "gpio", "gpiochip0", "254:0")
+    machine.device("platform/soc/i2c-1/i2c-dev/i2c-1", "i2c-dev", "i2c-1", "89:1")
+    machine.device("platform/soc/spi0.0/spidev/spidev0.0", "spidev", "spidev0.0", "153:0")
+    assert Offered("devhost.yaml", machine).resources == {}
+    lines = (CONFIG / "devhost.yaml").read_text().splitlines()
+    entries = [re.sub("^  # (- name|  [a-z]+:)", r"  \1", line) for line in lines]
+    (tmp_path / "devhost.yaml").write_text("\n".join(entries))
+    offered = Offered(str(tmp_path / "devhost.yaml"), machine).resources
+    assert {name: list(devices.values()) for name, devices in offered.items()} == {
+        "devhost.dev/loop": [1],
+        "devhost.dev/tpm": [10],
+        "devhost.dev/gpio": [1],
+        "devhost.dev/i2c": [1],
+        "devhost.dev/spi": [1],
+    }
 
 
 def test_a_disk_and_its_partition_are_never_offered_both(machine: Any) -> None:

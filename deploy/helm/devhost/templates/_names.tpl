@@ -14,6 +14,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The namespace of the objects: as a dependency the chart may belong elsewhere than its parent. */}}
+{{- define "devhost.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
 {{- define "devhost.selector" -}}
 app.kubernetes.io/name: {{ include "devhost.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -28,7 +33,7 @@ namespace.
 {{- $names := list "devhost" $name | uniq -}}
 {{- $devhost := dict "key" "app.kubernetes.io/name" "operator" "In" "values" $names -}}
 {{- $foreign := dict "key" "app.kubernetes.io/instance" "operator" "NotIn" "values" (list .Release.Name) -}}
-{{- $elsewhere := dict "key" "kubernetes.io/metadata.name" "operator" "NotIn" "values" (list .Release.Namespace) -}}
+{{- $elsewhere := dict "key" "kubernetes.io/metadata.name" "operator" "NotIn" "values" (list (include "devhost.namespace" .)) -}}
 {{- $here := dict "topologyKey" "kubernetes.io/hostname"
   "labelSelector" (dict "matchExpressions" (list $devhost $foreign)) -}}
 {{- $there := dict "topologyKey" "kubernetes.io/hostname"
@@ -41,7 +46,7 @@ namespace.
 
 {{/* Names of objects without a namespace; a dot, which no namespace has, keeps two releases apart. */}}
 {{- define "devhost.clusterName" -}}
-{{- printf "%s.%s" (include "devhost.fullname" .) .Release.Namespace -}}
+{{- printf "%s.%s" (include "devhost.fullname" .) (include "devhost.namespace" .) -}}
 {{- end -}}
 
 {{/* The service account of the pods; empty: that of the namespace. */}}
@@ -58,6 +63,35 @@ namespace.
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- $own := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version"
+  "app.kubernetes.io/managed-by" "helm.sh/chart" -}}
+{{- range $key, $value := .Values.commonLabels }}
+{{- if not (has $key $own) }}
+{{ $key }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* (context, values of a monitor): what an endpoint of either kind of monitor has. */}}
+{{- define "devhost.endpoint" -}}
+{{- $monitor := index . 1 -}}
+port: metrics
+honorLabels: true # metrics name pods that hold devices
+{{- with $monitor.interval }}
+interval: {{ . }}
+{{- end }}
+{{- with $monitor.scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+relabelings:
+  - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}
+  - {targetLabel: job, replacement: devhost} # the alerts expect this name
+  {{- with $monitor.relabelings }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $monitor.metricRelabelings }}
+metricRelabelings: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* (context, labels of the values): both, and those of the values where both have one. */}}
@@ -66,9 +100,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 
 {{- define "devhost.image" -}}
+{{- $name := .Values.image.repository -}}
+{{- with (.Values.global).imageRegistry -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .) $name -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- printf "%s@%s" $name .Values.image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- printf "%s:%s" $name (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Secrets to pull the image with: those of the values, and those of a parent chart, which are names or maps. */}}
+{{- define "devhost.pullSecrets" -}}
+{{- $secrets := default list .Values.imagePullSecrets -}}
+{{- range (.Values.global).imagePullSecrets -}}
+{{- $secrets = append $secrets (kindIs "map" . | ternary . (dict "name" .)) -}}
+{{- end -}}
+{{- with $secrets -}}
+{{- uniq . | toYaml -}}
 {{- end -}}
 {{- end -}}
