@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from devhost.config.loader import DEFAULT
+from devhost.host.daemon import is_this_machine
 from devhost.kubelet.kubelet_socket import ABSENT
 from devhost.testing.kubelet import KubeletSimulator, events
 
@@ -370,3 +372,52 @@ async def test_an_edit_to_a_driver_that_cannot_be_served_changes_nothing(toys, t
             )
             assert "the socket /rrr" in line and "would have" in line
             assert kubelet.allocatable()["example.com/toy"] == 2
+
+
+@pytest.fixture
+def short_directory():
+    """For sockets, whose paths are at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="devhost-") as directory:
+        yield Path(directory)
+
+
+WRITTEN = "cdi: {{directory: {cdi}}}\nlabels: {{directory: {labels}, write: true}}\n"
+
+
+async def test_with_another_root_everything_is_written_below_it(toys, short_directory):
+    """Not to the directories of the machine that the recorded tree is looked at on."""
+    marked = f"/var/tmp/devhost-test-{os.getpid()}"
+    toys.write("name: example.com/toy, backend: toy, inject: cdi")
+    text = toys.config.read_text()
+    toys.config.write_text(text + WRITTEN.format(cdi=f"{marked}/cdi", labels=f"{marked}/labels"))
+    (toys.root / marked.lstrip("/") / "labels").mkdir(parents=True)
+    backend = toys.config.parent / "backends" / "toy.py"
+    backend.write_text(backend.read_text().replace('nodes=(DeviceNode("/dev/null"),)', 'env={"TOY": "1"}'))
+    root = short_directory / "r"
+    root.symlink_to(toys.root)
+    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(root)]
+    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
+    environment.pop("DEVHOST_STATE_DIR", None)
+    async with KubeletSimulator(root / "var/lib/kubelet/device-plugins") as kubelet:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        try:
+            await until_served(kubelet)
+            process.send_signal(signal.SIGTERM)
+            assert await ended(process) == 0
+        finally:
+            process.kill()
+            process.communicate(timeout=240)
+    assert not Path(marked).exists()
+    assert [path.suffix for path in (toys.root / marked.lstrip("/") / "cdi").iterdir()] == [".json"]
+    assert list((toys.root / "var/lib/devhost").iterdir())
+
+
+def test_the_root_of_this_machine_is_known_also_where_it_is_mounted(tmp_path):
+    assert is_this_machine(Path("/"))
+    assert not is_this_machine(tmp_path)
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("another\n")
+    assert not is_this_machine(tmp_path)
+    boot.write_text(Path("/proc/sys/kernel/random/boot_id").read_text())
+    assert is_this_machine(tmp_path)

@@ -137,6 +137,9 @@ def command(
     """Serves every device that the configuration selects to the kubelet of this node.
 
     Runs until SIGTERM or SIGINT. Reads its configuration again on SIGHUP and when the file changes.
+
+    With --root of a tree that is not this machine, such as a recorded one, everything is written below that
+    tree, except what other options name, and the status socket.
     """
     use_one_heap()
     import_without_openssl()
@@ -152,9 +155,14 @@ def command(
             from devhost.host import daemon
             from devhost.host.host import KUBELET_DIRECTORY
 
+        shared.check_root(root)
+        if kubelet_dir is None:
+            kubelet_dir = KUBELET_DIRECTORY
+            if not daemon.is_this_machine(root):
+                kubelet_dir = daemon.below(root, kubelet_dir)
         options = daemon.Options(
             config or DEFAULT,
-            kubelet_dir or KUBELET_DIRECTORY,
+            kubelet_dir,
             root,
             listen,
             status_socket,
@@ -163,11 +171,8 @@ def command(
             show_pods,
             state_dir,
             strict_config,
-            daemon.dra_options(
-                kubelet_dir or KUBELET_DIRECTORY, plugins_registry, plugins_dir, node_name, kubeconfig
-            ),
+            daemon.dra_options(kubelet_dir, plugins_registry, plugins_dir, node_name, kubeconfig),
         )
-        shared.check_root(root)
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError) as failure:
         error = failure if isinstance(failure, DevhostError) else descriptors.exhausted(failure)

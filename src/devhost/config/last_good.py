@@ -48,14 +48,19 @@ _STALE_PART = 60.0
 _HINT = f"--state-dir and ${OVERRIDE} name another directory"
 
 
-def state_dir() -> Path | None:
+def state_dir(tree: Path | None = None) -> Path | None:
     """The directory for copies of this user, which need not exist; ``None`` if the user has no home.
+
+    Args:
+        tree: the root that devhost uses, if it is not that of this machine.
 
     ``$DEVHOST_STATE_DIR`` if set; ``/var/lib/devhost`` for root; else ``devhost`` in ``$XDG_STATE_HOME``, or
     in ``~/.local/state`` without that (XDG Base Directory Specification 0.8).
     """
     if chosen := os.environ.get(OVERRIDE):
         return Path(chosen)
+    if tree is not None:
+        return tree / "var/lib/devhost"
     if os.geteuid() == 0:
         return Path("/var/lib/devhost")
     state = Path(os.environ.get("XDG_STATE_HOME", ""))

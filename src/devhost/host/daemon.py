@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,43 @@ def dra_options(
     )
 
 
+BOOT_ID = Path("proc/sys/kernel/random/boot_id")
+"""Below a root: differs after each boot, and is the same in every container of a machine (random(4))."""
+
+
+def is_this_machine(root: Path) -> bool:
+    """Whether a root is that of the running machine, perhaps mounted in a container, and no other tree."""
+    try:
+        return (
+            Path(os.path.realpath(root)) == Path("/")
+            or (root / BOOT_ID).read_text() == (Path("/") / BOOT_ID).read_text()
+        )
+    except OSError:
+        return False
+
+
+def below(tree: Path, path: Path) -> Path:
+    """An absolute path of the machine whose root is ``tree``."""
+    return tree / path.relative_to("/")
+
+
+def _in_tree(loaded: Loaded, tree: Path | None) -> Loaded:
+    """The same configuration; the directories to write into are in the tree, if there is one."""
+    if tree is None:
+        return loaded
+    settings = loaded.settings
+    return replace(
+        loaded,
+        settings=replace(
+            settings,
+            cdi_directory=below(tree, settings.cdi_directory),
+            label_directory=below(tree, settings.label_directory),
+            device_info_directory=settings.device_info_directory
+            and below(tree, settings.device_info_directory),
+        ),
+    )
+
+
 async def serve(options: Options) -> None:
     """Runs until SIGTERM or SIGINT.
 
@@ -112,13 +149,14 @@ async def serve(options: Options) -> None:
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
     _check_pods(options)
-    directory = options.state_dir or state_dir()
+    tree = None if is_this_machine(options.root) else options.root.absolute()
+    directory = options.state_dir or state_dir(tree)
     if directory is None:
         reason = "this user has no home directory (name a directory with --state-dir)"
         log.warning("the configuration is not copied", file=str(options.config), reason=reason)
     last_good = LastGood(options.config, directory)
     loaded = load(options.config) if options.strict_config else load_or_copy(options.config, last_good)
-    check_dra(loaded, options)
+    loaded = check_dra(_in_tree(loaded, tree), options)
     resources = len(loaded.settings.resources)
     descriptors.provide(
         descriptors.SERVING + resources * descriptors.RESOURCE,
@@ -140,7 +178,7 @@ async def serve(options: Options) -> None:
     host = Host(
         options.config,
         loaded,
-        lambda: check_dra(load(options.config), options, host.dra.driver),
+        lambda: check_dra(_in_tree(load(options.config), tree), options, host.dra.driver),
         options.kubelet_dir,
         options.root,
         metrics,
