@@ -27,6 +27,12 @@ def running(toys, kubelet_dir, *arguments):
     command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
     command += ["--kubelet-dir", str(kubelet_dir), *arguments]
     environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
+    with started(command, environment) as process:
+        yield process
+
+
+@contextmanager
+def started(command, environment):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         yield process
@@ -399,14 +405,10 @@ async def test_with_another_root_everything_is_written_below_it(toys, short_dire
     environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
     environment.pop("DEVHOST_STATE_DIR", None)
     async with KubeletSimulator(root / "var/lib/kubelet/device-plugins") as kubelet:
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        try:
+        with started(command, environment) as process:
             await until_served(kubelet)
             process.send_signal(signal.SIGTERM)
             assert await ended(process) == 0
-        finally:
-            process.kill()
-            process.communicate(timeout=240)
     assert not Path(marked).exists()
     assert [path.suffix for path in (toys.root / marked.lstrip("/") / "cdi").iterdir()] == [".json"]
     assert list((toys.root / "var/lib/devhost").iterdir())
