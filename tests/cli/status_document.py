@@ -61,6 +61,7 @@ def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
                 "resources": ["example.com/serial"],
                 "state": "served",
                 "reason": "",
+                "remark": "",
             }
         ],
         "resources": [

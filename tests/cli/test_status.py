@@ -409,6 +409,7 @@ def empty(name: str, state: str, reason: str, *, optional: bool = False) -> Entr
         "resources": [],
         "state": "none",
         "reason": reason,
+        "remark": "",
     }
     return made | {"state": state}  # type: ignore[return-value]
 
@@ -430,3 +431,15 @@ def test_entries_without_devices_are_listed_and_optional_ones_in_one_line(docume
     assert "Not on this node (optional): example.com/a, example.com/b" in text.splitlines()
     every = show(document, NOW, everything=True).splitlines()
     assert any(line.startswith("example.com/a ") and "not on this node" in line for line in every)
+
+
+def test_entries_that_lack_some_devices_are_listed_with_what_they_miss(document: StatusDocument) -> None:
+    few, close = document["entries"][0].copy(), document["entries"][0].copy()
+    few |= {"name": "example.com/few", "devices": 7, "reason": "7 of 8 devices"}
+    close |= {"name": "example.com/close", "devices": 7, "remark": "1 more matches all but isRdma"}
+    document["entries"] += [few, close]
+    assert "example.com/few (resources[0]): 7 of 8 devices" in show(document, NOW)
+    assert "isRdma" not in show(document, NOW)
+    assert "example.com/close (resources[0]): 1 more matches all but isRdma" in show(
+        document, NOW, everything=True
+    )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from devhost.backend import Device, MissingDriver
+from devhost.backend import Device, MissingDriver, unhealthy
 from devhost.host.problems import problems
 from devhost.host.status import status
 from devhost.telemetry.page.content import verdict
@@ -52,6 +52,7 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
             "resources": [],
             "state": "none",
             "reason": MISS,
+            "remark": "",
         }
         assert wrong(host) == [("entry", TOY, MISS)]
         assert verdict(status(host)) != "No problems"
@@ -280,3 +281,63 @@ async def test_an_invalid_missing_driver_degrades_the_backend(rig, kubelet, lack
         assert "missing_drivers()" in host.scanners["toy"].condition.reason
         assert entry(host)["state"] == "waiting"
         assert entry(host)["reason"].startswith("0 devices; the backend is degraded: ")
+
+
+async def test_a_number_of_devices_that_the_file_does_not_expect_is_a_problem(rig, kubelet, records):
+    rig.scripts["toy"].devices = [Device(f"d{n}", {"model": "x", "index": 1}) for n in range(2)]
+    odd = Device("d9", {"model": "x", "index": 7}, health=unhealthy("it has no driver"))
+    rig.scripts["toy"].devices.append(odd)
+    rig.write(f"name: {TOY}, backend: toy, expect: 3, where: {{model: x, index: 0-3}}")
+    reason = "2 of 3 devices; 1 more matches all but index (d9: it has no driver)"
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert wrong(host)[0] == ("entry", TOY, reason)
+        assert entry(host)["state"] == "served"
+        assert records.of("entry has an unexpected number of devices") == [
+            ("WARNING", {"entry": "resources[0]", "resource": TOY, "backend": "toy", "reason": reason})
+        ]
+        rig.scripts["toy"].devices = [
+            *rig.scripts["toy"].devices[:2],
+            Device("d9", {"model": "x", "index": 3}),
+        ]
+        host.scanners["toy"].request_scan()
+        await rig.until(lambda: not wrong(host))
+        assert [fields["devices"] for _, fields in records.of("entry has devices")] == [3]
+
+
+@pytest.mark.parametrize(
+    ("expect", "optional", "devices", "reason"),
+    [
+        ("8", False, 8, ""),
+        ("8", False, 9, "9 devices, expected 8"),
+        ("'2-4'", False, 5, "5 devices, expected 2-4"),
+        ("'2-4'", False, 1, "1 device, expected 2-4"),
+        ("'2,4'", False, 4, ""),
+        ("'1-'", False, 300, ""),
+        ("8", True, 0, ""),
+        ("8", True, 7, "7 of 8 devices"),
+    ],
+)
+async def test_an_expectation_is_a_number_or_a_range(rig, kubelet, expect, optional, devices, reason):
+    rig.scripts["toy"].devices = [Device(f"d{n}") for n in range(devices)]
+    rig.write(f"name: {TOY}, backend: toy, expect: {expect}, optional: {str(optional).lower()}")
+    async with rig.running() as host:
+        await rig.until(lambda: entry(host)["state"] != "waiting")
+        assert [text for kind, _, text in wrong(host) if kind == "entry"] == ([reason] if reason else [])
+
+
+async def test_a_device_that_a_filled_entry_just_misses_is_named_without_being_a_problem(rig, kubelet):
+    rig.scripts["toy"].devices = [
+        Device("d0", {"model": "x", "index": 1}),
+        Device("d1", {"model": "x", "index": 5}),
+        Device("d2", {"model": "x", "index": 6}),
+        Device("d3", {"model": "y", "index": 9}),
+    ]
+    rig.write(
+        f"name: {TOY}, backend: toy, where: {{model: x, index: 1}}",
+        "name: example.com/other, backend: toy, where: {index: 6}",
+    )
+    async with rig.running() as host:
+        await rig.until(lambda: entry(host)["devices"])
+        assert wrong(host) == []
+        assert entry(host)["remark"] == "1 more matches all but index (d1: it is 5)"

@@ -88,6 +88,7 @@ def entry(
         "resources": [name] if devices else [],
         "state": "served" if devices else "absent" if optional else "none",
         "reason": reason,
+        "remark": "",
     }
 
 

@@ -16,7 +16,7 @@ from devhost.backend.model import Device, Health
 from devhost.backend.sysfs import natural
 from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
-from devhost.host.entries import State, described, wanted
+from devhost.host.entries import State, wanted
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
 from devhost.telemetry.document import held_by
@@ -135,13 +135,15 @@ def _side(found: ScanResult, resource: PlannedResource) -> tuple[str, ...]:
 
 
 def _print_empty(found: ScanResult, resource: str | None) -> None:
-    """Prints why each entry without devices has none; only for ``resource`` if it is given."""
-    for outcome in found.entries():
-        if outcome.devices or (resource is not None and outcome.entry.name != resource):
+    """Prints why each entry lacks devices; only for ``resource`` if it is given."""
+    outcomes = found.entries()
+    for outcome in outcomes.all():
+        if resource is not None and resource not in (outcome.entry.name, *outcome.resources):
             continue
         absent = " (optional: not on this node)" if outcome.state is State.ABSENT else ""
-        why = with_holders(outcome.reason, outcome.held_by)
-        click.echo(f"{outcome.entry.name}: {why}{absent}")
+        why = with_holders(outcome.reason, outcome.held_by) or outcomes.remarks().get(outcome.entry.index, "")
+        if why:
+            click.echo(f"{outcome.entry.name}: {why}{absent}")
     for name, scanner in found.scanners.items() if resource is None else ():
         entries = [entry for entry in found.settings.resources if entry.backend == name]
         for lacking in scanner.condition.missing_drivers:
@@ -222,7 +224,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
     found = seen.found
     resources = [found.plan.resources[name] for name in names]
     return {
-        "entries": [described(outcome) for outcome in found.entries()],
+        "entries": found.entries().described(),
         "resources": [
             {
                 "name": resource.name,

@@ -15,7 +15,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.host.entries import EntryOutcome, EntryOutcomes
+from devhost.host.entries import EntryOutcomes
 from devhost.planning.claims import Key
 from devhost.planning.plan import Plan, plan_devices
 from devhost.planning.settings import ResourceSettings, Settings
@@ -32,9 +32,9 @@ class ScanResult:
     holders: Mapping[Key, Sequence[tuple[str, AnyHolder | None]]] = field(default_factory=dict)
     """The resources and containers that hold a device, as far as the plan knows them."""
 
-    def entries(self) -> Sequence[EntryOutcome]:
-        """The outcome of each entry, in the order of the file."""
-        return EntryOutcomes(self.settings, self.plan, self.scanners).all()
+    def entries(self) -> EntryOutcomes:
+        """The outcome of each entry of the file."""
+        return EntryOutcomes(self.settings, self.plan, self.scanners)
 
     def devices(self) -> list[tuple[str, Device]]:
         """Every device with the name of its backend, in an order that depends only on their ids."""

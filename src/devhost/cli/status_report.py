@@ -112,7 +112,7 @@ def _resources(document: StatusDocument, now: datetime) -> str:
 
 
 def _entries(document: StatusDocument, everything: bool) -> str:
-    """The entries without devices: first those that are required, then the optional ones."""
+    """The entries that lack devices: first those without any that are required, then the optional ones."""
     empty = [entry for entry in document["entries"] if not entry["devices"]]
     absent = [entry for entry in empty if entry["state"] == "absent" and not everything]
     rows: list[_Row] = [
@@ -126,6 +126,10 @@ def _entries(document: StatusDocument, everything: bool) -> str:
         names = ", ".join(printable(entry["name"]) for entry in absent[:ABSENT])
         more = f" and {len(absent) - ABSENT} more" if len(absent) > ABSENT else ""
         parts.append(f"Not on this node (optional): {names}{more}")
+    for entry in document["entries"]:
+        text = reason(entry) or (entry["remark"] if everything else "")
+        if entry["devices"] and text:
+            parts.append(printable(f"{entry['name']} ({entry['entry']}): {text}"))
     return "\n".join(parts)
 
 

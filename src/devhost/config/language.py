@@ -142,6 +142,12 @@ class Resource:
     when_empty: WhenEmpty = option(
         WhenEmpty.WAIT, "Whether the resource is registered before its first device has been seen."
     )
+    expect: int | str = option(
+        None,
+        "How many devices the resource should have, a number or a range such as `4-8` or `1-`; any other "
+        "number is a problem.",
+        example=8,
+    )
     topology: bool = option(
         True, "Whether the kubelet's topology manager receives the NUMA nodes of the devices."
     )

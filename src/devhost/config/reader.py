@@ -318,7 +318,7 @@ def _pattern(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, .
         value = read_bool(node, place)
         return () if value is WRONG else (Flag(value),)
     if attribute.type is int:
-        return _ranges(node, place)
+        return read_ranges(node, place)
     return _text(node, attribute, place)
 
 
@@ -357,7 +357,7 @@ def _odd_id(example: str, text: str) -> tuple[str, str] | None:
     return None
 
 
-def _ranges(node: Scalar, place: Place) -> tuple[Pattern, ...]:
+def read_ranges(node: Scalar, place: Place) -> tuple[Range, ...]:
     """A whole number, or text such as ``0-3,6,8-``."""
     if node.kind != "str":
         value = read_int(node, place)

@@ -29,7 +29,7 @@ from devhost.planning.settings import (
 from .diagnostics import MEANT, Located, Mark, Place, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
 from .language import Override, Resource, ResourceDra, Sharing
-from .reader import WRONG, agreed, camel, declared, keys, read_dataclass, read_fields, read_where
+from .reader import WRONG, agreed, camel, declared, keys, read_dataclass, read_fields, read_ranges, read_where
 
 BACKEND = "backend"
 """The key that decides which other keys an entry has."""
@@ -279,6 +279,10 @@ def _entry(
     ]
     share = Share(sharing.replicas, tuple(overrides), sharing.of, sharing.max_per_container)
     exclusive = values.get("exclusive", True)
+    if values.pop("expect", None) is not None:
+        expected = node.entries["expect"].value
+        assert isinstance(expected, Scalar)  # it has been read as a number or text
+        values["expect"] = read_ranges(expected, place.key("expect"))
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)

@@ -65,6 +65,7 @@ ENTRY_KEYS = frozenset(
         "inject",
         "exclusive",
         "whenEmpty",
+        "expect",
         "topology",
         "healthyWhile",
         "optional",

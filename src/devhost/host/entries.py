@@ -13,10 +13,10 @@ from enum import StrEnum
 
 from devhost.backend import MissingDriver
 from devhost.backend.model import AnyHolder, AttributeValue, Device
-from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted
+from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, show
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
-from devhost.planning.claims import Reason
+from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.document import EntryStatus, held_by
@@ -49,9 +49,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EntryOutcome:
-    """One entry: the number of its devices, the names of its resources, and why it has no devices.
+    """One entry: the number of its devices, the names of its resources, and what is wrong with that number.
 
-    ``held_by`` are the containers that the reason refers to.
+    ``reason`` is why it has no devices, or another number than the file expects. ``held_by`` are the
+    containers that the reason refers to.
     """
 
     entry: ResourceSettings
@@ -90,6 +91,8 @@ class EntryOutcomes:
         self._missed: dict[int, tuple[ResourceSettings, Mapping[str, Device], str]] = {}
         self._known = before._missed if before else {}
         self._all: Sequence[EntryOutcome] | None = None
+        self._remarks: Mapping[int, str] | None = None
+        self._taken: Collection[Key] | None = None
 
     def waits(self, entry: ResourceSettings) -> bool:
         """Whether the entry's backend has not listed its devices yet."""
@@ -107,6 +110,18 @@ class EntryOutcomes:
             ]
         return self._all
 
+    def remarks(self) -> Mapping[int, str]:
+        """Devices that an entry with devices just misses and that no entry takes, by the entry's index."""
+        if self._remarks is None or self._plan is None:
+            found = ((entry.index, self._missed_by(entry)) for entry in self._settings.resources)
+            self._remarks = {index: text for index, text in found if text}
+        return self._remarks
+
+    def described(self) -> list[EntryStatus]:
+        """Every entry, for the status document."""
+        remarks = self.remarks()
+        return [_described(outcome, remarks.get(outcome.entry.index, "")) for outcome in self.all()]
+
     def count(self, entry: ResourceSettings) -> int:
         """How many devices the entry serves."""
         return sum(len(resource.offers) for resource in self._served.get(entry.index, ()))
@@ -114,7 +129,8 @@ class EntryOutcomes:
     def _outcome(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> EntryOutcome:
         if count := self.count(entry):
             names = tuple(resource.name for resource in self._served[entry.index])
-            return EntryOutcome(entry, count, tuple(sorted(names)), State.SERVED)
+            reason = self._unexpected(entry, count, refused)
+            return EntryOutcome(entry, count, tuple(sorted(names)), State.SERVED, reason.text, reason.held_by)
         state, reason = self._why(entry, refused)
         return EntryOutcome(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
 
@@ -137,6 +153,37 @@ class EntryOutcomes:
         state = State.ABSENT if entry.optional else State.NONE
         return state, Reason(self._nearest(entry, scanner.devices))
 
+    def _unexpected(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> Reason:
+        """What is wrong with the number of devices, and why others are not among them."""
+        wrong = entry.unexpected(count)
+        if not wrong:
+            return Reason("")
+        scanner = self._scanners[entry.backend]
+        lacking = [one for one in scanner.condition.missing_drivers if wanted(one, [entry])]
+        found = [wrong, *(f"{one.subject}: {one.reason}" for one in lacking[:NAMED])]
+        held: tuple[AnyHolder, ...] = ()
+        if refused:
+            why = _refused(refused, self._settings)
+            found.append(why.text)
+            held = why.held_by
+        return Reason("; ".join((*found, *filter(None, [self._missed_by(entry)]))), held)
+
+    def _missed_by(self, entry: ResourceSettings) -> str:
+        """The devices that an entry just misses and that no entry takes; empty if it has none itself."""
+        scanner = self._scanners.get(entry.backend)
+        if scanner is None or self._plan is None or not self.count(entry):
+            return ""
+        if len(scanner.devices) * len(entry.where) > MAX_COMPARISONS:
+            return ""
+        if self._taken is None:
+            self._taken = {
+                (resource.entry.backend, offer.device.id)
+                for resource in self._plan.resources.values()
+                for offer in resource.offers
+            }
+        free = [one for one in scanner.devices.values() if (entry.backend, one.id) not in self._taken]
+        return near_misses(entry.where, free)
+
     def _nearest(self, entry: ResourceSettings, devices: Mapping[str, Device]) -> str:
         known = self._known.get(entry.index)
         if known is not None and known[0] == entry and known[1] is devices:
@@ -156,8 +203,7 @@ def place(entry: ResourceSettings) -> str:
     return f"resources[{entry.index}]"
 
 
-def described(outcome: EntryOutcome) -> EntryStatus:
-    """The outcome of one entry, for the status document."""
+def _described(outcome: EntryOutcome, remark: str) -> EntryStatus:
     return {
         "entry": place(outcome.entry),
         "name": outcome.entry.name,
@@ -167,6 +213,7 @@ def described(outcome: EntryOutcome) -> EntryStatus:
         "resources": list(outcome.resources),
         "state": outcome.state.value,
         "reason": outcome.reason,
+        "remark": remark,
         **held_by(outcome.held_by),
     }
 
@@ -240,6 +287,36 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
     described_groups = [_described_group(group, where) for group in ordered[:NAMED]]
     rest = sum(len(group.devices) for group in ordered[NAMED:])
     return "; ".join((*described_groups, *_rest(rest, "more device")))
+
+
+def near_misses(where: Where, devices: Iterable[Device]) -> str:
+    """The devices that meet all conditions of a block but one, of at least two; empty if there are none.
+
+    Each condition is named with some of the devices that do not meet it, and why.
+    """
+    missed: dict[str, list[str]] = {}
+    for device in devices:
+        for block in where:
+            seen = block.sees(device.attributes, device.inherited)
+            unmet = block.unmet(seen, 1)
+            if unmet and isinstance(unmet[0], Term) and len(block.terms) > 1:
+                term = unmet[0]
+                value = seen.get(term.attribute)
+                reason = (
+                    device.withheld
+                    or device.health.reason
+                    or (f"it has no {term.attribute}" if value is None else f"it is {show(value)}")
+                )
+                missed.setdefault(term.attribute, []).append(f"{device.id}: {reason}")
+                break
+    found = []
+    for attribute, few in sorted(missed.items()):
+        verb = "matches" if len(few) == 1 else "match"
+        found.append(
+            f"{len(few)} more {verb} all but {attribute} "
+            f"({', '.join((*few[:NAMED], *_rest(len(few) - NAMED, 'other')))})"
+        )
+    return "; ".join(found)
 
 
 def _described_group(group: _Group, where: Where) -> str:

@@ -206,7 +206,7 @@ def _drivers(host: Host) -> list[Problem]:
 
 
 def _entries(host: Host) -> list[Problem]:
-    """Entries that should have devices and have none."""
+    """Entries that should have devices and have none, or another number than the file expects."""
     since = host.shortages.since()
     found = [
         Problem(
@@ -217,9 +217,10 @@ def _entries(host: Host) -> list[Problem]:
             held_by=outcome.held_by,
         )
         for outcome in host.shortages.outcomes.all()
-        if outcome.state is EntryState.NONE and not outcome.entry.optional
+        if (outcome.state is EntryState.NONE and not outcome.entry.optional)
+        or (outcome.state is EntryState.SERVED and outcome.reason)
     ]
-    return _first(found, NAMED, "", "more entries have no devices")
+    return _first(found, NAMED, "", "more entries lack devices")
 
 
 def _plan(host: Host) -> list[Problem]:

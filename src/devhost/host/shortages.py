@@ -1,7 +1,7 @@
 """Logs what the file asks for and the node lacks: when it begins, when it changes, and when it ends.
 
-This covers entries without devices, hardware without its driver, and devices that the plan refuses to an
-entry because of how the file is written.
+This covers entries without devices or with an unexpected number, hardware without its driver, and devices
+that the plan refuses to an entry because of how the file is written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Identity = tuple[str, str, int]
 
 @dataclass(slots=True)
 class _Empty:
-    """An entry without devices; ``since`` is wall-clock seconds."""
+    """An entry without devices, or with an unexpected number; ``since`` is wall-clock seconds."""
 
     entry: ResourceSettings
     since: float
@@ -94,7 +94,8 @@ class Shortages:
         began = []
         for identity, entry in _identified(self._settings):
             empty = before.get(identity)
-            if count := self.outcomes.count(entry):
+            count = self.outcomes.count(entry)
+            if count and not entry.unexpected(count):
                 if empty is not None:
                     log.info(
                         "entry has devices",
@@ -123,7 +124,16 @@ class Shortages:
             if outcome.state is State.WAITING or not one.logged.news(outcome.reason):
                 continue
             where, name, backend = place(one.entry), one.entry.name, one.entry.backend
-            if one.entry.optional:
+            if outcome.devices:
+                log.warning(
+                    "entry has an unexpected number of devices",
+                    entry=where,
+                    resource=name,
+                    backend=backend,
+                    reason=outcome.reason,
+                    **holder_field(outcome.held_by),
+                )
+            elif one.entry.optional:
                 log.info(
                     "entry has no devices",
                     entry=where,

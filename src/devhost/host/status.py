@@ -37,7 +37,6 @@ from devhost.telemetry.document import (
     holder_status,
 )
 
-from .entries import described
 from .host import Host
 from .node_labels import LabelFile
 from .orphans import Orphan
@@ -74,7 +73,7 @@ def status(host: Host) -> StatusDocument:
             "socket": "present" if host.kubelet.identity else "absent",
             "podResources": _pod_resources(host.pod_resources),
         },
-        "entries": [described(outcome) for outcome in host.shortages.outcomes.all()],
+        "entries": host.shortages.outcomes.described(),
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
         "held": [_orphan(one) for one in host.orphans.found()],
         "backends": [

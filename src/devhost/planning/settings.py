@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
-from devhost.backend.where import Where, shortfall
+from devhost.backend.where import Range, Where, shortfall
 
 from .naming import fields, is_subdomain
 
@@ -123,7 +123,8 @@ class ResourceSettings:
     ``devhost.planning.naming``). ``options`` is the value of the backend's ``ResourceOptions``; ``None`` if
     it has none. Without ``topology`` the kubelet receives no NUMA nodes. ``permissions`` are those of the
     device nodes in a container; if empty, the backend decides. If an ``optional`` entry has no device, that
-    is no problem. With ``take_over`` the resource is registered even while another plugin serves it on this
+    is no problem. ``expect`` is how many devices it should have; any number if empty. With ``take_over`` the
+    resource is registered even while another plugin serves it on this
     node.
     """
 
@@ -136,6 +137,7 @@ class ResourceSettings:
     inject: Inject = Inject.DIRECT
     exclusive: bool = True
     when_empty: WhenEmpty = WhenEmpty.WAIT
+    expect: tuple[Range, ...] = ()
     topology: bool = True
     healthy_while: Where = ()
     permissions: str = ""
@@ -155,6 +157,15 @@ class ResourceSettings:
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
         return frozenset(fields(self.name)).union(*from_where, *from_share, self.watched())
+
+    def unexpected(self, devices: int) -> str:
+        """What is wrong with this number of devices; empty if it is an expected one."""
+        if not self.expect or any(one.matches(devices) for one in self.expect):
+            return ""
+        wanted = ", ".join(map(str, self.expect))
+        if wanted.isdecimal() and devices < int(wanted):
+            return f"{devices} of {wanted} devices"
+        return f"{devices} device{'' if devices == 1 else 's'}, expected {wanted}"
 
     def watched(self) -> frozenset[str]:
         """Every attribute name that the health of a device depends on in this entry."""

@@ -243,7 +243,8 @@ class EntryStatus(Reasoned):
     ``entry`` is its place (``resources[2]``), ``name`` may be a template, ``resources`` are the names of its
     resources. ``state`` is ``served`` for one with devices, ``waiting`` until its backend has listed its
     devices, ``absent`` for an optional one without hardware on the node, else ``none``. ``reason`` is why
-    it has no devices; empty if it has some.
+    it has no devices, or another number than the file expects; empty if all is as expected. ``remark`` names
+    devices that the entry just misses.
     """
 
     entry: str
@@ -254,6 +255,7 @@ class EntryStatus(Reasoned):
     resources: list[str]
     state: Literal["served", "waiting", "none", "absent"]
     reason: str
+    remark: str
 
 
 class PlanRefusal(Reasoned):

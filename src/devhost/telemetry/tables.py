@@ -45,7 +45,9 @@ def age(since: str | None, now: datetime) -> str:
 
 
 def empty_entry(entry: EntryStatus) -> str:
-    """The label of an entry without devices."""
+    """The label of an entry that lacks devices."""
+    if count := entry["devices"]:
+        return "1 device" if count == 1 else f"{count} devices"
     if entry["state"] == "absent":
         return "not on this node"
     return "waiting" if entry["state"] == "waiting" else "no devices"

@@ -204,8 +204,10 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
 
 
 def _entries(document: StatusDocument) -> Markup | None:
-    """The entries without devices."""
-    empty = [entry for entry in document["entries"] if not entry["devices"]]
+    """The entries that lack devices."""
+    lacking = [
+        entry for entry in document["entries"] if not entry["devices"] or entry["reason"] or entry["remark"]
+    ]
     rows = [
         Row(
             (
@@ -213,23 +215,27 @@ def _entries(document: StatusDocument) -> Markup | None:
                 entry["backend"],
                 entry["entry"],
                 tag("span", empty_entry(entry), class_=_looks(entry)),
-                reason(entry),
+                reason(entry) or entry["remark"],
             ),
             {"data-key": entry["entry"]},
         )
-        for entry in empty[:MOST]
+        for entry in lacking[:MOST]
     ]
     if not rows:
         return None
     headers = ("Entry", "Backend", "Place", "State", "Reason")
-    listed = table("Entries without devices", headers, rows, wide=("Reason",), headed=True)
-    return _section("Entries without devices", "entries", listed, more(len(empty) - len(rows), "entries"))
+    title = (
+        "Entries that lack devices" if any(one["devices"] for one in lacking) else "Entries without devices"
+    )
+    listed = table(title, headers, rows, wide=("Reason",), headed=True)
+    return _section(title, "entries", listed, more(len(lacking) - len(rows), "entries"))
 
 
 def _looks(entry: EntryStatus) -> str:
     if entry["state"] == "waiting":
         return "state pending"
-    return "state" if entry["optional"] else "state bad"
+    fine = not entry["reason"] if entry["devices"] else entry["optional"]
+    return "state" if fine else "state bad"
 
 
 def _announcement(resource: ResourceStatus) -> str:
