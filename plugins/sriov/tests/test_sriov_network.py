@@ -12,10 +12,9 @@ from contextlib import closing
 import pytest
 import sriov_network as machines
 from devhost_sriov import Sriov
-from devhost_sriov.in_use import Traffic
 from devhost_sriov.model import Facts
 from devhost_sriov.netlink import Devlink, Switch
-from devhost_sriov.network import NODE_IP, UNSEEN, Interest
+from devhost_sriov.network import UNSEEN, Interest
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 from devhost_sriov.watch import DevlinkSource, RouteSource, network_events
@@ -23,6 +22,7 @@ from sriov_backend import FakeKernel, answered_by, network_of
 
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
+from devhost.backend.traffic import NODE_IP, Traffic
 from devhost.discovery.runner import ServiceContext
 from devhost.testing.fixtures import BackendFixture, by_id
 
