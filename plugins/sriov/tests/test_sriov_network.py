@@ -181,10 +181,10 @@ def test_without_the_option_the_address_of_the_kubelet_comes_from_the_environmen
     machine = machines.igb(tmp_path / "igb", 2)
     by_environment = by_id(looking(machine))
     by_option = by_id(looking(machine, SriovOptions(node_addresses=("192.0.2.9",))))
-    assert "192.0.2.7" in by_environment["0000:02:10.0"].withheld
-    assert not by_environment["0000:02:10.2"].withheld
-    assert "192.0.2.9" in by_option["0000:02:10.2"].withheld
-    assert not by_option["0000:02:10.0"].withheld
+    assert "192.0.2.7" in by_environment["0000:02:10.0"].reserved
+    assert not by_environment["0000:02:10.2"].reserved
+    assert "192.0.2.9" in by_option["0000:02:10.2"].reserved
+    assert not by_option["0000:02:10.0"].reserved
 
 
 # --- the event source

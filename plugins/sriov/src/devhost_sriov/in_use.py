@@ -14,6 +14,9 @@ from devhost.backend.sysfs import Sysfs
 
 from .model import Function
 
+UNKNOWN = "it is unknown whether "
+"""Begins a clause about a function that may be in use."""
+
 BLOCK = "/sys/class/block"
 
 _CONTROLLER = re.compile(r"nvme[0-9]+")
@@ -62,7 +65,7 @@ def _why(sysfs: Sysfs, path: str, carried: Mapping[str, str]) -> str:
 
 
 def _unknown(name: str) -> str:
-    return f"it is unknown whether {name} is in a ZFS pool of the node"
+    return f"{UNKNOWN}{name} is in a ZFS pool of the node"
 
 
 def _ways(sysfs: Sysfs, path: str) -> list[str]:

@@ -23,13 +23,14 @@ from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs, is_live
 from devhost.backend.traffic import NetFiles, Traffic, carriers, kubelet_addresses
 
+from .in_use import UNKNOWN
 from .model import Facts, Function, Kind, Snapshot
 from .netlink import Devlink, Kernel, Switch, VfMacs
 
 T = TypeVar("T")
 
 UNSEEN = (
-    "it is unknown whether it carries the node's traffic, because devhost does not see the node's network "
+    f"{UNKNOWN}it carries the node's traffic, because devhost does not see the node's network "
     "(set hostNetwork: true)"
 )
 
