@@ -22,6 +22,7 @@ UNLINKED = (
     "is nvidia-fabricmanager running?"
 )
 NOT_READY = "confidential GPUs are not ready: verify them, then run nvidia-smi conf-compute -srs 1"
+PROHIBITED = "its compute mode is Prohibited: run nvidia-smi -c DEFAULT"
 UNLICENSED = "this vGPU has no license: check nvidia-gridd and its client token"
 
 
@@ -150,14 +151,26 @@ def test_a_vgpu_is_unhealthy_until_it_has_its_license(nvidia: NvidiaMachine, at:
     assert desk.probe() == {}
 
 
+def test_a_gpu_whose_compute_mode_lets_no_program_run_is_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A, compute_mode=2)
+    nvidia.gpu(B, compute_mode=3)  # one process at a time
+    assert at(nvidia).probe() == {uuid: PROHIBITED}
+
+
 @pytest.mark.parametrize(
     ("checks", "reason"),
-    [(("fabric",), UNREGISTERED), (("confidential",), NOT_READY), (("license",), UNLICENSED), ("none", "")],
+    [
+        (("compute",), PROHIBITED),
+        (("fabric",), UNREGISTERED),
+        (("confidential",), NOT_READY),
+        (("license",), UNLICENSED),
+        ("none", ""),
+    ],
 )
 def test_each_of_these_checks_can_be_chosen(
     nvidia: NvidiaMachine, at: Open, checks: tuple[str, ...], reason: str
 ) -> None:
-    uuid = nvidia.gpu(A, fabric_state=IN_PROGRESS, virtualization=2, licensed=0)
+    uuid = nvidia.gpu(A, fabric_state=IN_PROGRESS, virtualization=2, licensed=0, compute_mode=2)
     nvidia.nvml.system |= {"confidential": 1, "ready": 0}
     nvidia.nvml.write()
     assert at(nvidia, GpuOptions(health_checks=checks)).probe() == ({uuid: reason} if reason else {})

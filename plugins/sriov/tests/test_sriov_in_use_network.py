@@ -156,6 +156,25 @@ def test_a_function_with_the_address_of_the_kubelet_is_not_offered(looking, tmp_
     assert not by_id(looking(tree))["0000:02:00.0"].reserved
 
 
+@pytest.mark.parametrize("driver", ["igb", "vfio-pci"])
+def test_an_adapter_for_fabric_management_is_reserved_whatever_drives_it(looking, tmp_path, driver):
+    tree = network.SriovTree(tmp_path)
+    for bus, mark in (("05", b"SMDL=SW_MNG"), ("06", b"SMDL=CX7")):
+        tree.function(f"0000:{bus}:00.0", "15b3:1021", driver, pci_class="0x020700")
+        (tmp_path / f"sys/bus/pci/devices/0000:{bus}:00.0/vpd").write_bytes(b"\x90\x0e\x00V3" + mark)
+    found = by_id(looking(tree))
+    assert found["0000:05:00.0"].attributes["purpose"] == "fabric-management"
+    assert found["0000:05:00.0"].reserved == "it manages the NVSwitches of this machine (SW_MNG in its VPD)"
+    assert "purpose" not in found["0000:06:00.0"].attributes
+
+
+def test_a_function_in_use_has_its_purpose_also_if_the_option_offers_it(looking, tmp_path):
+    tree = network.igb(tmp_path, 0)
+    set_up(tree, route4("enp2s0"))
+    device = by_id(looking(tree, SriovOptions(allow_in_use=True)))["0000:02:00.0"]
+    assert device.attributes["purpose"] == "node-network"
+
+
 def test_an_invalid_address_is_refused_with_its_place() -> None:
     with pytest.raises(OptionError) as caught:
         SriovOptions(node_addresses=("192.0.2.7", "node7"))

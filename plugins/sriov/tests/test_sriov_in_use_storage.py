@@ -84,6 +84,14 @@ def test_with_native_multipath_the_disk_is_found_through_its_subsystem(looking, 
     assert by_id(looking(tree))[PF].reserved.startswith("it carries the file system at /boot, on nvme0n1p1")
 
 
+def test_a_controller_in_use_has_its_purpose_unless_its_use_is_unknown(looking, tmp_path):
+    tree = machine(tmp_path)
+    mount(tree, "259:1 / / rw - ext4 /dev/nvme0n1p1 rw")
+    assert by_id(looking(tree))[PF].attributes["purpose"] == "node-storage"
+    mount(tree, "0:30 / / rw - zfs rpool/ROOT rw")
+    assert "purpose" not in by_id(looking(tree))[PF].attributes
+
+
 def test_a_controller_in_use_is_offered_with_the_option(looking, tmp_path):
     tree = machine(tmp_path)
     mount(tree, "259:1 / / rw - ext4 /dev/nvme0n1p1 rw")

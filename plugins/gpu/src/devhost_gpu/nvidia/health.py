@@ -260,7 +260,7 @@ def _not_ready(found: Check) -> str:
         return "confidential GPUs are not ready: verify them, then run nvidia-smi conf-compute -srs 1"
     if found.is_licensed is False:
         return "this vGPU has no license: check nvidia-gridd and its client token"
-    return ""
+    return "its compute mode is Prohibited: run nvidia-smi -c DEFAULT" if found.is_prohibited else ""
 
 
 def counted(
@@ -285,6 +285,8 @@ def counted(
         found = replace(found, is_ready=None)
     if "license" not in checks:
         found = replace(found, is_licensed=None)
+    if "compute" not in checks:
+        found = replace(found, is_prohibited=False)
     return found if has_switches else replace(found, is_linked=None)
 
 

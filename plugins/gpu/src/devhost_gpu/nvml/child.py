@@ -344,6 +344,7 @@ class Child:
             "linked": optional(self._linked, handle),
             "ready": optional(self._ready),
             "licensed": optional(self._licensed, handle),
+            "mode": optional(nvml.nvmlDeviceGetComputeMode, handle),
         }
 
     def _fabric(self, handle: Any) -> list[int]:

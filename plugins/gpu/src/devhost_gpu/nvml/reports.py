@@ -105,6 +105,10 @@ class Inventory:
     gpus: Mapping[str, Gpu | NvmlError]
 
 
+PROHIBITED = 2
+"""``NVML_COMPUTEMODE_PROHIBITED``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """The registration of a GPU with the fabric manager of NVSwitches.
@@ -139,7 +143,8 @@ class Check:
     memory: whether rows will be replaced at the next reset, whether uncorrectable errors were among the
     reasons, whether replacing failed, and whether pages will be retired. ``fabric`` is its registration with
     the fabric manager, ``is_linked`` whether any of its NVLinks is active, ``is_ready`` whether confidential
-    GPUs may be used (true for others), ``is_licensed`` whether a vGPU has its license (true for others).
+    GPUs may be used (true for others), ``is_licensed`` whether a vGPU has its license (true for others),
+    ``is_prohibited`` whether its compute mode lets no program use it.
     ``age`` is how many seconds older than the request the answer may be: some GPUs answer late.
     """
 
@@ -153,6 +158,7 @@ class Check:
     is_linked: bool | None = None
     is_ready: bool | None = None
     is_licensed: bool | None = None
+    is_prohibited: bool = False
     age: float = 0.0
 
 
@@ -252,9 +258,10 @@ def _check(answer: Mapping[str, Any]) -> Check:
         remap_pending=bool(pending),
         remap_failed=bool(failed),
         retirement_pending=bool(answer["retired"]),
-        fabric=Fabric(*answer["fabric"]) if answer["fabric"] else None,
-        is_linked=answer["linked"],
-        is_ready=answer["ready"],
-        is_licensed=answer["licensed"],
+        fabric=Fabric(*fabric) if (fabric := answer.get("fabric")) else None,
+        is_linked=answer.get("linked"),
+        is_ready=answer.get("ready"),
+        is_licensed=answer.get("licensed"),
+        is_prohibited=answer.get("mode") == PROHIBITED,
         age=_age(answer),
     )
