@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,13 @@ def test_a_bond_with_the_default_route_makes_its_adapter_the_nodes(node: Node) -
     assert node.offers(f"{ALL}, where: {{purpose: node-network}}") == {"rdma/hca": ["0000:af:00.0"]}
 
 
-def test_a_software_device_on_the_nodes_interface_is_offered(node: Node) -> None:
-    tree = machines.software(node.root)
-    name = next(iter((node.root / "sys/class/net").iterdir())).name
+@pytest.mark.parametrize(
+    ("machine", "name"), [(machines.software, "dum0"), (machines.siw_below_its_card, "eno2")]
+)
+def test_a_software_device_on_the_nodes_interface_is_offered(
+    node: Node, machine: Callable[[Path], RdmaTree], name: str
+) -> None:
+    tree = machine(node.root)
     before = node.offers(ALL)
     tree.file("/proc/1/net/route", ROUTE.replace("eth0", name))
     assert node.offers(ALL) == before != {}

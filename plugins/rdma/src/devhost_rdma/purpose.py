@@ -1,6 +1,6 @@
 """Adapters that are not for the programs of containers: for NVSwitches, or for the node's own network.
 
-A software device has no purpose: a person created it, for RDMA.
+A software device has no purpose, because it has no interfaces as a function: a person created it, for RDMA.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Purposes:
 
     def update(self, functions: Iterable[Function]) -> None:
         """Reads which interfaces carry the node's traffic, if any of these functions has one."""
-        has_interface = any(one.interfaces for one in functions if one.place.kind is not Kind.SOFTWARE)
+        has_interface = any(one.interfaces for one in functions)
         traffic = self._files.traffic(self._addresses) if has_interface else None
         self._busy = (
             carriers(traffic, self._addresses, self._files.lower, self._files.on_switch) if traffic else {}
@@ -41,8 +41,6 @@ class Purposes:
     def of(self, function: Function) -> tuple[str, str]:
         """The special purpose of a function, and why it has it; both are empty for most."""
         place = function.place
-        if place.kind is Kind.SOFTWARE:
-            return "", ""
         pci = place.path.rpartition("/")[0] if place.kind is Kind.SUBFUNCTION else place.path
         if place.address and self._fabric_managers.include(pci, function.vendor):
             return FABRIC_MANAGEMENT, MANAGES_FABRIC
