@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from rdma_node import Node
