@@ -54,7 +54,7 @@ def test_only_a_condition_on_its_purpose_offers_a_device_that_has_one(
     assert offered(plan) == expected
 
 
-def test_the_reason_says_how_to_offer_it() -> None:
+def test_the_reason_shows_how_to_offer_it() -> None:
     plan, settings = planned((NVIDIA,), (NAMED,))
     assert [(one.device, one.kind, one.reason) for one in plan.refusals] == [
         ("screen", RefusalKind.WITHHELD, WHY)

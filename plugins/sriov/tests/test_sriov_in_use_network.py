@@ -157,7 +157,7 @@ def test_a_function_with_the_address_of_the_kubelet_is_not_offered(looking, tmp_
 
 
 @pytest.mark.parametrize("driver", ["igb", "vfio-pci"])
-def test_an_adapter_for_fabric_management_is_reserved_whatever_drives_it(looking, tmp_path, driver):
+def test_an_adapter_for_fabric_management_is_reserved_with_any_driver(looking, tmp_path, driver):
     tree = network.SriovTree(tmp_path)
     for bus, mark in (("05", b"SMDL=SW_MNG"), ("06", b"SMDL=CX7")):
         tree.function(f"0000:{bus}:00.0", "15b3:1021", driver, pci_class="0x020700")

@@ -42,7 +42,7 @@ VPD_LIMIT = 32 * 1024
 """Bytes of a function's vital product data (VPD): addresses in it have 15 bits (PCI Local Bus 3.0, 6.4)."""
 
 VPD_SECONDS = 1.0
-"""Seconds after which no more of one function's VPD is read. Each access to it may take 125 ms
+"""Seconds after which reading one function's VPD ends. Each access to it may take 125 ms
 (drivers/pci/vpd.c, ``pci_vpd_wait``)."""
 
 RETRY = 60.0
