@@ -17,6 +17,7 @@ DECLARED = {
     "flag": Attribute(bool, "flag", True),
     "links": Attribute(list, "links", ("a",)),
     "kind": Attribute(str, "kind", "vf", words=("pf", "vf")),
+    "purpose": Attribute(str, "purpose", "display", words=("display",)),
     "modes": Attribute(list, "modes", ("a",), words=("a", "b")),
     "sysattr.*": Attribute(str, "anything", "x"),
 }
@@ -45,6 +46,8 @@ class Broken(Mapping[str, Any]):
         Device("d", {"model": "", "index": -1, "flag": False, "links": (), "sysattr.a/b": "1"}),
         Device("d", {"kind": "pf", "modes": ("b", "a")}),
         Device("d", unusable_for={"rdma": "no node"}),
+        Device("d", {"purpose": "display"}, reserved="it drives the display"),
+        Device("d", {"purpose": "display"}),
         Device("d", numa_nodes=(-1,), pcie_path=("0000:00:01.0",), health=unhealthy("hot")),
     ],
 )
@@ -80,6 +83,9 @@ def bad(**fields: Any) -> Device:
         (bad(former_ids="x"), "its former_ids are not a tuple of strings"),
         (bad(pcie_path=None), "its pcie_path is not a tuple of strings"),
         (bad(pcie_path=(1,)), "its pcie_path is not a tuple of strings"),
+        (bad(withheld=1), "its withheld is neither a string nor None"),
+        (bad(reserved=1), "its reserved is neither a string nor None"),
+        (bad(reserved="it drives the display"), "it is reserved, but has no attribute 'purpose'"),
         (bad(unusable_for=("rdma",)), "its unusable_for is not a mapping of strings to strings"),
         (bad(unusable_for={"rdma": None}), "its unusable_for is not a mapping of strings to strings"),
         (bad(unusable_for=Broken()), "reading its fields failed: OSError: device is gone"),

@@ -236,6 +236,17 @@ async def test_a_flaw_that_writing_does_not_fix_causes_no_further_writes(checked
     assert len(checked.calls) == 1
 
 
+async def test_a_gpu_for_the_display_causes_no_further_writes(checked: Place) -> None:
+    """nvidia-ctk omits it, so that no specification would ever name it."""
+    ordinary = card(B)
+    display = replace(ordinary.device, attributes={"purpose": "display"}, reserved="it drives the display")
+    checked.cards.cards = [card(A), replace(ordinary, device=display)]
+    async with checked.kept(names=[A]):
+        await checked.checked_again()
+        assert checked.look()[A] == own(A)
+    assert len(checked.calls) == 1
+
+
 async def test_a_lost_gpu_costs_the_others_nothing(place: Place) -> None:
     place.cards.cards = [card(A), card(B, unhealthy("fell off the bus"))]
     place.install(fails="GPU is lost", picks=True)

@@ -47,6 +47,15 @@ def test_labels_of_a_dgx_with_two_partitioned_gpus(desk: NvidiaDesk) -> None:
     assert found["nvidia.com/cuda.driver-version.major"] == "570"
 
 
+def test_a_gpu_for_the_display_is_not_counted(desk: NvidiaDesk) -> None:
+    desk.machine.nvml.gpus[desk.machine.uuids[DGX[0]]]["name"] = "NVIDIA DGX Display"
+    desk.machine.nvml.write()
+    found = said(desk)
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB"
+    assert found["nvidia.com/gpu.count"] == "7"
+    assert not any("display" in name.lower() for name in found)
+
+
 def test_a_gpu_that_is_lost_changes_no_label(desk: NvidiaDesk) -> None:
     before = said(desk)
     desk.machine.lose(DGX[2])

@@ -280,6 +280,14 @@ def test_the_graphics_of_a_bmc_have_only_a_card_node(tmp_path: Path, looking: Ba
     assert "renderNode" not in device.attributes
 
 
+def test_what_shows_only_a_console_is_reserved(tmp_path: Path, looking: BackendFixture) -> None:
+    device = by_id(looking(gpu_others.server_console(tmp_path / "bmc")))["0000:04:00.0"]
+    assert device.attributes["purpose"] == "display"
+    assert device.reserved == "it shows the console of this machine and renders nothing"
+    cards = by_id(looking(gpu_amd.radeon(tmp_path / "radeon"))).values()
+    assert cards and not any(card.reserved or "purpose" in card.attributes for card in cards)
+
+
 def test_cards_that_cannot_be_used_have_a_reason_and_hide_no_other(
     tmp_path: Path, looking: BackendFixture
 ) -> None:

@@ -56,6 +56,17 @@ def test_a_gpu_has_every_attribute_that_is_known_of_it(nvidia: NvidiaMachine, at
     }
 
 
+@pytest.mark.parametrize("model", ["DGX Display", "NVIDIA DGX Display"])
+def test_the_display_gpu_of_a_dgx_station_is_reserved(nvidia: NvidiaMachine, at: Open, model: str) -> None:
+    compute, display = nvidia.gpu(A), nvidia.gpu(B, name=model)
+    found = at(nvidia).look()
+    assert found[display].attributes["purpose"] == "display"
+    assert found[display].reserved == "it only drives the display of this machine"
+    assert found[display].health
+    assert not found[compute].reserved
+    assert "purpose" not in found[compute].attributes
+
+
 def test_an_instance_has_its_own_nodes_and_is_a_part_of_its_gpu(nvidia: NvidiaMachine, at: Open) -> None:
     parent = nvidia.gpu(A)
     uuid = nvidia.mig(A, 7, 0)

@@ -2,74 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
-from click.testing import CliRunner, Result
+from rdma_node import Node
 from rdma_tree import RdmaTree
 
-from devhost.cli import discover, explain
+from devhost.cli import explain
 
 Machine = Callable[[Path], RdmaTree]
 VIRTUAL = [f"0000:3b:00.{number}" for number in range(2, 6)]
-
-
-class Node:
-    """A machine, a configuration for it, and the commands on both."""
-
-    def __init__(self, directory: Path) -> None:
-        self.root = directory / "root"
-        self.root.mkdir()
-        self._config = directory / "devhost.yaml"
-
-    def run(self, command: click.Command, *arguments: str) -> Result:
-        """Runs a command to its end, in this process."""
-        return CliRunner().invoke(
-            command, [*arguments, *self._options], catch_exceptions=False, standalone_mode=False
-        )
-
-    def program(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end, as a program."""
-        whole = [sys.executable, "-m", "devhost", command, *arguments, *self._options]
-        return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
-
-    @property
-    def _options(self) -> list[str]:
-        return ["--config", str(self._config), "--root", str(self.root)]
-
-    def write(self, *resources: str) -> None:
-        """Writes a configuration with these resources, each in YAML's flow style."""
-        lines = "".join(f"- {{{resource}}}\n" for resource in resources)
-        self._config.write_text(f"version: 1\nresources:\n{lines}")
-
-    def discover(self, *resources: str) -> dict[str, Any]:
-        """The whole answer to ``devhost discover`` with these resources."""
-        self.write(*resources)
-        done = self.run(discover.command, "--output", "json")
-        assert done.stderr == ""
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
-
-    def offers(self, *resources: str) -> dict[str, list[str]]:
-        """The ids of the devices of each resource."""
-        return {
-            resource["name"]: [device["id"] for device in resource["devices"]]
-            for resource in self.discover(*resources)["resources"]
-        }
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node without hardware yet."""
-    return Node(tmp_path)
 
 
 SELECTIONS: dict[Machine, dict[str, list[str]]] = {

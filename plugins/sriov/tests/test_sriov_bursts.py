@@ -11,13 +11,13 @@ from pathlib import Path
 import sriov_network as machines
 from devhost_sriov import Sriov
 from devhost_sriov.bursts import BurstWait
-from devhost_sriov.in_use import DefaultRoute, Traffic
 from devhost_sriov.options import SriovOptions
 from sriov_backend import FakeKernel, network_of
 from sriov_tree import SriovTree
 
 from devhost.backend import Context, Event
 from devhost.backend.sysfs import Sysfs
+from devhost.backend.traffic import DefaultRoute, Traffic
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.telemetry.metrics import Metrics
@@ -75,7 +75,7 @@ class Node:
         await until(lambda: bool(self.lists) and condition(self.lists[-1]))
 
     def _found(self, at: float | None) -> None:
-        self.lists.append({name: one.withheld or "" for name, one in self.discovery.devices.items()})
+        self.lists.append({name: one.withheld or one.reserved or "" for name, one in self.discovery.devices.items()})
 
 
 @asynccontextmanager

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import sriov_network as network
-from devhost_sriov.in_use import DefaultRoute, NetFiles, Traffic, carriers
 from devhost_sriov.options import SriovOptions
 from sriov_tree import SriovTree
 
 from devhost.backend import OptionError
 from devhost.backend.sysfs import Sysfs
+from devhost.backend.traffic import DefaultRoute, NetFiles, Traffic, carriers
 from devhost.testing.fixtures import by_id
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
@@ -127,17 +127,17 @@ def test_a_function_in_use_is_offered_only_with_the_option(allowed, looking, tmp
     stack(tree.root, "br0", ["enp2s0"])
     set_up(tree, v6=route6("br0"))
     device = by_id(looking(tree, SriovOptions(allow_in_use=allowed)))["0000:02:00.0"]
-    assert bool(device.withheld) is not allowed
+    assert bool(device.reserved) is not allowed
     if not allowed:
-        assert device.withheld.startswith("it carries the IPv6 default route, through br0")
+        assert device.reserved.startswith("it carries the IPv6 default route, through br0")
 
 
 def test_a_virtual_function_that_has_the_default_route_itself_is_withheld(looking, tmp_path):
     tree = network.igb(tmp_path, 2)
     set_up(tree, route4("enp2s0v1"))
     found = by_id(looking(tree))
-    assert found["0000:02:10.2"].withheld.startswith("it carries the IPv4 default route")
-    assert not found["0000:02:10.0"].withheld
+    assert found["0000:02:10.2"].reserved.startswith("it carries the IPv4 default route")
+    assert not found["0000:02:10.0"].reserved
 
 
 def test_a_port_of_open_vswitch_is_in_use_while_the_switch_has_the_route(looking, tmp_path):
@@ -145,15 +145,34 @@ def test_a_port_of_open_vswitch_is_in_use_while_the_switch_has_the_route(looking
     stack(tree.root, "ovs-system", ["enp2s0"])
     stack(tree.root, "br-ex", [])
     set_up(tree, route4("br-ex"))
-    assert "through br-ex" in by_id(looking(tree))["0000:02:00.0"].withheld
+    assert "through br-ex" in by_id(looking(tree))["0000:02:00.0"].reserved
 
 
 def test_a_function_with_the_address_of_the_kubelet_is_not_offered(looking, tmp_path):
     tree = network.igb(tmp_path, 0)
     set_up(tree, route4("enp2s0", "000200C0", "00FFFFFF", "0001"))
     device = by_id(looking(tree, SriovOptions(node_addresses=("192.0.2.7",))))["0000:02:00.0"]
-    assert device.withheld.startswith("it has the address 192.0.2.7, which the kubelet uses")
-    assert not by_id(looking(tree))["0000:02:00.0"].withheld
+    assert device.reserved.startswith("it has the address 192.0.2.7, which the kubelet uses")
+    assert not by_id(looking(tree))["0000:02:00.0"].reserved
+
+
+@pytest.mark.parametrize("driver", ["igb", "vfio-pci"])
+def test_an_adapter_for_fabric_management_is_reserved_with_any_driver(looking, tmp_path, driver):
+    tree = network.SriovTree(tmp_path)
+    for bus, mark in (("05", b"SMDL=SW_MNG"), ("06", b"SMDL=CX7")):
+        tree.function(f"0000:{bus}:00.0", "15b3:1021", driver, pci_class="0x020700")
+        (tmp_path / f"sys/bus/pci/devices/0000:{bus}:00.0/vpd").write_bytes(b"\x90\x0e\x00V3" + mark)
+    found = by_id(looking(tree))
+    assert found["0000:05:00.0"].attributes["purpose"] == "fabric-management"
+    assert found["0000:05:00.0"].reserved == "it manages the NVSwitches of this machine (SW_MNG in its VPD)"
+    assert "purpose" not in found["0000:06:00.0"].attributes
+
+
+def test_a_function_in_use_has_its_purpose_also_if_the_option_offers_it(looking, tmp_path):
+    tree = network.igb(tmp_path, 0)
+    set_up(tree, route4("enp2s0"))
+    device = by_id(looking(tree, SriovOptions(allow_in_use=True)))["0000:02:00.0"]
+    assert device.attributes["purpose"] == "node-network"
 
 
 def test_an_invalid_address_is_refused_with_its_place() -> None:

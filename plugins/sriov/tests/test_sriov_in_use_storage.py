@@ -39,11 +39,11 @@ def mount(tree: SriovTree, *lines: str) -> None:
 def test_the_controller_of_a_mounted_disk_is_withheld(looking, tmp_path):
     tree = machine(tmp_path)
     backend = looking(tree)
-    assert by_id(backend)[PF].withheld is None
+    assert by_id(backend)[PF].reserved is None
     mount(tree, "259:2 / /var/lib rw - ext4 /dev/nvme0n1p2 rw", "259:2 / / rw - ext4 /dev/nvme0n1p2 rw")
-    assert by_id(backend)[PF].withheld == f"it carries the file system at /, on nvme0n1p2{ALSO}"
+    assert by_id(backend)[PF].reserved == "it carries the file system at /, on nvme0n1p2"
     tree.file("/proc/1/mountinfo", "")
-    assert by_id(backend)[PF].withheld is None
+    assert by_id(backend)[PF].reserved is None
 
 
 def test_a_file_system_on_a_volume_of_several_disks_counts_for_each_of_them(looking, tmp_path):
@@ -52,19 +52,19 @@ def test_a_file_system_on_a_volume_of_several_disks_counts_for_each_of_them(look
     tree.link("/sys/class/block/dm-0", "/sys/devices/virtual/block/dm-0")
     tree.link("/sys/devices/virtual/block/dm-0/slaves/nvme0n1p2", f"/sys/devices/{NVME}/nvme0n1/nvme0n1p2")
     mount(tree, "253:0 / /data rw - xfs /dev/mapper/vg-data rw")
-    assert by_id(looking(tree))[PF].withheld == f"it carries the file system at /data, on nvme0n1p2{ALSO}"
+    assert by_id(looking(tree))[PF].reserved == "it carries the file system at /data, on nvme0n1p2"
 
 
 def test_a_device_on_top_of_a_disk_counts_as_use(looking, tmp_path):
     tree = machine(tmp_path)
     tree.link(f"/sys/devices/{NVME}/nvme0n1/holders/md127", "/sys/devices/virtual/block/md127")
-    assert by_id(looking(tree))[PF].withheld == f"it carries md127, on nvme0n1{ALSO}"
+    assert by_id(looking(tree))[PF].reserved == "it carries md127, on nvme0n1"
 
 
 def test_swap_space_counts(looking, tmp_path):
     tree = machine(tmp_path)
     tree.file("/proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n/dev/nvme0n1p1 partition 8 0 -2")
-    assert by_id(looking(tree))[PF].withheld == f"it carries swap space, on nvme0n1p1{ALSO}"
+    assert by_id(looking(tree))[PF].reserved == "it carries swap space, on nvme0n1p1"
 
 
 def test_with_zfs_every_controller_with_disks_counts_as_in_use(looking, tmp_path):
@@ -81,13 +81,21 @@ def test_with_native_multipath_the_disk_is_found_through_its_subsystem(looking, 
     tree.device(subsystem, "nvme-subsystem")
     tree.link(f"/sys/devices/{subsystem}/nvme0", f"/sys/devices/{NVME}")
     mount(tree, "259:1 / /boot rw - vfat /dev/nvme0n1p1 rw")
-    assert by_id(looking(tree))[PF].withheld.startswith("it carries the file system at /boot, on nvme0n1p1")
+    assert by_id(looking(tree))[PF].reserved.startswith("it carries the file system at /boot, on nvme0n1p1")
+
+
+def test_a_controller_in_use_has_its_purpose_unless_its_use_is_unknown(looking, tmp_path):
+    tree = machine(tmp_path)
+    mount(tree, "259:1 / / rw - ext4 /dev/nvme0n1p1 rw")
+    assert by_id(looking(tree))[PF].attributes["purpose"] == "node-storage"
+    mount(tree, "0:30 / / rw - zfs rpool/ROOT rw")
+    assert "purpose" not in by_id(looking(tree))[PF].attributes
 
 
 def test_a_controller_in_use_is_offered_with_the_option(looking, tmp_path):
     tree = machine(tmp_path)
     mount(tree, "259:1 / / rw - ext4 /dev/nvme0n1p1 rw")
-    assert by_id(looking(tree, SriovOptions(allow_in_use=True)))[PF].withheld is None
+    assert by_id(looking(tree, SriovOptions(allow_in_use=True)))[PF].reserved is None
 
 
 @pytest.mark.parametrize("make", [others.qat, others.nvme])

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from devhost_sriov import netlink_child
-from devhost_sriov.in_use import WIDEST
 from devhost_sriov.netlink_child import Unresolved, default_routes, profile_in, switches, vf_macs_in
 from devhost_sriov.network import Interest
 from devhost_sriov.watch import ROUTES, DevlinkSource, RouteSource
 
 from devhost.backend import Event
+from devhost.backend.traffic import WIDEST
 
 NAMES = {2: "eth0", 3: "eth1"}
 NEWLINK, DELLINK, NEWADDR, NEWROUTE, DELROUTE = 16, 17, 20, 24, 25

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 from devhost_sriov import netlink_child
-from devhost_sriov.in_use import DefaultRoute, Traffic
 from devhost_sriov.netlink import Devlink, Kernel, Switch
 
 from devhost.backend.backoff import Backoff
+from devhost.backend.traffic import DefaultRoute, Traffic
 
 WAIT = 60.0
 """Seconds in which a condition must come true, also on a busy machine."""

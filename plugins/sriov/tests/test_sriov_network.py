@@ -12,10 +12,9 @@ from contextlib import closing
 import pytest
 import sriov_network as machines
 from devhost_sriov import Sriov
-from devhost_sriov.in_use import Traffic
 from devhost_sriov.model import Facts
 from devhost_sriov.netlink import Devlink, Switch
-from devhost_sriov.network import NODE_IP, UNSEEN, Interest
+from devhost_sriov.network import UNSEEN, Interest
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 from devhost_sriov.watch import DevlinkSource, RouteSource, network_events
@@ -23,6 +22,7 @@ from sriov_backend import FakeKernel, answered_by, network_of
 
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
+from devhost.backend.traffic import NODE_IP, Traffic
 from devhost.discovery.runner import ServiceContext
 from devhost.testing.fixtures import BackendFixture, by_id
 
@@ -181,10 +181,10 @@ def test_without_the_option_the_address_of_the_kubelet_comes_from_the_environmen
     machine = machines.igb(tmp_path / "igb", 2)
     by_environment = by_id(looking(machine))
     by_option = by_id(looking(machine, SriovOptions(node_addresses=("192.0.2.9",))))
-    assert "192.0.2.7" in by_environment["0000:02:10.0"].withheld
-    assert not by_environment["0000:02:10.2"].withheld
-    assert "192.0.2.9" in by_option["0000:02:10.2"].withheld
-    assert not by_option["0000:02:10.0"].withheld
+    assert "192.0.2.7" in by_environment["0000:02:10.0"].reserved
+    assert not by_environment["0000:02:10.2"].reserved
+    assert "192.0.2.9" in by_option["0000:02:10.2"].reserved
+    assert not by_option["0000:02:10.0"].reserved
 
 
 # --- the event source

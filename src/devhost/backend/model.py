@@ -17,6 +17,9 @@ V = TypeVar("V")
 AttributeValue = str | int | bool | tuple[str, ...]
 """The value of an attribute. A tuple of strings matches if any of its members matches."""
 
+PURPOSE = "purpose"
+"""The attribute that names the special purpose of a device (:mod:`devhost.backend.purpose`)."""
+
 MAX_DEVICE_ID = 63
 """Longest device id in characters: the v1beta1 proto's own comment on ``Device.ID``."""
 
@@ -190,6 +193,10 @@ class Device:
     ``withheld``
         Why this device exists but is not offered, as one sentence for a user (the node's own traffic uses
         it). ``None`` or empty: it is offered. A withheld device takes no claim from any other device.
+    ``reserved``
+        Why this device has a special purpose, as a clause for a user (``"it manages the NVSwitches"``). It is
+        withheld with this reason, except in entries whose ``where`` has a condition on the attribute
+        ``purpose``, which the device must have (see :mod:`devhost.backend.purpose`).
     ``unusable_for``
         Uses for which this device is unhealthy, each with the reason for the user:
         ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in resources that provide such a use (``uses``
@@ -209,6 +216,7 @@ class Device:
     pcie_path: tuple[str, ...] = ()
     health: Health = HEALTHY
     withheld: str | None = None
+    reserved: str | None = None
     unusable_for: Mapping[str, str] = NOTHING
     inherited: frozenset[str] = frozenset()
     former_ids: tuple[str, ...] = ()
@@ -221,6 +229,8 @@ class Device:
             _set(self, "unusable_for", FrozenDict(self.unusable_for))
         if self.withheld == "":
             _set(self, "withheld", None)
+        if self.reserved == "":
+            _set(self, "reserved", None)
         types: tuple[object, ...] = (type(self.numa_nodes), type(self.pcie_path), type(self.former_ids))
         if list in types:
             freeze(self, (), ("numa_nodes", "pcie_path", "former_ids"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 
-from .model import AttributeValue
+from .model import PURPOSE, AttributeValue
 
 _GLOB = re.compile(r"[*?\[]")
 _Match = Callable[[str], object]
@@ -228,6 +228,16 @@ def _own(
     return {name: value for name, value in attributes.items() if name not in inherited}
 
 
+def names_purpose(
+    where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
+) -> bool:
+    """Whether a block that selects a device with these attributes has a condition on ``purpose``.
+
+    A condition in ``not`` does not count. ``inherited`` as in :func:`selected`.
+    """
+    return any(_names_purpose(block) and block.holds(block.sees(attributes, inherited)) for block in where)
+
+
 def may_hold(where: Where, known: Mapping[str, AttributeValue]) -> bool:
     """Whether ``where`` could select a device of which only the attributes ``known`` are known."""
     for block in where:
@@ -291,6 +301,18 @@ def covers(wide: Where, narrow: Where) -> bool:
     return True
 
 
+def gets_all(wide: Where, narrow: Where) -> bool:
+    """Whether an entry with ``wide`` may certainly get every device that one with ``narrow`` may get.
+
+    Unlike :func:`covers`, this considers that a device with a special purpose needs a block that names it.
+    """
+    if not covers(wide, narrow):
+        return False
+    special = tuple(block for block in narrow if _names_purpose(block))
+    naming = tuple(block for block in wide if _names_purpose(block))
+    return not special or (bool(naming) and covers(naming, special))
+
+
 # Plain loops: a file of 1000 entries needs this for half a million pairs, and one pattern decides most of
 # them.
 
@@ -314,6 +336,13 @@ def _block_covers(wide: Block, narrow: Block) -> bool:
         if block not in narrow.refuse:
             return False
     return True
+
+
+def _names_purpose(block: Block) -> bool:
+    for term in block.terms:
+        if term.attribute == PURPOSE:
+            return True
+    return False
 
 
 def _pattern_covers(wide: Pattern, narrow: Pattern) -> bool:

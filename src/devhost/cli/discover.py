@@ -177,7 +177,7 @@ def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ..
     together = ", all together" if entry.share.of is Of.ALL else ""
     most = entry.share.max_per_container
     limit = "" if most is None else f", at most {most} per container"
-    health = health_text(device, *_verdict(seen, resource, device))
+    health = health_text(device, *_verdict(seen, resource, device), is_offered=True)
     cells = health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
     return (*cells, *_held_by(seen, entry.backend, device))
 
@@ -207,10 +207,22 @@ def _numa(device: Device) -> str:
     return ",".join(map(str, device.numa_nodes))
 
 
-def health_text(device: Device, health: Health, remark: str = "") -> str:
-    """The health of a device as text, or why its backend withholds it."""
-    if device.withheld:
-        return f"Withheld: {device.withheld}"
+def withheld(device: Device, *, is_offered: bool) -> str:
+    """Why a device is withheld; empty if it is not."""
+    return device.withheld or ("" if is_offered else device.reserved) or ""
+
+
+def health_text(device: Device, health: Health, remark: str = "", *, is_offered: bool = False) -> str:
+    """The health of a device as text, or why it is withheld.
+
+    Args:
+        device: the device.
+        health: its health.
+        remark: in addition, if it is healthy.
+        is_offered: whether a resource has it, perhaps because of its special purpose.
+    """
+    if reason := withheld(device, is_offered=is_offered):
+        return f"Withheld: {reason}"
     if health.healthy:
         return f"Healthy ({remark})" if remark else "Healthy"
     return f"Unhealthy: {health.reason}"
@@ -242,6 +254,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                             resource.entry.backend,
                             offer.device,
                             _verdict(seen, resource, offer.device).health,
+                            is_offered=True,
                         ),
                         "probe": health_as_json(found.health_in(resource.entry, offer.device)),
                         "replicas": offer.replicas,
@@ -284,11 +297,14 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
     }
 
 
-def as_json(seen: View, backend: str, device: Device, health: Health) -> dict[str, object]:
+def as_json(
+    seen: View, backend: str, device: Device, health: Health, *, is_offered: bool = False
+) -> dict[str, object]:
     """A device as the JSON outputs show it.
 
     ``probe`` is what this command found. ``running`` is what the running devhost reports, by resource, and
-    ``heldBy`` the containers that it names; both are ``None`` if no running devhost answers.
+    ``heldBy`` the containers that it names; both are ``None`` if no running devhost answers. ``is_offered``
+    is whether a resource has the device.
     """
     verdicts = seen.verdicts(backend, device)
     return {
@@ -299,7 +315,7 @@ def as_json(seen: View, backend: str, device: Device, health: Health) -> dict[st
         "running": {name: _verdict_as_json(one) for name, one in verdicts.items()} if seen.running else None,
         "heldBy": seen.as_json(backend, device),
         "unusableFor": dict(device.unusable_for),
-        "withheld": device.withheld or "",
+        "withheld": withheld(device, is_offered=is_offered),
         "numaNodes": list(device.numa_nodes),
         "pciePath": list(device.pcie_path),
         "attributes": {key: _plain(value) for key, value in sorted(device.attributes.items())},

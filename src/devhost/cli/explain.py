@@ -121,7 +121,10 @@ def _names(text: str, value: object) -> bool:
 
 def _print(seen: View, backend: str, device: Device) -> None:
     found = seen.found
-    click.echo(f"{device.id} of backend {backend}: {health_text(device, found.health(backend, device))}")
+    health = health_text(
+        device, found.health(backend, device), is_offered=_is_offered(found, backend, device)
+    )
+    click.echo(f"{device.id} of backend {backend}: {health}")
     for key, value in sorted(device.attributes.items()):
         click.echo(f"  {key}: {show(value)}")
     for title, claims in (("claims", device.claims), ("part of", device.part_of)):
@@ -138,7 +141,8 @@ def _print(seen: View, backend: str, device: Device) -> None:
             click.echo(f"    {key}: {value}")
     for resource, verdict in seen.verdicts(backend, device).items():
         if verdict.remark or verdict.health != _own(found, resource, backend, device):
-            click.echo(f"  running devhost: {health_text(device, *verdict)} in {resource}")
+            text = health_text(device, *verdict, is_offered=True)
+            click.echo(f"  running devhost: {text} in {resource}")
     verdicts = explain(found.plan, found.settings, backend, device)
     if not verdicts:
         click.echo("No resource is configured.")
@@ -168,6 +172,10 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     return {**found, **amounts}
 
 
+def _is_offered(found: ScanResult, backend: str, device: Device) -> bool:
+    return any(found.plan.holders(backend, device.id))
+
+
 def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Health:
     """The health of a device in a resource, as this command found it."""
     planned = found.plan.resources.get(resource)
@@ -190,7 +198,13 @@ def _why(verdict: Verdict, device: Device) -> str:
 def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
     found = seen.found
     return {
-        **as_json(seen, backend, device, found.health(backend, device)),
+        **as_json(
+            seen,
+            backend,
+            device,
+            found.health(backend, device),
+            is_offered=_is_offered(found, backend, device),
+        ),
         "published": [
             {
                 "resource": one.resource,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import ConfigError
-from devhost.backend.where import Block, Flag, Term, Where, covers
+from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all
 from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
 from devhost.planning.settings import (
@@ -450,7 +450,7 @@ def _taker(
         # a device without one of the fields gets no name from a template, and stays free
         if (
             (earlier.settings.exclusive or later.exclusive or earlier.settings.serve is not later.serve)
-            and covers(earlier.settings.where, narrow)
+            and gets_all(earlier.settings.where, narrow)
             and named.issuperset(naming.fields(earlier.settings.name))
         ):
             return earlier

@@ -13,7 +13,7 @@ from typing import Any
 
 from devhost.backend import Attribute
 from devhost.backend.errors import one_line
-from devhost.backend.model import MAX_DEVICE_ID, Device, sound_health, sound_reason
+from devhost.backend.model import MAX_DEVICE_ID, PURPOSE, Device, sound_health, sound_reason
 
 from .health import is_health
 
@@ -112,6 +112,10 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return "its pcie_path is not a tuple of strings"
     if not isinstance(given.withheld, str | None):
         return "its withheld is neither a string nor None"
+    if not isinstance(given.reserved, str | None):
+        return "its reserved is neither a string nor None"
+    if given.reserved and PURPOSE not in given.attributes:
+        return f"it is reserved, but has no attribute {PURPOSE!r}"
     if not isinstance(given.unusable_for, Mapping) or (
         given.unusable_for
         and not all(isinstance(text, str) for pair in given.unusable_for.items() for text in pair)

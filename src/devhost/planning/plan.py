@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from devhost.backend.model import AnyHolder, AttributeValue, Device
-from devhost.backend.where import holds, objection, selected, show
+from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
+from devhost.backend.where import holds, names_purpose, objection, selected, show
 
 from . import naming
 from .claims import ClaimIndex, Held, Key, Reason
@@ -113,7 +113,7 @@ class RefusalKind(StrEnum):
     """Why an entry does not get a device that it selects, as the label of a metric."""
 
     WITHHELD = "withheld"
-    """Its backend withholds it."""
+    """Its backend withholds it, or it has a special purpose that the entry does not name."""
     NAME = "name"
     """Its attributes do not make a valid resource name."""
     TAKEN = "taken"
@@ -335,7 +335,7 @@ class _Planner:
             held_by: tuple[AnyHolder, ...] = ()
             leaves = None
             replicas = replicas_of(entry.share, seen)
-            if reason := device.withheld:
+            if reason := device.withheld or _reserved(device, entry):
                 kind = RefusalKind.WITHHELD
             elif name is None:
                 kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
@@ -434,6 +434,13 @@ class _Planner:
                 self._values[name] = _values(fields, device)
             offers = self._open(name, entry)
         offers.append(Offer(device, replicas))
+
+
+def _reserved(device: Device, entry: ResourceSettings) -> str:
+    """Why an entry must not get a device with a special purpose; empty if it may."""
+    if not device.reserved or names_purpose(entry.where, device.attributes, device.inherited):
+        return ""
+    return f"{device.reserved}; to offer it, add {PURPOSE}: {show(device.attributes[PURPOSE])} to where"
 
 
 def _numbered(replicas: int) -> int:

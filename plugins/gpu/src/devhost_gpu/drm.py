@@ -31,6 +31,7 @@ from devhost.backend import (
     Health,
     unhealthy,
 )
+from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 
 from .discovery import OTHER, Adapter
@@ -81,6 +82,15 @@ def _health(sysfs: Sysfs, adapter: Adapter, nodes: Collection[str]) -> Health:
         if not sysfs.exists(node):
             return unhealthy(f"{node} does not exist")
     return HEALTHY
+
+
+CONSOLES = frozenset(
+    {"ast", "mgag200", "hibmc-drm", "simple-framebuffer", "efi-framebuffer", "vesa-framebuffer", "of-display"}
+)
+"""Drivers of the graphics of a BMC, and of frame buffers that the firmware set up. They render nothing."""
+
+SHOWS_CONSOLE = "it shows the console of this machine and renders nothing"
+"""The reason for the purpose of their cards."""
 
 
 @dataclass(slots=True)
@@ -340,12 +350,14 @@ class DrmVendor:
         attributes = {
             **of_adapter(adapter),
             "vendor": self.vendor,
+            PURPOSE: DISPLAY if adapter.driver in CONSOLES else None,
             "kind": VF if adapter.is_virtual else GPU,
             "index": index,
             "parent": adapter.physical_function,
             **self.extra_attributes(adapter),
         }
-        made = device(adapter, attributes, state.health, withheld=state.withheld)
+        reserved = SHOWS_CONSOLE if attributes[PURPOSE] else None
+        made = device(adapter, attributes, state.health, withheld=state.withheld, reserved=reserved)
         return Card(made, self.vendor, self.facts(adapter))
 
 

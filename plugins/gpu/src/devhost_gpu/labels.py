@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from devhost.backend import AttributeValue, Device, Offered
+from devhost.backend.purpose import PURPOSE
 from devhost.backend.sysfs import Sysfs
 
 from .amd.kfd import Node
@@ -289,6 +290,7 @@ def labels(
         vendor: [d for d in devices if d.attributes.get("vendor") == vendor]
         for vendor in (NVIDIA, AMD, INTEL)
     }
+    of[NVIDIA] = [device for device in of[NVIDIA] if PURPOSE not in device.attributes]  # as NVIDIA's labeler
     found: Labels = {}
     if of[NVIDIA]:
         classes = _classes(of[NVIDIA], sysfs)

@@ -13,8 +13,10 @@ from devhost.backend import OptionError, option
 Strategy = Literal["envvar", "volume-mounts", "device-specs", "cdi"]
 """How a container gets NVIDIA GPUs; the names are from NVIDIA's device plugin."""
 
-HealthCheck = Literal["xid", "ecc", "recovery", "remap", "drain"]
-"""Faults that make an NVIDIA GPU Unhealthy although it can be used."""
+HealthCheck = Literal[
+    "xid", "ecc", "recovery", "remap", "drain", "fabric", "confidential", "license", "compute"
+]
+"""Faults that make an NVIDIA GPU Unhealthy although NVML answers."""
 
 FOR_RUNTIME = frozenset({"envvar", "volume-mounts"})
 """Strategies that work through NVIDIA's container runtime."""
@@ -110,10 +112,12 @@ class GpuOptions:
     )
     health_checks: Literal["all", "none"] | tuple[HealthCheck, ...] = option(
         "all",
-        "Which faults make an NVIDIA GPU Unhealthy that could still be used: `all`, `none`, or a list. "
+        "Which faults make an NVIDIA GPU Unhealthy although NVML answers: `all`, `none`, or a list. "
         "`xid`: error numbers. `ecc`: uncorrectable memory errors. `recovery`: the driver recommends a reset "
         "or a reboot. `remap`: memory needs a reset to be replaced, or cannot be replaced. `drain`: "
-        "`nvidia-smi drain`.",
+        "`nvidia-smi drain`. `fabric`: the fabric manager has not set up its NVLinks. `confidential`: "
+        "confidential computing is not ready. `license`: a vGPU has no license. `compute`: the compute mode "
+        "is Prohibited.",
         example=["xid", "ecc"],
     )
     ignore_xids: Literal["all"] | tuple[int, ...] = option(

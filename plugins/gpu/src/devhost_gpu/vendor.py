@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health, claim
+from devhost.backend.purpose import DISPLAY, PURPOSE, purpose_attribute
 from devhost.backend.sysfs import Sysfs
 
 from .discovery import VENDORS, Adapter
@@ -106,6 +107,7 @@ def device(
     health: Health,
     *,
     withheld: str | None = None,
+    reserved: str | None = None,
     claims: frozenset[str] = frozenset(),
     part_of: frozenset[str] = frozenset(),
 ) -> Device:
@@ -119,6 +121,7 @@ def device(
         pcie_path=adapter.pcie_path,
         health=health,
         withheld=withheld,
+        reserved=reserved,
     )
 
 
@@ -140,6 +143,7 @@ ATTRIBUTES = {
     "kind": Attribute(
         str, "GPU, a part of one (NVIDIA: `mig`, AMD: `partition`) or virtual function", "gpu", words=KINDS
     ),
+    PURPOSE: purpose_attribute(DISPLAY),
     "product": Attribute(str, "name of the model, as its driver reports it", "NVIDIA H100 80GB HBM3"),
     "uuid": Attribute(
         str, "NVIDIA: UUID; AMD: unique id of the chip", "GPU-8dfe9b2c-3b5a-11ee-be56-0242ac120002"

@@ -16,7 +16,8 @@
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, FUNCTION_NOT_FOUND = 13, LOST = 15, MEMORY = 20, UNKNOWN = 999
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, FUNCTION_NOT_FOUND = 13, LOST = 15, MEMORY = 20,
+    VERSION_MISMATCH = 25, UNKNOWN = 999
 };
 enum { MAX_LINES = 4096, MAX_FIELDS = 40, MAX_HANDLES = 1024, MAX_SETS = 64, MAX_LINKS = 18 };
 
@@ -45,6 +46,17 @@ typedef struct {
     unsigned long long value;
 } FieldValue;
 typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique, state, health; } Fabric;
+typedef struct { unsigned char cluster[16]; unsigned status, clique, state; } OldFabric;
+typedef struct { unsigned version, environment, feature, dev_tools, multi_gpu; } Confidential;
+typedef struct { unsigned environment, feature, dev_tools; } OldConfidential;
+typedef struct {
+    unsigned code, state;
+    char info[128], product[128];
+    unsigned enabled, year;
+    unsigned short month, day, hour, minute, second;
+    unsigned char status;
+} Feature;
+typedef struct { int supported; unsigned count; Feature features[3]; } Features;
 typedef struct { Device device; unsigned id, profile, start, size; } GpuInstanceInfo;
 typedef struct { Device device; void *gpu_instance; unsigned id, profile, start, size; } ComputeInstanceInfo;
 typedef struct { unsigned version; Set *set; } SetRequest;
@@ -416,8 +428,9 @@ int nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values) {
 int nvmlDeviceGetGpuFabricInfoV(Device device, Fabric *to) {
     ON("nvmlDeviceGetGpuFabricInfoV", device, gpu_of)
     const char *cluster = get(line, "cluster");
-    if (!cluster) FAIL(NOT_SUPPORTED);
-    for (int i = 0; i < 16; i++) {
+    if (to->version != 0x02000024) FAIL(VERSION_MISMATCH);
+    if (!cluster && !get(line, "fabric_state")) FAIL(NOT_SUPPORTED);
+    for (int i = 0; cluster && i < 16; i++) {
         unsigned byte = 0;
         sscanf(cluster + 2 * i, "%2x", &byte);
         to->cluster[i] = (unsigned char)byte;
@@ -425,7 +438,42 @@ int nvmlDeviceGetGpuFabricInfoV(Device device, Fabric *to) {
     to->status = (unsigned)number(line, "fabric_status", 0);
     to->clique = (unsigned)number(line, "clique", 0);
     to->state = (unsigned)number(line, "fabric_state", 3);
-    to->health = 0;
+    to->health = (unsigned)number(line, "fabric_health", 0);
+    LEAVE
+}
+int nvmlDeviceGetGpuFabricInfo(Device device, OldFabric *to) {
+    ON("nvmlDeviceGetGpuFabricInfo", device, gpu_of)
+    if (!get(line, "fabric_state")) FAIL(NOT_SUPPORTED);
+    memset(to, 0, sizeof *to);
+    to->status = (unsigned)number(line, "fabric_status", 0);
+    to->state = (unsigned)number(line, "fabric_state", 0);
+    LEAVE
+}
+int nvmlSystemGetConfComputeSettings(Confidential *to) {
+    ENTER("nvmlSystemGetConfComputeSettings")
+    if (to->version != 0x01000014) FAIL(VERSION_MISMATCH);
+    if ((result = put(find("system", 0), "confidential", &to->feature)) != OK) goto out;
+    to->multi_gpu = (unsigned)number(find("system", 0), "protected_pcie", 0);
+    LEAVE
+}
+int nvmlSystemGetConfComputeState(OldConfidential *to) {
+    ENTER("nvmlSystemGetConfComputeState")
+    result = put(find("system", 0), "confidential", &to->feature);
+    LEAVE
+}
+int nvmlSystemGetConfComputeGpusReadyState(unsigned *to) {
+    ENTER("nvmlSystemGetConfComputeGpusReadyState")
+    result = put(find("system", 0), "ready", to);
+    LEAVE
+}
+int nvmlDeviceGetGridLicensableFeatures_v4(Device device, Features *to) {
+    ON("nvmlDeviceGetGridLicensableFeatures_v4", device, gpu_of)
+    memset(to, 0, sizeof *to);
+    to->supported = get(line, "licensed") != NULL;
+    to->count = (unsigned)to->supported;
+    to->features[0].code = 1;
+    to->features[0].enabled = 1;
+    to->features[0].state = (unsigned)number(line, "licensed", 0);
     LEAVE
 }
 

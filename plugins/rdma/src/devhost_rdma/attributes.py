@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from devhost.backend import Attribute, AttributeValue
 from devhost.backend.infiniband import Node, Role
+from devhost.backend.purpose import FABRIC_MANAGEMENT, NODE_NETWORK, PURPOSE, purpose_attribute
 
 from .model import LINK_LAYERS, NODE_TYPES, PHYS_STATES, PORT_STATES, TRANSPORTS, Kind, best_port
 from .netlink import NETNS_MODES
@@ -26,6 +27,7 @@ ATTRIBUTES = {
         "infiniband",
         words=LINK_LAYERS,
     ),
+    PURPOSE: purpose_attribute(FABRIC_MANAGEMENT, NODE_NETWORK),
     "vendor": Attribute(str, "vendor id of the PCI function", "15b3", hex=True),
     "device": Attribute(str, "device id of the PCI function", "1021", hex=True),
     "driver": Attribute(

@@ -23,6 +23,7 @@ from devhost.backend import (
 )
 from devhost.backend.infiniband import DIRECTORY, Node, Role, rdma_cm_node
 from devhost.backend.netlink import shares_network_namespace
+from devhost.backend.purpose import PURPOSE
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .attributes import ATTRIBUTES, of_function, of_unit
@@ -33,6 +34,7 @@ from .namespaces import Absent, Presence, refusal
 from .netlink import RdmaCore, running_core
 from .nodes import missing_node_reason, required
 from .options import RdmaOptions
+from .purpose import Purposes
 from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
 from .verbs import Verbs, VerbsHealth
 from .watch import PortWatch, unannounced_ports
@@ -50,9 +52,14 @@ OWN_NODES = DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """Everything that determines a device; ``missing_node`` is the reason if one is missing."""
+    """Everything that determines a device.
+
+    ``missing_node`` is the reason if one is missing, ``reason`` why its ``purpose`` is special.
+    """
 
     unit: Unit
+    purpose: str
+    reason: str
     missing_node: str
     has_rdma_cm: bool
     netns_mode: str | None
@@ -101,6 +108,7 @@ class Rdma(Backend):
         self._sysfs = sysfs or Sysfs(context.root)
         self._scan = Scan(self._sysfs)
         self._presence = Presence(self._sysfs)
+        self._purposes = Purposes(self._sysfs, context)
         self._missing_drivers = MissingDrivers(self._sysfs)
         self._missing: Sequence[MissingDriver] = ()
         self._functions_stale = True
@@ -129,6 +137,7 @@ class Rdma(Backend):
             self._netns_mode = self._core.netns_mode() if self._core else None
             self._hears_links = shares_network_namespace(self._sysfs)
         rdma_cm = rdma_cm_node(self._sysfs)
+        self._purposes.update(unit.function for unit in snapshot.units)
         self._made = {unit.function.place.id: self._make(unit, rdma_cm) for unit in snapshot.units}
         absent = self._presence.absent(snapshot.units, snapshot.hidden_nodes, self._netns_mode)
         self._absent = {away.place.id: away for away in absent}
@@ -202,7 +211,8 @@ class Rdma(Backend):
 
     def _make(self, unit: Unit, rdma_cm: str | None) -> tuple[_Basis, Device]:
         missing_node = missing_node_reason(unit.main, unit.nodes, rdma_cm, self._sysfs)
-        basis = _Basis(unit, missing_node, bool(rdma_cm), self._netns_mode)
+        purpose, reason = self._purposes.of(unit.function)
+        basis = _Basis(unit, purpose, reason, missing_node, bool(rdma_cm), self._netns_mode)
         before = self._made.get(unit.function.place.id)
         # an unchanged device stays the same object, which the core compares by identity
         return before if before and before[0] == basis else (basis, self._device(basis))
@@ -210,6 +220,8 @@ class Rdma(Backend):
     def _device(self, basis: _Basis) -> Device:
         unit, place = basis.unit, basis.unit.function.place
         attributes = of_unit(unit, has_rdma_cm=basis.has_rdma_cm, netns_mode=basis.netns_mode)
+        if basis.purpose:
+            attributes[PURPOSE] = basis.purpose
         return Device(
             id=place.id,
             attributes=self._presence.completed(unit, attributes),
@@ -220,6 +232,7 @@ class Rdma(Backend):
             health=health_of(
                 unit.main.ports, basis.missing_node, ignore_ports=self.options.ignore_port_state
             ),
+            reserved=basis.reason,
         )
 
     def _absent_device(self, away: Absent, rdma_cm: str | None) -> Device:

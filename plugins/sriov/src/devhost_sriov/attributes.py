@@ -6,6 +6,13 @@ import re
 from collections.abc import Iterator
 
 from devhost.backend import Attribute, AttributeValue
+from devhost.backend.purpose import (
+    FABRIC_MANAGEMENT,
+    NODE_NETWORK,
+    NODE_STORAGE,
+    PURPOSE,
+    purpose_attribute,
+)
 
 from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, Interface, Kind, Snapshot
 from .netlink import MODES
@@ -20,6 +27,7 @@ ATTRIBUTES = {
     "kind": Attribute(
         str, "physical, virtual or scalable function", "vf", words=tuple(kind.value for kind in Kind)
     ),
+    PURPOSE: purpose_attribute(NODE_NETWORK, NODE_STORAGE, FABRIC_MANAGEMENT),
     "vendor": Attribute(str, "vendor id of the PCI function", "8086", hex=True),
     "device": Attribute(str, "device id of the PCI function", "1889", hex=True),
     "subsystemVendor": Attribute(str, "vendor id of the subsystem, usually of the board", "8086", hex=True),

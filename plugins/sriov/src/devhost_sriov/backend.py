@@ -23,13 +23,21 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
+from devhost.backend.purpose import (
+    FABRIC_MANAGEMENT,
+    MANAGES_FABRIC,
+    NODE_NETWORK,
+    NODE_STORAGE,
+    PURPOSE,
+    FabricManagers,
+)
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .allocation import document, edits, group_node
 from .attributes import ATTRIBUTES, of_function
 from .bursts import BurstWait
 from .health import Lacks, Readiness, verdict
-from .in_use import in_use
+from .in_use import UNKNOWN, in_use
 from .model import Facts, Function, Interface, Kind, Snapshot
 from .network import Network
 from .options import SriovOptions, SriovUse
@@ -41,14 +49,18 @@ from .watch import network_events
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """Everything that determines a device."""
+    """Everything that determines a device.
+
+    ``reason`` is why its ``purpose`` is special. Without a purpose, it is unknown whether the node uses it.
+    """
 
     function: Function
     physical: Function | None
     representor: Interface | None
     facts: Facts
     lacks: Lacks
-    in_use: str = ""
+    purpose: str = ""
+    reason: str = ""
     is_leaving: bool = False
 
 
@@ -94,6 +106,7 @@ class Sriov(Backend):
         self._bursts = bursts or BurstWait(self._sysfs, ignore_ports=options.ignore_port_state)
         self._network = network or Network(self._sysfs, context, options.node_addresses)
         self._readiness = Readiness(self._sysfs)
+        self._fabric_managers = FabricManagers(self._sysfs, context.log)
         # Replaced, never modified: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
         self._snapshot = Snapshot()
@@ -125,7 +138,7 @@ class Sriov(Backend):
         stored = in_use(self._sysfs, snapshot.functions.values())
         self._made = {
             name: self._make(
-                one, snapshot, facts[name], lacks[name], facts[name].in_use or stored.get(name, "")
+                one, snapshot, facts[name], lacks[name], self._purpose(one, facts[name], stored.get(name, ""))
             )
             for name, one in snapshot.functions.items()
         }
@@ -186,8 +199,17 @@ class Sriov(Backend):
             raise AllocationError(f"{device.id} is gone")
         return made[0]
 
+    def _purpose(self, function: Function, facts: Facts, stored: str) -> tuple[str, str]:
+        """The special purpose of a function, and why it has it; both are empty for most."""
+        if function.is_network and self._fabric_managers.include(function.pci_path, function.vendor):
+            return FABRIC_MANAGEMENT, MANAGES_FABRIC
+        reason = facts.in_use or stored
+        if not reason or reason.startswith(UNKNOWN):
+            return "", reason
+        return NODE_NETWORK if facts.in_use else NODE_STORAGE, reason
+
     def _make(
-        self, function: Function, snapshot: Snapshot, facts: Facts, lacks: Lacks, used: str
+        self, function: Function, snapshot: Snapshot, facts: Facts, lacks: Lacks, use: tuple[str, str]
     ) -> tuple[_Basis, Device]:
         basis = _Basis(
             function,
@@ -195,7 +217,7 @@ class Sriov(Backend):
             snapshot.representors.get(function.id),
             facts,
             lacks,
-            used,
+            *use,
             function.id in self._provisioner.leaving,
         )
         before = self._made.get(function.id)
@@ -204,9 +226,13 @@ class Sriov(Backend):
 
     def _device(self, basis: _Basis, snapshot: Snapshot) -> Device:
         function = basis.function
+        attributes = of_function(function, snapshot, basis.facts)
+        if basis.purpose:
+            attributes[PURPOSE] = basis.purpose
+        is_allowed = self.options.allow_in_use and basis.purpose in (NODE_NETWORK, NODE_STORAGE)
         return Device(
             id=function.id,
-            attributes=of_function(function, snapshot, basis.facts),
+            attributes=attributes,
             claims=self._claims(function),
             part_of=frozenset((claim.pci(function.parent),) if function.parent else ()),
             numa_nodes=() if function.numa_node is None else (function.numa_node,),
@@ -215,6 +241,7 @@ class Sriov(Backend):
                 function, basis.physical, basis.lacks.itself, ignore_ports=self.options.ignore_port_state
             ),
             withheld=self._withheld_reason(basis),
+            reserved=basis.reason if basis.purpose and not is_allowed else None,
             unusable_for=basis.lacks.uses,
         )
 
@@ -226,8 +253,8 @@ class Sriov(Backend):
             return f"it has {' and '.join(parts)}, which {'is' if is_one else 'are'} offered instead"
         if basis.is_leaving:
             return "the virtual functions of its physical function are about to change"
-        if basis.in_use and not self.options.allow_in_use:
-            return f"{basis.in_use}; set backends.sriov.allowInUse to offer it"
+        if basis.reason and not basis.purpose and not self.options.allow_in_use:
+            return f"{basis.reason}; set backends.sriov.allowInUse to offer it"
         return None
 
     def _claims(self, function: Function) -> frozenset[str]:

@@ -1,10 +1,4 @@
-"""Functions that the node itself uses: for routes, addresses and mounted file systems.
-
-A default route names the topmost interface: a bond, a bridge, a VLAN. All interfaces below it are in use.
-
-sysfs and ``/proc/<pid>/net`` each show one network namespace to every reader. So a root with the node's
-``/proc`` and ``/sys`` is right for a process in another namespace, and a recorded tree is right everywhere.
-Formats: net/ipv4/fib_trie.c, net/ipv6/route.c and net/ipv6/addrconf.c of the Linux kernel.
+"""Functions that the node itself uses for mounted file systems.
 
 Controllers that can have virtual functions are devices of this backend, including the one with the node's
 root file system. A container may bind its function to another driver, so the node would lose it.
@@ -12,222 +6,16 @@ root file system. A container may bind its function to another driver, so the no
 
 from __future__ import annotations
 
-import ipaddress
 import re
-import sys
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 
 from devhost.backend.disks import SWAP, disks
-from devhost.backend.netlink import NETWORK
 from devhost.backend.sysfs import Sysfs
 
 from .model import Function
 
-MAIN_TABLE = 254
-"""The default routing table (``RT_TABLE_MAIN``, linux/rtnetlink.h)."""
-
-WIDEST = 1
-"""Longest prefix of a default route: VPNs set two routes, each to half of all addresses."""
-
-OVS = "ovs-system"
-"""The interface above all ports of Open vSwitch's kernel datapath, for all bridges."""
-
-
-@dataclass(frozen=True, slots=True)
-class DefaultRoute:
-    """A default route: ``family`` is 4 or 6, ``interface`` the outgoing one."""
-
-    family: int
-    interface: str
-    table: int = MAIN_TABLE
-
-    def __str__(self) -> str:
-        table = "" if self.table == MAIN_TABLE else f" of table {self.table}"
-        return f"the IPv{self.family} default route{table}"
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The default routes of the node, and the addresses of its interfaces."""
-
-    routes: frozenset[DefaultRoute] = frozenset()
-    addresses: frozenset[tuple[str, str]] = frozenset()
-    """Address as text, and the name of its interface."""
-
-
-Neighbours = Callable[[str], Sequence[str]]
-"""Returns the names of interfaces related to one."""
-
-
-def carriers(
-    traffic: Traffic, node_addresses: Collection[str], lower: Neighbours, on_switch: Neighbours
-) -> dict[str, str]:
-    """Why an interface is in use, by its name: ``"it carries the IPv4 default route, through bond0"``.
-
-    Args:
-        traffic: the traffic of the node.
-        node_addresses: the addresses that the kubelet uses, in any spelling.
-        lower: returns the interfaces directly below one, such as members of a bond.
-        on_switch: returns the ports of a software switch for its internal interface.
-    """
-    found: dict[str, str] = {}
-    for root, what in _roots(traffic, node_addresses).items():
-        for name, above in _below(root, lower(root) or on_switch(root), lower):
-            found.setdefault(name, f"it {what}, through {_listed(above)}" if above else f"it {what}")
-    return found
-
-
-def normal(address: str) -> str:
-    """The canonical spelling of an address; other texts are unchanged, and equal no address."""
-    try:
-        return str(ipaddress.ip_address(address.partition("%")[0]))
-    except ValueError:
-        return address
-
-
-def is_address(text: str) -> bool:
-    """Whether this is an IPv4 or IPv6 address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _roots(traffic: Traffic, node_addresses: Collection[str]) -> dict[str, str]:
-    """What the topmost interfaces do for the node, by name."""
-    carried: dict[str, list[str]] = {}
-    for route in sorted(traffic.routes, key=lambda one: (one.table != MAIN_TABLE, one.family, one.table)):
-        carried.setdefault(route.interface, []).append(str(route))
-    roots = {name: f"carries {_listed(routes)}" for name, routes in carried.items()}
-    wanted = {normal(address) for address in node_addresses}
-    for address, name in sorted(traffic.addresses):
-        if normal(address) in wanted:
-            has = f"has the address {normal(address)}, which the kubelet uses"
-            roots[name] = f"{roots[name]} and {has}" if name in roots else has
-    return roots
-
-
-def _below(root: str, first: Sequence[str], lower: Neighbours) -> list[tuple[str, tuple[str, ...]]]:
-    """The interface and all below it, each with those above it, nearest first."""
-    found: dict[str, tuple[str, ...]] = {root: ()}
-    queue = deque([(root, first)])
-    while queue:
-        name, below = queue.popleft()
-        for under in below:
-            if under not in found:
-                found[under] = (name, *found[name])
-                queue.append((under, lower(under)))
-    return list(found.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-INIT_NET = "/proc/1/net"
-"""The network of the first process, which is that of the node if ``/proc`` is."""
-
-_LIMIT = 8 * 1024 * 1024
-"""Bytes to read from one file: about fifty thousand routes."""
-
-_UP, _REJECT = 0x1, 0x200
-_V4 = re.compile(r"(\S+)\t([0-9A-F]{8})\t([0-9A-F]{8})\t([0-9A-F]{4})(?:\t\d+){3}\t([0-9A-F]{8})\b")
-_V6 = re.compile(
-    r"[0-9a-f]{32} ([0-9a-f]{2}) [0-9a-f]{32} [0-9a-f]{2} [0-9a-f]{32}"
-    r"(?: [0-9a-f]{8}){3} ([0-9a-f]{8})\s+(\S+)"
-)
-_V6_ADDRESS = re.compile(r"([0-9a-f]{32})(?: [0-9a-f]{2}){4}\s+(\S+)")
-
-
-class NetFiles:
-    """Reads the network files below the root of ``sysfs``, without a cache."""
-
-    def __init__(self, sysfs: Sysfs) -> None:
-        self._sysfs = sysfs
-
-    def traffic(self, node_addresses: Collection[str]) -> Traffic | None:
-        """The traffic of the node; ``None`` without these files.
-
-        They name no interface for an IPv4 address, so it is found by the directly connected network.
-        """
-        v4 = self._lines("route")
-        if v4 is None:
-            return None
-        v6 = self._lines("ipv6_route") or []
-        routes = frozenset((*_default4(v4), *_default6(v6)))
-        addresses = {(normal(address), name) for address, name in _addresses6(self._lines("if_inet6") or [])}
-        for address in map(normal, node_addresses):
-            if name := _on_link(v4, address):
-                addresses.add((address, name))
-        return Traffic(routes, frozenset(addresses))
-
-    def lower(self, name: str) -> Sequence[str]:
-        """The interfaces directly below one (sysfs-class-net, ``lower_*``)."""
-        entries = self._sysfs.names(f"{NETWORK}/{name}")
-        return [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
-
-    def on_switch(self, name: str) -> Sequence[str]:
-        """All ports of Open vSwitch if ``name`` may be its internal interface, such as ``br-ex``.
-
-        Such an interface has no hardware and none below it. Only the switch knows which ports are on its
-        bridge.
-        """
-        if self._sysfs.exists(f"{NETWORK}/{name}/device"):
-            return ()
-        return [port for port in self.lower(OVS) if port != name]
-
-    def _lines(self, name: str) -> list[str] | None:
-        try:
-            with open(f"{self._sysfs.prefix}{INIT_NET}/{name}", errors="replace") as file:  # noqa: PTH123 - a plain string path
-                return file.read(_LIMIT).splitlines()
-        except OSError:
-            return None
-
-
-def _default4(lines: Sequence[str]) -> Iterator[DefaultRoute]:
-    for name, _, _, flags, mask in _routes4(lines):
-        if flags & _UP and not flags & _REJECT and mask.bit_count() <= WIDEST:
-            yield DefaultRoute(4, name)
-
-
-def _default6(lines: Sequence[str]) -> Iterator[DefaultRoute]:
-    for line in lines:
-        if found := _V6.fullmatch(line.strip()):
-            length, flags = int(found[1], 16), int(found[2], 16)
-            if flags & _UP and not flags & _REJECT and length <= WIDEST and found[3] != "lo":
-                yield DefaultRoute(6, found[3])
-
-
-def _routes4(lines: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Interface, destination, gateway, flags and mask; addresses as numbers in native byte order."""
-    for line in lines:
-        if found := _V4.match(line):
-            numbers = [int(part, 16) for part in found.groups()[1:]]
-            yield found[1], numbers[0], numbers[1], numbers[2], numbers[3]
-
-
-def _addresses6(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if found := _V6_ADDRESS.fullmatch(line.strip()):
-            yield str(ipaddress.IPv6Address(int(found[1], 16))), found[2]
-
-
-def _on_link(lines: Sequence[str], address: str) -> str:
-    """The interface whose network contains an IPv4 address; the smallest network wins."""
-    try:
-        number = int.from_bytes(ipaddress.IPv4Address(address).packed, sys.byteorder)
-    except ValueError:
-        return ""
-    best, found = -1, ""
-    for name, destination, gateway, flags, mask in _routes4(lines):
-        size = mask.bit_count()
-        if flags & _UP and not gateway and size > max(best, WIDEST) and number & mask == destination:
-            best, found = size, name
-    return found
-
+UNKNOWN = "it is unknown whether "
+"""Begins a clause about a function that may be in use."""
 
 BLOCK = "/sys/class/block"
 
@@ -277,7 +65,7 @@ def _why(sysfs: Sysfs, path: str, carried: Mapping[str, str]) -> str:
 
 
 def _unknown(name: str) -> str:
-    return f"it is unknown whether {name} is in a ZFS pool of the node"
+    return f"{UNKNOWN}{name} is in a ZFS pool of the node"
 
 
 def _ways(sysfs: Sysfs, path: str) -> list[str]:

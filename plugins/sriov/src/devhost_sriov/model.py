@@ -138,6 +138,11 @@ class Function:
     inode: int = 0
 
     @property
+    def pci_path(self) -> str:
+        """The directory of its PCI function."""
+        return self.path.rpartition("/")[0] if self.kind is Kind.SCALABLE else self.path
+
+    @property
     def is_network(self) -> bool:
         """Whether it is a network adapter: PCI base class 02 (kernel, include/linux/pci_ids.h)."""
         return self.pci_class.startswith("02")

@@ -17,8 +17,7 @@ from typing import Any
 
 from devhost.backend import process
 from devhost.backend.backoff import Backoff
-
-from .in_use import DefaultRoute, Traffic
+from devhost.backend.traffic import DefaultRoute, Traffic
 
 CHANGES = frozenset({3, 4, 7, 8})
 """Commands of notifications about new, changed and removed devices and ports (``DEVLINK_CMD_NEW``, ``_DEL``,

@@ -1,9 +1,9 @@
 """Facts from the node's network about each function, queried again only after relevant events.
 
 Routes and addresses have two sources. rtnetlink has all of them for the network namespace of this process. If
-sysfs shows another namespace, files have the most important ones (:class:`~.in_use.NetFiles`). If neither is
-available, or sysfs does not show the interfaces of the node, **unknown is not free**: a function whose driver
-creates interfaces that are not visible counts as in use.
+sysfs shows another namespace, files have the most important ones (``NetFiles`` of
+:mod:`devhost.backend.traffic`). If neither is available, or sysfs does not show the interfaces of the node,
+**unknown is not free**: a function whose driver creates interfaces that are not visible counts as in use.
 
 Failures raise nothing: the facts are absent, and the log has one line when a failure begins and one when it
 ends.
@@ -21,23 +21,21 @@ from typing import TypeVar
 from devhost.backend import Context, Event
 from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs, is_live
+from devhost.backend.traffic import NetFiles, Traffic, carriers, kubelet_addresses
 
-from .in_use import NetFiles, Traffic, carriers
+from .in_use import UNKNOWN
 from .model import Facts, Function, Kind, Snapshot
 from .netlink import Devlink, Kernel, Switch, VfMacs
 
 T = TypeVar("T")
 
 UNSEEN = (
-    "it is unknown whether it carries the node's traffic, because devhost does not see the node's network "
+    f"{UNKNOWN}it carries the node's traffic, because devhost does not see the node's network "
     "(set hostNetwork: true)"
 )
 
 ROUTES = "routes of the node"
 """The subject of log messages about routes."""
-
-NODE_IP = "NODE_IP"
-"""Variable with the addresses of the kubelet, separated by commas: ``status.hostIPs`` of the pod."""
 
 _NO_SWITCH = Switch()
 
@@ -118,10 +116,7 @@ class Network:
         self._kernel = kernel or Kernel()
         self._namespace = namespace or Namespace(sysfs, context.root)
         self._live = self._namespace.is_live
-        given = (
-            os.environ.get(NODE_IP, "").split(",") if self._live and not node_addresses else node_addresses
-        )
-        self._addresses = frozenset(address.strip() for address in given if address.strip())
+        self._addresses = frozenset(node_addresses) or (kubelet_addresses() if self._live else frozenset())
         self._traffic: Traffic | None = None
         self._sees_all = True
         self._macs: VfMacs = {}

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from devhost.backend import OptionError, option
-
-from .in_use import is_address
+from devhost.backend.traffic import is_address
 
 MAX_VFS = 65535
 """Limit of virtual functions: TotalVFs of the PCIe SR-IOV capability has 16 bits."""

@@ -29,8 +29,8 @@ from devhost.backend.netlink import (
     text,
 )
 from devhost.backend.sysfs import is_live
+from devhost.backend.traffic import WIDEST, normal
 
-from .in_use import WIDEST, normal
 from .netlink import BUS_NAME, CHANGES, DEV_NAME
 from .network import Interest
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from devhost_sriov import Sriov
 from devhost_sriov.bursts import BurstWait
-from devhost_sriov.in_use import DefaultRoute, Traffic
 from devhost_sriov.netlink import Devlink, Kernel, VfMacs
 from devhost_sriov.network import Namespace, Network
 from devhost_sriov.options import SriovOptions
 
 from devhost.backend import Context
 from devhost.backend.sysfs import Sysfs
+from devhost.backend.traffic import DefaultRoute, Traffic
 
 
 class Modelled(Sriov):

@@ -199,6 +199,8 @@ def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence
     yield "# - devhost does not give an HCA without an active port to containers, the plugin does. To allow"
     yield "#   it, set backends: {rdma: {ignorePortState: true}};"
     yield "# - devhost also gives an HCA without umad (iWARP) or a scalable function, the plugin never does;"
+    yield "# - devhost does not give an HCA for the subnet manager of NVSwitches to containers, the plugin"
+    yield "#   does. To allow it, add a block with purpose: fabric-management;"
     yield "# - the plugin sets interfaces up, devhost does not change the host;"
     yield "# - the plugin does not start if each network namespace has its own RDMA devices, devhost does."
     if interval is not None:
@@ -220,15 +222,25 @@ def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence
             yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
 
 
-def _entry(resource: _Resource, overlapping: Sequence[str]) -> Iterator[str]:
-    yield f"  - name: {text(resource.name)}"
-    yield "    backend: rdma"
-    yield "    where:"
+def _block(resource: _Resource, *more: str) -> Iterator[str]:
+    """One block of ``where``."""
+    start = "      - "
     for key, values in resource.where().items():
         # most ids look like numbers in YAML
         written = ", ".join(map(quoted if key in ("vendor", "device") else text, values))
         why = "  # the plugin offers only PCI devices, no rxe or siw" if key == "pciBusID" else ""
-        yield f"      {key}: {f'[{written}]' if len(values) > 1 else written}{why}"
+        yield f"{start}{key}: {f'[{written}]' if len(values) > 1 else written}{why}"
+        start = "        "
+    yield from (f"{start}{line}" for line in more)
+
+
+def _entry(resource: _Resource, overlapping: Sequence[str]) -> Iterator[str]:
+    yield f"  - name: {text(resource.name)}"
+    yield "    backend: rdma"
+    yield "    where:"
+    yield from _block(resource)
+    yield "      # An HCA that carries the node's own network, which the plugin offers too."
+    yield from _block(resource, "purpose: node-network")
     yield "    # Each container gets all of these HCAs. To give each container one HCA, near its CPUs, with"
     yield "    # this number of replicas for every HCA, remove `of: all`."
     yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"

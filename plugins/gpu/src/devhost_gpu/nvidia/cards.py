@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
+from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA, Adapter
 from devhost_gpu.nvml.reports import Gpu, Instance, Shape
@@ -69,6 +70,7 @@ class NvidiaFacts:
 
 
 PROC_DRIVER = "/proc/driver/nvidia"
+PROC_SWITCHES = "/proc/driver/nvidia-nvswitch"
 MODULE = "/sys/module/nvidia"
 
 _VERSION = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s")
@@ -96,6 +98,11 @@ class DriverFiles:
     def is_loaded(self) -> bool:
         """Whether the driver is loaded and is not being unloaded (module_state, ``initstate``)."""
         return self._sysfs.exists(PROC_DRIVER) and self._sysfs.text(f"{MODULE}/initstate") != "going"
+
+    @property
+    def has_switches(self) -> bool:
+        """Whether the driver has NVSwitches, of generations before that of HGX B200."""
+        return bool(self._sysfs.names(f"{PROC_SWITCHES}/devices"))
 
     def version(self) -> str:
         """The version of the loaded driver; empty if there is none."""
@@ -161,6 +168,13 @@ def _gigabytes(memory: int, gpu_memory: int | None) -> int:
     return -(-eighths * whole // 8)
 
 
+DISPLAY_MODELS = frozenset({"DGX Display", "NVIDIA DGX Display"})
+"""Models that only drive the screen of a DGX Station, by product name; NVIDIA's own library go-nvlib omits
+them, too."""
+
+DRIVES_DISPLAY = "it only drives the display of this machine"
+"""The reason for the purpose of these models."""
+
 DRIVER = "nvidia"
 """The name of the NVIDIA kernel driver on the PCI bus."""
 
@@ -201,11 +215,14 @@ def gpu_card(state: GpuState) -> Card:
         index="" if gpu is None or gpu.index is None else str(gpu.index),
         minor=state.minor,
     )
+    shared = _shared(state)
+    is_display = shared["product"] in DISPLAY_MODELS
     device = Device(
         id=state.uuid or adapter.id,
         attributes=_present(
             {
-                **_shared(state),
+                **shared,
+                PURPOSE: DISPLAY if is_display else None,
                 "kind": VF if adapter.is_virtual else GPU,
                 "uuid": state.uuid,
                 "index": gpu.index if gpu else None,
@@ -220,6 +237,7 @@ def gpu_card(state: GpuState) -> Card:
         pcie_path=adapter.pcie_path,
         health=_health(state.reason),
         withheld=withheld,
+        reserved=DRIVES_DISPLAY if is_display else None,
     )
     return Card(device, NVIDIA, facts)
 

@@ -404,7 +404,11 @@ class NamedByCdi:
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
         """The NVIDIA cards, each with its name."""
         cards = self.vendor.scan(adapters)
-        uuids = {card.id: card.facts.uuid for card in cards if isinstance(card.facts, NvidiaFacts)}
+        uuids = {
+            card.id: card.facts.uuid
+            for card in cards
+            if isinstance(card.facts, NvidiaFacts) and not card.device.reserved  # nvidia-ctk omits these
+        }
         usable = {card.id for card in cards if card.device.health and not card.device.withheld}
         wanted = {uuid for name, uuid in uuids.items() if name in usable}
         drivers = {str(card.device.attributes.get("driverVersion", "")) for card in cards}

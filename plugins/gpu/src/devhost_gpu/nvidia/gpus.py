@@ -171,7 +171,9 @@ class Nvidia:
         self._reported = {
             address: last for address, last in self._reported.items() if inodes.get(address) == last.inode
         }
-        self.health.update_gpus(inodes, bound, self.client.pop_hung())
+        self.health.update_gpus(
+            inodes, bound, self.client.pop_hung(), has_switches=self._driver_files.has_switches
+        )
         self._bound = bound
         released = self.health.released
         gpus = tuple(sorted((one.address, one.inode) for one in usable if one.address not in released))

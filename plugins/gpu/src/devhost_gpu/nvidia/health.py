@@ -16,7 +16,21 @@ from devhost.backend.errors import BackendError
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.process import Message, Reply
-from devhost_gpu.nvml.reports import DRAINED, LOST, RESET_REQUIRED, Check, NvmlError
+from devhost_gpu.nvml.reports import (
+    COMPLETED,
+    DRAINED,
+    IN_PROGRESS,
+    LOST,
+    NOT_STARTED,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    ROUTE_BITS,
+    ROUTE_UNHEALTHY,
+    UNSUPPORTED,
+    Check,
+    Fabric,
+    NvmlError,
+)
 
 from .cards import NvidiaFacts
 
@@ -225,15 +239,39 @@ def fault(found: Check | NvmlError) -> str:
         return "memory with uncorrectable errors waits for a reset to be replaced"
     if found.retirement_pending:
         return "memory pages wait for a reset to be retired"
-    return ""
+    return _not_ready(found)
 
 
-def counted(found: Check | NvmlError, checks: Collection[str]) -> Check | NvmlError | None:
+_NO_MANAGER = "CUDA programs fail with error 802: is nvidia-fabricmanager running?"
+
+
+def _not_ready(found: Check) -> str:
+    """Why no program could start on a GPU although NVML answers; empty if one can."""
+    fabric = found.fabric or Fabric(UNSUPPORTED, 0, 0)
+    if fabric.state in (NOT_STARTED, IN_PROGRESS):
+        return f"it is not registered with the fabric manager of the NVSwitches, and {_NO_MANAGER}"
+    if fabric.state == UNSUPPORTED and found.is_linked is False:
+        return f"none of its NVLinks to the NVSwitches is active, and {_NO_MANAGER}"
+    if fabric.state == COMPLETED and fabric.status not in (0, NOT_SUPPORTED):
+        return f"the fabric manager refused it (NVML error {fabric.status}): see its log"
+    if fabric.state == COMPLETED and fabric.health & ROUTE_BITS == ROUTE_UNHEALTHY:
+        return "a route to its NVSwitches is unhealthy: see the log of nvidia-fabricmanager"
+    if found.is_ready is False:
+        return "confidential GPUs are not ready: verify them, then run nvidia-smi conf-compute -srs 1"
+    if found.is_licensed is False:
+        return "this vGPU has no license: check nvidia-gridd and its client token"
+    return "its compute mode is Prohibited: run nvidia-smi -c DEFAULT" if found.is_prohibited else ""
+
+
+def counted(
+    found: Check | NvmlError, checks: Collection[str], *, has_switches: bool = True
+) -> Check | NvmlError | None:
     """The part of a result that counts; ``None`` if no part does.
 
     Args:
         found: the result of a check.
         checks: the values of the option ``healthChecks``. An error of NVML always counts.
+        has_switches: whether the machine has NVSwitches; without them, NVLinks may be inactive.
     """
     if isinstance(found, NvmlError):
         return None if found.code == DRAINED and "drain" not in checks else found
@@ -241,7 +279,15 @@ def counted(found: Check | NvmlError, checks: Collection[str]) -> Check | NvmlEr
         found = replace(found, recovery=0)
     if "remap" not in checks:
         found = replace(found, remap_failed=False, remap_pending=False, retirement_pending=False)
-    return found
+    if "fabric" not in checks:
+        found = replace(found, fabric=None, is_linked=None)
+    if "confidential" not in checks:
+        found = replace(found, is_ready=None)
+    if "license" not in checks:
+        found = replace(found, is_licensed=None)
+    if "compute" not in checks:
+        found = replace(found, is_prohibited=False)
+    return found if has_switches else replace(found, is_linked=None)
 
 
 def _needs_release(found: Check | NvmlError) -> bool:
@@ -300,6 +346,7 @@ class HealthMonitor:
         self._incidents = Incidents(timings.hold, timings.blind_hold)
         self._asked_alone: dict[str, float] = {}
         self._is_check_due = False
+        self._has_switches = False
 
     @property
     def is_needed(self) -> bool:
@@ -332,9 +379,20 @@ class HealthMonitor:
         with self._lock:
             return self._incidents.reason(gpu, *(instance or ()))
 
-    def update_gpus(self, present: Collection[str], bound: Collection[str], hung: Iterable[str]) -> None:
-        """Sets which GPUs exist, which of them are bound to the driver, and for which of them NVML hung."""
+    def update_gpus(
+        self,
+        present: Collection[str],
+        bound: Collection[str],
+        hung: Iterable[str],
+        *,
+        has_switches: bool = False,
+    ) -> None:
+        """Sets which GPUs exist, which of them are bound to the driver, and for which of them NVML hung.
+
+        ``has_switches`` is whether the machine has NVSwitches.
+        """
         with self._lock:
+            self._has_switches = has_switches
             self._incidents.keep_only(present)
             for gpu in {*present} - {*bound}:
                 self._incidents.was_reset(gpu)
@@ -350,7 +408,8 @@ class HealthMonitor:
         """Adds the answers to a request that was sent at this time."""
         with self._lock:
             for gpu, one in found.items():
-                if (counts := counted(one, self._checks)) is not None:
+                counts = counted(one, self._checks, has_switches=self._has_switches)
+                if counts is not None:
                     self._incidents.add_check(gpu, counts, began - one.age)
 
     def add_event(self, event: Message) -> None:

@@ -57,7 +57,13 @@ TIMEOUT, LOST, RESET_REQUIRED = 10, 15, 16
 DRAINED = -2
 """Not an error of NVML: the GPU is drained for removal, and no process may open it (``nvidia-smi drain``)."""
 
-CANNOT_TELL = (3, 4, 13)
+VGPU_GUEST = 2
+"""``NVML_GPU_VIRTUALIZATION_MODE_VGPU``."""
+
+FUNCTION_NOT_FOUND, VERSION_MISMATCH = 13, 25
+"""``NVML_ERROR_FUNCTION_NOT_FOUND`` and ``…_ARGUMENT_VERSION_MISMATCH``."""
+
+CANNOT_TELL = (3, 4, FUNCTION_NOT_FOUND)
 """``NVML_ERROR_NOT_SUPPORTED``, ``…_NO_PERMISSION``, ``…_FUNCTION_NOT_FOUND``: not about a GPU's health."""
 
 
@@ -254,6 +260,8 @@ class Child:
         """The result of a call; ``None`` if it is not supported here. A lost GPU is an error."""
         try:
             value = call(*args)
+        except AttributeError:  # an older pynvml does not know it
+            return None
         except self._nvml.NVMLError as error:
             if error.value in (LOST, RESET_REQUIRED):
                 raise
@@ -332,7 +340,62 @@ class Child:
             "recovery": recovery,
             "remapped": optional(nvml.nvmlDeviceGetRemappedRows, handle),
             "retired": optional(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle),
+            "fabric": optional(self._fabric, handle),
+            "linked": optional(self._linked, handle),
+            "ready": optional(self._ready),
+            "licensed": optional(self._licensed, handle),
+            "mode": optional(nvml.nvmlDeviceGetComputeMode, handle),
         }
+
+    def _fabric(self, handle: Any) -> list[int]:
+        """A GPU's registration with the fabric manager: state, status, and mask of its health."""
+        nvml = self._nvml
+        info = nvml.c_nvmlGpuFabricInfo_v2_t()
+        try:
+            nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        except nvml.NVMLError as error:
+            if error.value not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
+                raise
+            old = nvml.c_nvmlGpuFabricInfo_t()  # before 535
+            nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(old))
+            return [old.state, old.status, 0]
+        return [info.state, info.status, info.healthMask]
+
+    def _linked(self, handle: Any) -> bool:
+        """Whether any NVLink of a GPU is active. Raises an error if it has none, or they are off."""
+        nvml = self._nvml
+        if any(self._optional(nvml.nvmlDeviceGetMigMode, handle) or ()):
+            raise nvml.NVMLError(CANNOT_TELL[0])  # MIG may turn them off
+        if nvml.nvmlDeviceGetNvLinkState(handle, 0):
+            return True
+        links = range(1, nvml.NVML_NVLINK_MAX_LINKS)
+        return any(self._optional(nvml.nvmlDeviceGetNvLinkState, handle, link) for link in links)
+
+    def _ready(self) -> bool:
+        """Whether confidential GPUs may be used. Raises an error if they are not confidential."""
+        nvml = self._nvml
+        settings = self._optional(self._confidential_settings)
+        if settings is None:
+            is_confidential = bool(nvml.nvmlSystemGetConfComputeState().ccFeature)
+        else:
+            is_confidential = bool(settings.ccFeature or settings.multiGpuMode)
+        return not is_confidential or bool(nvml.nvmlSystemGetConfComputeGpusReadyState())
+
+    def _confidential_settings(self) -> Any:
+        nvml = self._nvml
+        settings = nvml.c_nvmlSystemConfComputeSettings_v1_t()
+        if code := nvml.nvmlSystemGetConfComputeSettings(ctypes.byref(settings)):
+            raise nvml.NVMLError(code)  # pynvml returns it
+        return settings
+
+    def _licensed(self, handle: Any) -> bool:
+        """Whether a vGPU has its license. Raises an error if it is not a vGPU that needs one."""
+        nvml = self._nvml
+        if nvml.nvmlDeviceGetVirtualizationMode(handle) != VGPU_GUEST:
+            return True
+        found = nvml.nvmlDeviceGetGridLicensableFeatures_v4(handle)
+        features = found.gridLicensableFeatures[: found.licensableFeaturesCount]
+        return not found.isGridLicenseSupported or not features or any(one.featureState for one in features)
 
     def _nvlinks(self, handle: Any, address: str) -> dict[str, Any]:
         """The number of active links to each peer: a PCI address, or ``switch``."""

@@ -105,14 +105,47 @@ class Inventory:
     gpus: Mapping[str, Gpu | NvmlError]
 
 
+PROHIBITED = 2
+"""``NVML_COMPUTEMODE_PROHIBITED``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The registration of a GPU with the fabric manager of NVSwitches.
+
+    ``state`` is ``NVML_GPU_FABRIC_STATE_…``; ``status`` is an error of NVML, which counts if the state is
+    :data:`COMPLETED`; ``health`` is a mask.
+    """
+
+    state: int
+    status: int
+    health: int
+
+
+UNSUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
+"""Values of :attr:`Fabric.state`; 0 on a machine without NVSwitches."""
+
+NOT_SUPPORTED = 3
+"""``NVML_ERROR_NOT_SUPPORTED``: as the status, a GPU that takes no part in the fabric but works alone."""
+
+ROUTE_UNHEALTHY = 1 << 4
+"""The value 1 (true) of bits 4 and 5 of the health (``NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE``)."""
+
+ROUTE_BITS = 3 << 4
+"""Both bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """The health of a GPU. ``None``: it cannot report that.
 
     ``recovery`` is the recommended action (``NVML_GPU_RECOVERY_ACTION_…``). The other fields are about
     memory: whether rows will be replaced at the next reset, whether uncorrectable errors were among the
-    reasons, whether replacing failed, and whether pages will be retired. ``age`` is how many seconds older
-    than the request the answer may be: some GPUs answer late.
+    reasons, whether replacing failed, and whether pages will be retired. ``fabric`` is its registration with
+    the fabric manager, ``is_linked`` whether any of its NVLinks is active, ``is_ready`` whether confidential
+    GPUs may be used (true for others), ``is_licensed`` whether a vGPU has its license (true for others),
+    ``is_prohibited`` whether its compute mode lets no program use it.
+    ``age`` is how many seconds older than the request the answer may be: some GPUs answer late.
     """
 
     uuid: str
@@ -121,6 +154,11 @@ class Check:
     remap_pending: bool = False
     remap_failed: bool = False
     retirement_pending: bool = False
+    fabric: Fabric | None = None
+    is_linked: bool | None = None
+    is_ready: bool | None = None
+    is_licensed: bool | None = None
+    is_prohibited: bool = False
     age: float = 0.0
 
 
@@ -220,5 +258,10 @@ def _check(answer: Mapping[str, Any]) -> Check:
         remap_pending=bool(pending),
         remap_failed=bool(failed),
         retirement_pending=bool(answer["retired"]),
+        fabric=Fabric(*fabric) if (fabric := answer.get("fabric")) else None,
+        is_linked=answer.get("linked"),
+        is_ready=answer.get("ready"),
+        is_licensed=answer.get("licensed"),
+        is_prohibited=answer.get("mode") == PROHIBITED,
         age=_age(answer),
     )
