@@ -44,6 +44,16 @@ output = click.option(
 )
 
 
+kubelet_dir = click.option(
+    "--kubelet-dir",
+    type=path,
+    metavar="DIR",
+    help="The kubelet directory of the host to ask, if several run.",
+)
+
+socket = click.option("--socket", type=path, metavar="PATH", help="The status socket of the host to ask.")
+
+
 def warn_of(refused: Iterable[Refusal]) -> None:
     """Prints a warning for each plugin that cannot be used."""
     for refusal in refused:

@@ -30,6 +30,8 @@ COMMANDS = {
     "kubelet": "kubelet",
     "plugins": "plugins",
     "record": "record",
+    "release": "release",
+    "resume": "resume",
     "run": "run",
     "schema": "schema",
     "status": "status",

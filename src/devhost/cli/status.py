@@ -22,13 +22,8 @@ from .status_report import SCREEN, show
 
 
 @click.command("status")
-@click.option(
-    "--kubelet-dir",
-    type=shared.path,
-    metavar="DIR",
-    help="The kubelet directory of the host to ask, if several run.",
-)
-@click.option("--socket", type=shared.path, metavar="PATH", help="The status socket of the host to ask.")
+@shared.kubelet_dir
+@shared.socket
 @click.option(
     "--output",
     type=click.Choice(["table", "json"]),

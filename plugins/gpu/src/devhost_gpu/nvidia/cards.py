@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,6 +97,20 @@ class DriverFiles:
     def is_loaded(self) -> bool:
         """Whether the driver is loaded and is not being unloaded (module_state, ``initstate``)."""
         return self._sysfs.exists(PROC_DRIVER) and self._sysfs.text(f"{MODULE}/initstate") != "going"
+
+    @property
+    def identity(self) -> int | None:
+        """Identifies one loading of the driver; ``None`` if it is not loaded, 0 if that is unknown."""
+        if not self.is_loaded:
+            return None
+        try:
+            return os.stat(self._sysfs.prefix + MODULE).st_ino  # noqa: PTH116 - a plain string path
+        except OSError:
+            return 0
+
+    def exists(self, path: str) -> bool:
+        """Whether the machine has a file."""
+        return self._sysfs.exists(path)
 
     def version(self) -> str:
         """The version of the loaded driver; empty if there is none."""

@@ -24,6 +24,7 @@ from . import reports
 from .library import find_library, missing_reason
 from .process import Message, NvmlProcess, Refused, Reply, Unanswered, program
 
+
 def binding() -> str:
     """The directory with the module ``pynvml``, which is not imported; empty if it is not installed."""
     try:
@@ -234,6 +235,14 @@ class NvmlClient:
         with self._lock:
             self._end()
             self._not_before = self._clock() + self._timings.release
+
+    def wait_released(self, patience: float) -> list[int]:
+        """Waits until all processes have ended after :meth:`ensure` without GPUs; those that have not."""
+        end = time.monotonic() + patience
+        processes = self.processes
+        for process in processes:
+            process.end()
+        return [one.pid for one in processes if not one.wait_gone(max(0.0, end - time.monotonic()))]
 
     def close(self) -> None:
         """Releases the driver until :meth:`reopen`: a scan that is still running does not open it again."""
