@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from devhost.backend.files import replace_file
-from devhost.backend.sysfs import read_bytes
+from devhost.backend.sysfs import read_bytes, read_line
 from devhost.telemetry.log import get
 
 log = get(__name__)
@@ -39,7 +39,7 @@ class Release:
 
     ends: float
     until: float
-    modules: Mapping[str, int] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 class Releases:
@@ -105,10 +105,12 @@ class Releases:
                 self._write()
         return over
 
-    def _loaded(self, modules: Collection[str]) -> Iterator[tuple[str, int]]:
+    def _loaded(self, modules: Collection[str]) -> Iterator[tuple[str, str]]:
+        """The modules that are loaded, each with what identifies this loading of it."""
         for name in modules:
-            with suppress(OSError):
-                yield name, (self._root / "sys/module" / name).stat().st_ino
+            directory = self._root / "sys/module" / name
+            with suppress(OSError):  # sysfs never reuses an inode
+                yield name, f"{directory.stat().st_ino} {read_line(os.fspath(directory / 'version'))}"
 
     def _read(self) -> dict[str, Release]:
         """The releases of an earlier process in this boot; none if the record is damaged."""

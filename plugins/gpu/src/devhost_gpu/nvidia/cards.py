@@ -99,14 +99,15 @@ class DriverFiles:
         return self._sysfs.exists(PROC_DRIVER) and self._sysfs.text(f"{MODULE}/initstate") != "going"
 
     @property
-    def identity(self) -> int | None:
-        """Identifies one loading of the driver; ``None`` if it is not loaded, 0 if that is unknown."""
+    def identity(self) -> tuple[int, str] | None:
+        """Identifies one loading of the driver; ``None`` if it is not loaded."""
         if not self.is_loaded:
             return None
         try:
-            return os.stat(self._sysfs.prefix + MODULE).st_ino  # noqa: PTH116 - a plain string path
+            inode = os.stat(self._sysfs.prefix + MODULE).st_ino  # noqa: PTH116 - a plain string path
         except OSError:
-            return 0
+            inode = 0
+        return inode, self.version()
 
     def exists(self, path: str) -> bool:
         """Whether the machine has a file."""

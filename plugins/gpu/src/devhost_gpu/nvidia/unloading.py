@@ -49,7 +49,7 @@ class Unloading:
         self._lock = threading.Lock()
         self._seen: set[str] = set()
         self._since: float | None = None
-        self._driver: int | None = None
+        self._driver: tuple[int, str] | None = None
 
     def reason(self) -> str:
         """Why the driver must not be opened; empty if it may be."""
