@@ -35,7 +35,11 @@ ROOMS = {
 WIDEST = 20
 """Modules that a package may have side by side."""
 
-TOP_LEVEL = {"": "__version__ is for everybody", "__main__": "it is the program itself"}
+TOP_LEVEL = {
+    "": "__version__ is for everybody",
+    "__main__": "it is the program itself",
+    "missing": "any package may be the one that cannot be imported",
+}
 """Modules that belong to no package."""
 
 LIBRARIES = {

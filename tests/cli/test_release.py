@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +53,18 @@ class Desk:
         self.kubelet = kubelet
         self.opened: Path = toys.root / "open"
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
         command = [sys.executable, "-m", "devhost", "run", "--config", str(self.toys.config)]
         command += ["--root", str(self.toys.root), "--kubelet-dir", str(self.kubelet.directory)]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
         try:
             yield
         finally:
             process.kill()
-            process.wait(120)
+            await process.wait()
+            gone = {"example.com/toy": 0, "example.com/other": 0}
+            await self.kubelet.wait_for(lambda: self.kubelet.allocatable() == gone, 60)
 
     async def call(self, *arguments: str) -> tuple[int, str]:
         """The exit code and the output of a command, which has at most one line."""
@@ -91,7 +93,7 @@ async def desk(toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> As
 
 
 async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk: Desk) -> None:
-    with desk.serving():
+    async with desk.serving():
         await desk.offers(2)
         code, text = await desk.call("release", "kept", "--for", "90s")
         assert not desk.opened.exists()
@@ -105,21 +107,21 @@ async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk
         assert found["reason"] == reason
         shown = (await asyncio.to_thread(desk.toys.call, "status")).stdout
         assert reason in shown
-    with desk.serving():
+    async with desk.serving():
         await desk.offers(0)
         assert not desk.opened.exists()
         assert await desk.call("resume", "kept") == (0, "the driver of kept is used again")
         await desk.offers(2)
         assert desk.opened.exists()
         assert await desk.call("resume", "kept") == (0, "the driver of kept was not released")
-    with desk.serving():
+    async with desk.serving():
         await desk.offers(2)
 
 
 async def test_what_cannot_be_released_is_one_line_with_its_exit_code(desk: Desk) -> None:
     code, text = await desk.call("release", "kept")
     assert (code, text[:45]) == (3, "devhost: no devhost is running on this node (")
-    with desk.serving():
+    async with desk.serving():
         await desk.offers(2)
         able = "(those that release a driver here: kept)"
         assert await desk.call("release", "toy") == (2, f"devhost: backend toy keeps no driver in use {able}")
@@ -140,7 +142,7 @@ async def test_what_cannot_be_released_is_one_line_with_its_exit_code(desk: Desk
 
 
 async def test_a_release_ends_when_a_module_of_the_backend_was_loaded(desk: Desk) -> None:
-    with desk.serving():
+    async with desk.serving():
         await desk.offers(2)
         assert (await desk.call("release", "kept"))[0] == 0
         await desk.offers(0)
@@ -150,7 +152,7 @@ async def test_a_release_ends_when_a_module_of_the_backend_was_loaded(desk: Desk
 
 async def test_when_stopped_resumes_first_and_releases_at_the_end(desk: Desk) -> None:
     command = [sys.executable, "-m", "devhost", "release", "kept", "--when-stopped"]
-    with desk.serving():
+    async with desk.serving():
         await desk.offers(2)
         assert (await desk.call("release", "kept"))[0] == 0
         await desk.offers(0)

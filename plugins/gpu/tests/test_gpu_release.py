@@ -207,9 +207,7 @@ def test_the_driver_is_released_while_the_gpu_operator_replaces_it(
     assert desk.reasons() == {}
     assert desk.is_open()
     (nvidia.root / sign[1:]).unlink()
-    assert desk.reasons() == {
-        uuid: f"the GPU operator is replacing NVIDIA's driver: {sign} does not exist"
-    }
+    assert desk.reasons() == {uuid: f"the GPU operator is replacing NVIDIA's driver: {sign} does not exist"}
     desk.until(lambda: not desk.is_open())
     nvidia.tree.file(sign)
     assert desk.reasons() == {}

@@ -166,6 +166,7 @@ async def _sent(
 
 
 async def _connect(path: Path, largest: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    rundir.check_length(path)
     try:
         return await asyncio.open_unix_connection(path, limit=largest)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
