@@ -89,10 +89,8 @@ class BackendManager:
             self._metrics.backend_added(name)
             self._metrics.backend_degraded(name, scanner.condition.state is ScannerState.DEGRADED)
             self.scanners[name] = scanner
-            runner.context.released, scanner.health.released = (
-                name in self.releases,
-                self.releases.reason(name),
-            )
+            runner.context.released = name in self.releases
+            scanner.health.released = self.releases.reason(name)
             self._tasks.spawn(f"scan {name}", scanner.run)
             self._tasks.spawn(f"watch {name}", scanner.watch)
             if runner.probes:
