@@ -66,7 +66,7 @@ def test_every_dependency_has_its_module() -> None:
         ("h11", ["run", "--config", "CONFIG"]),
     ],
 )
-def test_a_missing_package_is_one_line_that_says_how_to_install_it(
+def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     config: Path, tmp_path: Path, module: str, command: list[str]
 ) -> None:
     words = [str(config) if word == "CONFIG" else word for word in command]

@@ -132,7 +132,7 @@ def test_a_gpu_shows_where_its_library_was_searched_for(
     assert at(nvidia, GpuOptions(driver_root="/usr")).reasons() == {}
 
 
-def test_a_machine_without_the_library_says_what_was_searched() -> None:
+def test_a_machine_without_the_library_lists_what_was_searched() -> None:
     if find_library(Path("/"), "/"):
         pytest.skip("this machine has NVIDIA's driver")
     context = ServiceContext("gpu", Path("/"))

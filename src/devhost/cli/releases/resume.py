@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from . import options as shared
+from devhost.cli import options as shared
+
 from .release import resume
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.cli import options as shared
 from devhost.telemetry import ask
-
-from . import options as shared
 
 DEADLINE = 30.0
 """Seconds that the host has to answer: ten more than a backend has to release a driver."""
