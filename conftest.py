@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,7 +98,34 @@ def quick(config: pytest.Config) -> bool:
     return bool(config.option.markexpr == "not slow")
 
 
+PLACE = "dh-"
+"""The beginning of the names of directories for the temporary files of one run."""
+
+KEPT = 86400.0
+"""Seconds that the directory of a failed run is kept."""
+
+
+def short_place() -> Path:
+    """A new directory for temporary files, whose path has the same length for every user and run.
+
+    pytest's own has the login and a number in its path. A socket's path has at most 107 bytes, of which tests
+    and sockets need all others.
+    """
+    directory = tempfile.gettempdir()
+    if len(os.fsencode(directory)) > len("/tmp") and os.access("/tmp", os.W_OK | os.X_OK):
+        directory = "/tmp"
+    for old in Path(directory).glob(f"{PLACE}????????"):
+        with suppress(OSError):
+            found = old.lstat()
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > KEPT:
+                shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=PLACE, dir=directory))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.basetemp is None:  # workers of xdist get theirs
+        config.option.basetemp = str(short_place() / "t")
     try:
         import hypothesis
     except ImportError:  # the guest of the virtual machine has none, and no test that needs it
@@ -120,6 +151,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         later = any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS)
         if path.startswith(SLOW) or item.name in SLOW_PROMISES or later:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    place = Path(session.config.option.basetemp).parent
+    if exitstatus == pytest.ExitCode.OK and place.name.startswith(PLACE):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

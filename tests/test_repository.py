@@ -246,6 +246,79 @@ def test_an_interrupted_set_up_is_done_again_and_a_finished_one_is_not(tmp_path:
     assert pip.read_text().splitlines() == ["run", "run"]
 
 
+WITHOUT_FLOCK = f"{TOOLS} sleep"
+WITH_FLOCK = f"{WITHOUT_FLOCK} flock"
+
+
+@pytest.mark.parametrize("programs", [WITH_FLOCK, WITHOUT_FLOCK], ids=["flock", "no flock"])
+def test_two_set_ups_in_one_checkout_install_once_and_the_second_waits(tmp_path: Path, programs: str) -> None:
+    checkout, bin_, pip = _checkout(tmp_path), _tools(tmp_path / "bin", programs), tmp_path / "pip"
+    slow = f"echo run >> {pip}; while [ ! -e {pip}-done ]; do sleep 0.02; done"
+    _fake(bin_, "python3", "exit 0")
+    (checkout / ".venv").mkdir()
+    _fake(checkout / ".venv" / "bin", "python", f'case "$*" in *"-m pip"*) {slow};; esac; exit 0')
+
+    def begin() -> subprocess.Popen[str]:
+        command, own = ["sh", "tools/setup", ".venv"], {"PATH": str(bin_)}
+        return subprocess.Popen(command, cwd=checkout, env=own, stderr=subprocess.PIPE, text=True)
+
+    with begin() as first:
+        assert first.stderr is not None
+        assert first.stderr.readline().startswith("setup: installing devhost")
+        with begin() as second:
+            assert second.stderr is not None
+            assert second.stderr.readline() == f"setup: waiting for another make in {checkout}\n"
+            Path(f"{pip}-done").touch()
+            assert (first.wait(60), second.wait(60)) == (0, 0)
+            assert second.stderr.read() == ""
+    assert pip.read_text().splitlines() == ["run"]
+    assert not (checkout / ".venv-setup.lock").exists()
+
+
+@pytest.mark.parametrize("programs", [WITH_FLOCK, WITHOUT_FLOCK], ids=["flock", "no flock"])
+def test_a_set_up_that_was_killed_blocks_no_other(tmp_path: Path, programs: str) -> None:
+    checkout, bin_ = _checkout(tmp_path), _tools(tmp_path / "bin", programs)
+    _fake(bin_, "python3", "exit 0")
+    (checkout / ".venv").mkdir()
+    _fake(checkout / ".venv" / "bin", "python", "exit 0")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (checkout / ".venv-setup.lock").mkdir()
+    (checkout / ".venv-setup.lock" / "pid").write_text(f"{gone.pid}\n")
+    done = _setup(checkout, PATH=str(bin_))
+    assert (done.returncode, "waiting" in done.stderr) == (0, False)
+
+
+def test_waiting_for_another_set_up_ends(tmp_path: Path) -> None:
+    checkout, bin_ = _checkout(tmp_path), _tools(tmp_path / "bin", TOOLS)
+    seconds = tmp_path / "seconds"
+    _fake(bin_, "sleep", f"echo $1 >> {seconds}")
+    (checkout / ".venv-setup.lock").mkdir()
+    (checkout / ".venv-setup.lock" / "pid").write_text(f"{os.getpid()}\n")
+    done = _setup(checkout, PATH=str(bin_))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"setup: waiting for another make in {checkout}\n"
+        f"setup: another make has worked in {checkout} for 900 s: end it, or\n"
+    )
+    assert seconds.read_text().splitlines() == ["1"] * 900
+
+
+def test_development_tools_are_added_without_touching_what_is_installed(tmp_path: Path) -> None:
+    checkout, bin_, pip = _checkout(tmp_path), _tools(tmp_path / "bin", WITH_FLOCK), tmp_path / "pip"
+    _fake(bin_, "python3", "exit 0")
+    (checkout / ".venv").mkdir()
+    _fake(checkout / ".venv" / "bin", "python", f'case "$*" in *"-m pip"*) echo "$*" >> {pip};; esac; exit 0')
+    assert _setup(checkout, PATH=str(bin_)).returncode == 0
+    done = subprocess.run(
+        ["sh", "tools/setup", ".venv", "dev"], cwd=checkout, env={"PATH": str(bin_)}, check=False, timeout=60
+    )
+    assert done.returncode == 0
+    first, second = pip.read_text().splitlines()
+    assert first.endswith("-e . -e plugins/one")
+    assert second.endswith("--disable-pip-version-check -r .venv/requirements-dev.txt")
+
+
 def test_the_daemonset_takes_no_more_than_it_needs() -> None:
     daemonset = yaml.safe_load(DAEMONSET.read_text())
     pod = daemonset["spec"]["template"]["spec"]

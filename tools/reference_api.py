@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from devhost import backend
-from devhost.backend import Backend, Context, base, observe
+from devhost.backend import Backend, Context, base, observe, sysfs
 from devhost.backend.base import OPTIONAL_METHODS, REQUIRED_METHODS
 from devhost.backend.observe import DeviceNews, News
 
@@ -47,6 +47,7 @@ def page() -> str:
     lines += ["", "## Values and errors", ""]
     for name in sorted(set(backend.__all__) - {"Backend", "Context", "hookimpl"}, key=str.lower):
         lines += _value(name, getattr(backend, name))
+    lines += _helpers()
     lines += [
         "## News for observers",
         "",
@@ -56,6 +57,23 @@ def page() -> str:
     lines += ["| news | further fields |", "|---|---|", *_news()]
     lines += ["", *(f"- `{kind.__name__}`: {_cell(_text(kind))}" for kind in (News, DeviceNews))]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _helpers() -> Iterator[str]:
+    """The functions of ``devhost.backend.sysfs`` and the methods of its classes."""
+    yield from ("## Helpers: `devhost.backend.sysfs`", "", _doc(sysfs).partition("\n\n")[2], "")
+    own = {name: one for name, one in vars(sysfs).items() if getattr(one, "__module__", "") == sysfs.__name__}
+    public = {name: one for name, one in own.items() if not name.startswith("_")}
+    for name, one in public.items():
+        if inspect.isfunction(one):
+            yield f"- `{name}{_signature(one)}`: {_sentence(_text(one))}"
+    for name, one in public.items():
+        if inspect.isclass(one):
+            yield from ("", f"### `{name}`", "", _text(one).partition("\n\n")[0], "")
+            for member, function in _functions(one):
+                called = _signature(function) if inspect.isfunction(function) else ""
+                yield f"- `{member}{called}`: {_sentence(_text(function))}"
+    yield ""
 
 
 def _functions(cls: type) -> Iterator[tuple[str, Any]]:

@@ -124,9 +124,9 @@ def test_virtual_functions_are_made_in_a_writable_sys_and_noted_on_the_node(char
         ({}, {"/host/usr"}),
         ({"driverRoot": "/"}, {"/host/usr"}),
         ({"driverRoot": "//", "devRoot": ""}, {"/host/usr"}),
-        ({"driverRoot": "/run/nvidia/driver"}, {"/host/run/nvidia/driver"}),
+        ({"driverRoot": "/run/nvidia/driver"}, {"/host/run/nvidia"}),  # where the operator's files are
         ({"driverRoot": "/run/nvidia/driver/", "devRoot": "/run/nvidia"}, {"/host/run/nvidia"}),
-        ({"driverRoot": "/run/nvidia/driver", "devRoot": "/"}, {"/host/run/nvidia/driver"}),
+        ({"driverRoot": "/run/nvidia/driver", "devRoot": "/"}, {"/host/run/nvidia"}),
         ({"driverDirectory": "/srv/nvidia"}, {"/host/usr", "/host/srv/nvidia"}),
         ({"driverDirectory": "/usr/local/nvidia"}, {"/host/usr"}),
     ],

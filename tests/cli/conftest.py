@@ -61,8 +61,11 @@ class Toys:
 
     def devhost(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command with this configuration and this tree, and waits for its end."""
-        command = [sys.executable, "-m", "devhost", *arguments, "--config", str(self.config)]
-        command += ["--root", str(self.root)]
+        return self.call(*arguments, "--config", str(self.config), "--root", str(self.root))
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command with nothing else, and waits for its end."""
+        command = [sys.executable, "-m", "devhost", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 

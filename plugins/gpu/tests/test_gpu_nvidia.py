@@ -176,7 +176,8 @@ def test_without_the_library_gpus_are_known_from_the_drivers_files(nvidia: Nvidi
     nvidia.inform(B, 1, "GPU-????????-????-????-????-????????????")  # it has not been woken up yet
     (nvidia.root / "usr/lib64/libnvidia-ml.so.1").unlink()
     found = at(nvidia, GpuOptions(driver_root="/run/nvidia/driver")).look()
-    reason = "libnvidia-ml.so.1 is not below /run/nvidia/driver: is backends.gpu.driverRoot right?"
+    right = "is backends.gpu.driverRoot right?"
+    reason = f"libnvidia-ml.so.1 was not found: /run/nvidia/driver does not exist ({right})"
     assert found[uuid].health.reason == reason
     assert not found[uuid].withheld
     assert found[B].withheld == reason

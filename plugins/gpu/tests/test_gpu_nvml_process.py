@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from devhost_gpu.environment import Timings
-from devhost_gpu.nvml.client import binding, find_library
+from devhost_gpu.nvml.client import binding
+from devhost_gpu.nvml.library import find_library
 from devhost_gpu.nvml.process import Ended, Message, NvmlProcess, Refused, Unanswered, program
 from devhost_gpu.nvml.reports import Check, Gpu, NvmlError, checks, inventory, links
 from gpu_nvidia import DGX, NvidiaMachine
@@ -333,16 +334,6 @@ def test_the_binding_is_found_without_importing_it() -> None:
         "assert binding(); assert 'pynvml' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_library_is_searched_for_below_the_drivers_root(tmp_path: Path) -> None:
-    assert find_library(tmp_path, "/run/nvidia/driver") is None
-    place = tmp_path / "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"
-    place.parent.mkdir(parents=True)
-    place.touch()
-    assert find_library(tmp_path, "/run/nvidia/driver") == str(place)
-    assert find_library(tmp_path, "/") is None
-    assert find_library(Path("/"), "/") is not None
 
 
 @pytest.mark.parametrize("call", ["nvmlEventSetWait_v2", "nvmlSystemEventSetWait"])

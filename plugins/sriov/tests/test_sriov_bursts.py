@@ -75,7 +75,9 @@ class Node:
         await until(lambda: bool(self.lists) and condition(self.lists[-1]))
 
     def _found(self, at: float | None) -> None:
-        self.lists.append({name: one.withheld or one.reserved or "" for name, one in self.discovery.devices.items()})
+        self.lists.append(
+            {name: one.withheld or one.reserved or "" for name, one in self.discovery.devices.items()}
+        )
 
 
 @asynccontextmanager

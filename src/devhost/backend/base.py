@@ -189,6 +189,10 @@ class Context(Protocol):
         thread.
         """
 
+    @property
+    def released(self) -> bool:
+        """Whether the backend must not keep a driver in use, see :meth:`Backend.release`."""
+
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call for :meth:`Backend.watch` on a separate thread, with a deadline."""
 
@@ -281,6 +285,9 @@ class Backend:
 
     subsystems: ClassVar[Collection[str]] = ()
     """Kernel subsystems whose uevents cause a scan; ``"*"`` for all of them."""
+
+    modules: ClassVar[Collection[str]] = ()
+    """Kernel modules that ``release`` is about: a release ends when one of them was loaded."""
 
     discover_deadline: ClassVar[float] = 10.0
     """Seconds one ``discover`` or ``probe`` may take before the backend counts as hung."""
@@ -383,6 +390,19 @@ class Backend:
         bound to another driver on purpose, such as ``vfio-pci``, is not missing one.
         """
         return ()
+
+    def release(self) -> None:
+        """Closes everything that keeps a driver in use, and returns when it is closed.
+
+        That is open device nodes, sessions of a vendor's library, and processes with these. Called for
+        ``devhost release``, so that the driver can be unloaded or a device reset, on the thread of
+        ``discover`` and with a deadline of 20 s. :attr:`Context.released` is true from before the call until
+        the release ends; nothing may be opened again meanwhile. The devices are Unhealthy then, and ``probe``
+        is not called. Afterwards ``discover`` is called as usual.
+
+        Raises:
+            BackendError: something cannot be closed, and why.
+        """
 
     def close(self) -> None:
         """Releases what the backend object keeps open, such as processes and connections.

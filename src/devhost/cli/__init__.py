@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from devhost.missing import missing_package
+
 
 def main() -> None:
     """Entry point of the ``devhost`` program."""
@@ -17,9 +19,15 @@ def main() -> None:
         from devhost.host import startup_signals
 
         startup_signals.hold()  # before anything that takes time is imported
-    from .program import call
+    try:
+        from .program import call
 
-    call()
+        call()
+    except ImportError as error:
+        if (missing := missing_package(error)) is None:
+            raise
+        sys.stderr.write(f"devhost: {missing[0]} ({missing[1]})\n")
+        sys.exit(3)
 
 
 def _open_standard_streams() -> None:

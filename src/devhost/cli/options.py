@@ -56,6 +56,14 @@ status_socket = click.option(
 )
 
 
+kubelet_dir = click.option(
+    "--kubelet-dir",
+    type=path,
+    metavar="DIR",
+    help="The kubelet directory of the host to ask, if several run.",
+)
+
+
 def warn_of(refused: Iterable[Refusal]) -> None:
     """Prints a warning for each plugin that cannot be used."""
     for refusal in refused:

@@ -32,6 +32,8 @@ COMMANDS = {
     "kubelet": "kubelet",
     "plugins": "plugins",
     "record": "record",
+    "release": "releases.release",
+    "resume": "releases.resume",
     "run": "run",
     "schema": "schema",
     "status": "status",

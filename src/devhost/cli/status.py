@@ -22,12 +22,7 @@ from .status_report import SCREEN, show
 
 
 @click.command("status")
-@click.option(
-    "--kubelet-dir",
-    type=shared.path,
-    metavar="DIR",
-    help="The kubelet directory of the host to ask, if several run.",
-)
+@shared.kubelet_dir
 @shared.status_socket
 @shared.output_of(
     "table",

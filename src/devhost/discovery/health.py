@@ -126,6 +126,8 @@ class HealthTracker:
         self._missing_paths: dict[str, tuple[str, ...]] = {}
         self.stale = ""
         """Why earlier answers of the backend no longer count; empty while it answers."""
+        self.released = ""
+        """Why no device can be used while the backend has released its driver; empty while it has not."""
 
     def apply_probe(self, verdicts: Mapping[str, Health]) -> bool:
         """Stores the latest verdicts of ``probe``; devices not named are healthy. True if they changed."""
@@ -161,8 +163,8 @@ class HealthTracker:
             del self._missing_paths[device]
 
     def _raw(self, device: Device) -> Health:
-        if self.stale:
-            return unhealthy(self.stale)
+        if refused := self.released or self.stale:
+            return unhealthy(refused)
         if not device.health.healthy:
             return device.health
         if missing := self._missing_paths.get(device.id):

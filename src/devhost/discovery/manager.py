@@ -8,12 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from devhost.backend import Event
+from devhost.backend.errors import UsageError
 from devhost.planning.settings import Settings
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
 from .catalog import Catalog
 from .provisioning import Provisioning, State
+from .releases import LONGEST, Releases
 from .runner import BackendRunner, HeldClaims
 from .scanner import Scanner
 from .scanner import State as ScannerState
@@ -33,6 +35,7 @@ class BackendManager:
             :class:`Scanner`.
         changed: called when the condition of a backend's provisioning changed.
         held: returns the claims that containers use, for backends.
+        released: the file that records which backends have released their drivers; ``None`` for none.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class BackendManager:
         changed: Callable[[], None],
         held: HeldClaims,
         timing: Timing = NODE,
+        released: Path | None = None,
     ) -> None:
         self.scanners: dict[str, Scanner] = {}
         self.provisioning: dict[str, Provisioning] = {}
@@ -54,6 +58,7 @@ class BackendManager:
         self._changed = changed
         self._held = held
         self._timing = timing
+        self.releases = Releases(root, released)
 
     def follow(self, settings: Settings, catalog: Catalog) -> None:
         """Starts and stops backends so that those run that the settings need."""
@@ -84,6 +89,8 @@ class BackendManager:
             self._metrics.backend_added(name)
             self._metrics.backend_degraded(name, scanner.condition.state is ScannerState.DEGRADED)
             self.scanners[name] = scanner
+            runner.context.released = name in self.releases
+            scanner.health.released = self.releases.reason(name)
             self._tasks.spawn(f"scan {name}", scanner.run)
             self._tasks.spawn(f"watch {name}", scanner.watch)
             if runner.probes:
@@ -114,6 +121,66 @@ class BackendManager:
             scanner.recheck()
         for provisioning in self.provisioning.values():
             provisioning.wake()
+
+    async def release(self, name: str, seconds: float) -> str:
+        """Makes a backend release its driver; returns until when at the latest (RFC 3339).
+
+        Raises:
+            UsageError: no such backend runs, it keeps no driver in use, or ``seconds`` is out of range.
+            BackendError: something stays open; the backend opens nothing else until the release ends.
+        """
+        scanner = self._releasing(name)
+        if not 1 <= seconds <= LONGEST:
+            raise UsageError(f"a release lasts from 1 to {LONGEST:.0f} seconds, not {seconds:g}")
+        modules = scanner.runner.kind.modules
+        await asyncio.to_thread(self.releases.begin, name, seconds, modules)
+        self._follow_release(name)
+        log.warning("driver released on request", backend=name, until=self.releases.until(name))
+        await scanner.runner.release()
+        return self.releases.until(name)
+
+    async def resume(self, name: str, why: str = "on request") -> bool:
+        """Ends the release of a backend; whether there was one.
+
+        Raises:
+            UsageError: as for :meth:`release`.
+        """
+        self._releasing(name)
+        ended = await asyncio.to_thread(self.releases.end, name)
+        if ended:
+            log.info("driver is used again", backend=name, reason=why)
+            self._follow_release(name)
+        return ended
+
+    async def watch_releases(self) -> None:
+        """Ends releases whose time is over, or whose driver was loaded again."""
+        while True:
+            await asyncio.sleep(self._timing.releases)
+            modules = {name: scanner.runner.kind.modules for name, scanner in self.scanners.items()}
+            if any(name in self.releases for name in modules):
+                for name, why in (await asyncio.to_thread(self.releases.over, modules)).items():
+                    if name in self.scanners:
+                        await self.resume(name, why)
+
+    def _releasing(self, name: str) -> Scanner:
+        """The scanner of a backend that can release its driver."""
+        able = sorted(one for one, scanner in self.scanners.items() if scanner.runner.releases)
+        if name in able:
+            return self.scanners[name]
+        what = "keeps no driver in use" if name in self.scanners else "does not run"
+        raise UsageError(
+            f"backend {name} {what}",
+            f"those that release a driver here: {', '.join(able)}" if able else "nothing has to be released",
+        )
+
+    def _follow_release(self, name: str) -> None:
+        scanner, reason = self.scanners[name], self.releases.reason(name)
+        was_released = scanner.runner.context.released
+        scanner.runner.context.released = bool(reason)
+        scanner.health.released = reason
+        if bool(reason) != was_released:
+            scanner.recheck()
+        self._found(None)
 
     def released(self) -> None:
         """A container has released something: provisioning that waits for that continues."""

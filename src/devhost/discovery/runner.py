@@ -27,6 +27,9 @@ log = get(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+RELEASE_DEADLINE = 20.0
+"""Seconds in which a backend must have released its driver."""
+
 WATCH_DEADLINE = 60.0
 """Seconds that one ``run_blocking`` call of ``watch()`` may take."""
 
@@ -72,6 +75,7 @@ class ServiceContext:
         self.root = root
         self.wanted: Collection[str] = wanted
         self.entries: Collection[object] = entries
+        self.released = False
         self._held = held
         self._worker = WorkerThread(f"{name}-watch", f"backend {name}", "when waiting for events")
 
@@ -181,6 +185,11 @@ class BackendRunner:
         return overrides(self.kind, "labels")
 
     @property
+    def releases(self) -> bool:
+        """Whether the backend keeps a driver in use, and can release it."""
+        return overrides(self.kind, "release")
+
+    @property
     def takes_shares(self) -> bool:
         """Whether the backend receives how much of each device a container requests."""
         return self.kind.takes_shares
@@ -210,7 +219,7 @@ class BackendRunner:
             BackendError: it failed, or hung past its deadline.
         """
         backend = self.backend
-        if not self.probes:
+        if not self.probes or self.context.released:
             return {}
         return await self._guarded(self._probing, self.kind.discover_deadline, self._probe, backend, devices)
 
@@ -303,6 +312,15 @@ class BackendRunner:
         if not self.started:
             raise NotYet(f"backend {self.name} has not started")
         await self._guarded(worker, deadline, self.backend.provision)
+
+    async def release(self) -> None:
+        """Lets the backend close what keeps a driver in use.
+
+        Raises:
+            BackendError: something cannot be closed, or it hung past :data:`RELEASE_DEADLINE`.
+        """
+        if self._made is not None:
+            await self._guarded(self._discovering, RELEASE_DEADLINE, self._made.release)
 
     async def serve(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call``, which uses the backend for a pod, on the serving thread.

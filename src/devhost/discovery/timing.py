@@ -35,6 +35,9 @@ class Timing:
     provision_resync: float = 60.0
     """Between successful calls of ``provision``: hardware may have been replaced without an event."""
 
+    releases: float = 2.0
+    """Between checks whether the release of a driver is over."""
+
     observer: float = 5.0
     """Deadline of one call of an observer's hook."""
 

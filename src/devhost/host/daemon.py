@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +20,12 @@ from devhost.config.last_good import LastGood, state_dir
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
 from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.settings import DraOptions, Serve
+from devhost.telemetry import rundir
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Wrong
-from devhost.telemetry.status import StatusServer
+from devhost.telemetry.status import Command, Request, StatusServer
 from devhost.telemetry.systemd import SystemdNotifier, line
 from devhost.telemetry.watchdog import Watchdog
 
@@ -187,13 +188,17 @@ async def serve(options: Options) -> None:
         notify.reloading,
         last_good,
         dra=options.dra,
+        released=_socket(options).with_suffix(".released"),
     )
     metrics.name_entries(lambda: _entries(host))
     metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
     if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
     status_server = StatusServer(
-        lambda: status(host), kubelet_dir=options.kubelet_dir, socket=options.status_socket
+        lambda: status(host),
+        kubelet_dir=options.kubelet_dir,
+        socket=options.status_socket,
+        commands=_commands(host),
     )
     on_signals(host)
     async with AsyncExitStack() as stack:
@@ -208,6 +213,31 @@ async def serve(options: Options) -> None:
         telling = notify.run(lambda: host.planned, lambda: _line(host), host.stopped)
         stack.callback(asyncio.create_task(telling).cancel)
         await host.run()
+
+
+def _socket(options: Options) -> Path:
+    """The path of the status socket."""
+    return options.status_socket or rundir.runtime_dir() / rundir.socket_name(options.kubelet_dir)
+
+
+def _commands(host: Host) -> Mapping[str, Command]:
+    """What a client of the status socket may request."""
+
+    def backend(request: Request) -> str:
+        if not isinstance(name := request.get("backend"), str):
+            raise UsageError("the request names no backend")
+        return name
+
+    async def release(request: Request) -> Mapping[str, object]:
+        seconds = request.get("seconds")
+        if not isinstance(seconds, int | float):
+            raise UsageError("the request has no number of seconds")
+        return {"until": await host.backends.release(backend(request), seconds)}
+
+    async def resume(request: Request) -> Mapping[str, object]:
+        return {"resumed": await host.backends.resume(backend(request))}
+
+    return {"release": release, "resume": resume}
 
 
 def on_signals(host: Host) -> None:

@@ -73,6 +73,7 @@ class Host:
         last_good: keeps a copy of each accepted configuration; without it there is no copy.
         timing: deadlines and delays.
         dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
+        released: the file that records which backends have released their drivers.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Host:
         last_good: LastGood | None = None,
         timing: Timing = NODE,
         dra: DraOptions | None = None,
+        released: Path | None = None,
     ) -> None:
         metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
@@ -104,7 +106,14 @@ class Host:
         # what exists, and who holds it
         self.allocations = Allocations(time.monotonic, self.replan, timing.allocation)
         self.backends = BackendManager(
-            root, self.tasks, metrics, self.replan, changed, self.allocations.claims_in_use, timing.discovery
+            root,
+            self.tasks,
+            metrics,
+            self.replan,
+            changed,
+            self.allocations.claims_in_use,
+            timing.discovery,
+            released,
         )
         self.monitors = Monitors(self.backends, root, changed)
 
@@ -221,6 +230,7 @@ class Host:
                 self.observers.follow(self.configuration.catalog, self.publisher.everything)
                 self.reloader.report_start()
                 self.backends.follow(self.configuration.settings, self.configuration.catalog)
+                self.tasks.spawn("releases", self.backends.watch_releases)
                 self.tasks.spawn("pod resources", self.pod_resources.run)
                 self.tasks.spawn("rivals", self.rivals.run)
                 self.reloader.start()

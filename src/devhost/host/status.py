@@ -77,7 +77,13 @@ def status(host: Host) -> StatusDocument:
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
         "held": [_orphan(one) for one in host.orphans.found()],
         "backends": [
-            _backend(name, d, host.provisioning.get(name), host.node_labels.files.get(name))
+            _backend(
+                name,
+                d,
+                host.provisioning.get(name),
+                host.node_labels.files.get(name),
+                host.backends.releases.reason(name),
+            )
             for name, d in sorted(host.scanners.items())
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
@@ -203,13 +209,17 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
 
 
 def _backend(
-    name: str, scanner: Scanner, provisioning: Provisioning | None, labels: LabelFile | None
+    name: str,
+    scanner: Scanner,
+    provisioning: Provisioning | None,
+    labels: LabelFile | None,
+    released: str,
 ) -> BackendStatus:
     condition = scanner.condition
     return {
         "name": name,
-        "state": condition.state.value,
-        "reason": condition.reason,
+        "state": "released" if released else condition.state.value,
+        "reason": released or condition.reason,
         "since": _iso(condition.since),
         "devices": len(scanner.devices),
         "lastDiscovery": _iso(condition.last_scan) if condition.last_scan else None,

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import types
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -84,6 +84,22 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
         return document
 
 
+async def request(path: Path, message: Mapping[str, object], *, deadline: float) -> dict[str, object]:
+    """The answer of the host that listens on ``path`` to a command; see ``telemetry/status.py``.
+
+    Raises:
+        EnvironmentFailure: as for :func:`fetch`.
+        DevhostError: as for :func:`fetch`, or the host refuses.
+    """
+    async with _sent(path, message, deadline, MAX_DOCUMENT) as (_, line):
+        answer = _decoded(line, path)
+    if not isinstance(answer, dict):
+        raise DevhostError(f"the process on {_shown(path)} did not answer as devhost does", _OTHER)
+    if isinstance(answer.get("error"), str):
+        raise _refused(answer, path)
+    return answer
+
+
 async def watch(
     path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT
 ) -> AsyncGenerator[StatusDocument, None]:
@@ -121,19 +137,28 @@ async def _connected(
     path: Path, want: str, deadline: float, largest: int
 ) -> AsyncIterator[tuple[asyncio.StreamReader, StatusDocument]]:
     """The connection and the first document from it."""
+    async with _sent(path, {"want": want}, deadline, largest) as (reader, line):
+        yield reader, _parse(line, path)
+
+
+@asynccontextmanager
+async def _sent(
+    path: Path, message: Mapping[str, object], deadline: float, largest: int
+) -> AsyncIterator[tuple[asyncio.StreamReader, bytes]]:
+    """The connection on which a request was sent, and the first line of the answer."""
     writer = None
     try:
         try:
             async with asyncio.timeout(deadline):
                 reader, writer = await _connect(path, largest)
-                writer.write(json.dumps({"want": want}).encode() + b"\n")
+                writer.write(json.dumps(message).encode() + b"\n")
                 line = await _first_line(reader, path, largest)
         except TimeoutError as error:
             raise DevhostError(
                 f"the devhost on {_shown(path)} did not answer within {deadline:.0f} s",
                 "see its log for the reason",
             ) from error
-        yield reader, _parse(line, path)
+        yield reader, line
     finally:
         if writer is not None:
             writer.transport.abort()
@@ -141,6 +166,7 @@ async def _connected(
 
 
 async def _connect(path: Path, largest: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    rundir.check_length(path)
     try:
         return await asyncio.open_unix_connection(path, limit=largest)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
@@ -170,9 +196,9 @@ def _too_long(path: Path, largest: int) -> DevhostError:
     return DevhostError(f"the process on {_shown(path)} sent a line longer than {most}", _OTHER)
 
 
-def _parse(line: bytes, path: Path) -> StatusDocument:
+def _decoded(line: bytes, path: Path) -> object:
     try:
-        document = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:
         if not line.endswith(b"\n"):
             raise DevhostError(
@@ -181,16 +207,27 @@ def _parse(line: bytes, path: Path) -> StatusDocument:
         raise DevhostError(
             f"the process on {_shown(path)} did not answer with a status document", _OTHER
         ) from error
+
+
+def _parse(line: bytes, path: Path) -> StatusDocument:
+    document = _decoded(line, path)
     if isinstance(document, dict) and isinstance(document.get("error"), str):
-        raise DevhostError(
-            f"the devhost on {_shown(path)} answered with an error: {printable(document['error'])}"
-        )
+        raise _refused(document, path)
     if different := difference(document, StatusDocument):
         raise DevhostError(
             f"the process on {_shown(path)} did not answer with a status document: {different}",
             f"is it another program, or another version of devhost than {__version__}?",
         )
     return cast("StatusDocument", document)
+
+
+def _refused(answer: Mapping[str, object], path: Path) -> DevhostError:
+    error = printable(str(answer["error"]))
+    kinds = {kind.exit_code: kind for kind in (DevhostError, UsageError, EnvironmentFailure)}
+    kind = kinds.get(cast("int", answer.get("exitCode")))
+    if kind is None:
+        return DevhostError(f"the devhost on {_shown(path)} answered with an error: {error}")
+    return kind(error, printable(str(answer.get("hint", ""))))
 
 
 def _is_other_file(path: Path) -> bool:

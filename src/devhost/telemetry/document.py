@@ -186,14 +186,15 @@ class LabelsStatus(TypedDict):
 class BackendStatus(TypedDict):
     """One backend; ``reason`` is empty while it is ok.
 
-    One that is ``not installed`` has only ``optional`` entries; ``reason`` is how to install it.
+    One that is ``released`` has released its driver on request (``devhost release``). One that is ``not
+    installed`` has only ``optional`` entries; ``reason`` is how to install it.
 
     ``provisioning`` is ``None`` for a backend that does not change hardware, ``labels`` for one without
     labels.
     """
 
     name: str
-    state: Literal["ok", "degraded", "starting", "not installed"]
+    state: Literal["ok", "degraded", "starting", "released", "not installed"]
     reason: str
     since: str
     devices: int

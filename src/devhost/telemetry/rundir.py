@@ -120,6 +120,20 @@ def is_live(path: Path) -> bool:
     return True
 
 
+def check_length(path: Path) -> None:
+    """Checks whether a path can be that of a socket.
+
+    Raises:
+        EnvironmentFailure: it is too long.
+    """
+    if (length := len(os.fsencode(path))) > MAX_SOCKET_PATH:
+        raise EnvironmentFailure(
+            f"the status socket {path} would have a path of {length} bytes, and Linux allows "
+            f"{MAX_SOCKET_PATH}",
+            f"use a shorter path: `run --status-socket`, `status --socket` or ${_OVERRIDE}",
+        )
+
+
 def bind(path: Path) -> socket.socket:
     """A listening unix socket at ``path`` with mode 0600; a dead socket there is replaced.
 
@@ -127,11 +141,7 @@ def bind(path: Path) -> socket.socket:
         EnvironmentFailure: another file is there, or the directory does not allow it.
         FileExistsError: a live process listens there.
     """
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise EnvironmentFailure(
-            f"the path of the status socket is longer than {MAX_SOCKET_PATH} bytes: {path}",
-            "choose a shorter --status-socket",
-        )
+    check_length(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # bind creates the file with the mode of the umask, so others never have access, not even briefly
     umask = os.umask(0o177)

@@ -2,8 +2,10 @@
 
 A client sends one JSON line. ``{"want": "status"}`` is answered with one line, the document.
 ``{"want": "watch"}`` is answered with the document now and after each change, at most four per
-second, until the client closes its side. An unknown request is answered with
-``{"error": "..."}``. A client that sends nothing, or does not read its answer, is disconnected.
+second, until the client closes its side. ``{"want": "release", "backend": "gpu", "seconds": 600}`` and
+``{"want": "resume", "backend": "gpu"}`` are answered when that is done, with ``{"until": "…"}`` and
+``{"resumed": true}``. A request that is unknown or fails is answered with ``{"error": "..."}``. A client
+that sends nothing, or does not read its answer, is disconnected.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket as Socket
 
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.errors import DevhostError, EnvironmentFailure
 
 from . import log, rundir
 from .connections import Connections, send, while_present
@@ -54,6 +56,11 @@ class Limits:
 _log = log.get(__name__)
 
 
+Request = Mapping[str, object]
+Command = Callable[[Request], Awaitable[Mapping[str, object]]]
+"""Does what a request wants, and returns the answer. A ``DevhostError`` is answered with its text."""
+
+
 class AlreadyServed(EnvironmentFailure):
     """Another devhost serves the same kubelet directory."""
 
@@ -68,6 +75,7 @@ class StatusServer:
         interval: the minimum number of seconds between two documents to one watching client.
         limits: limits for clients.
         bind: creates the listening socket at a path, like :func:`~devhost.telemetry.rundir.bind`.
+        commands: what clients may request beside documents, by the word in ``want``.
     """
 
     def __init__(
@@ -79,11 +87,13 @@ class StatusServer:
         interval: float = INTERVAL,
         limits: Limits | None = None,
         bind: Callable[[Path], Socket] = rundir.bind,
+        commands: Mapping[str, Command] | None = None,
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir
         self._socket_path = socket
         self._bind = bind
+        self._commands = commands or {}
         self._path: Path | None = None
         self._lines = Newest(document, json_line, interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
@@ -179,7 +189,8 @@ class StatusServer:
             request = b"too long"
         if not request:
             return  # the client only checked that the socket is served
-        want = _want(request)
+        message = _parsed(request)
+        want = message.get("want")
         if want == "watch" and self._watchers < self._limits.watchers:
             await self._watch(reader, writer)
             return
@@ -189,10 +200,19 @@ class StatusServer:
             answer = json_line(
                 {"error": f"more than {self._limits.watchers} watchers at a time; end one of them"}
             )
+        elif isinstance(want, str) and want in self._commands:
+            answer = json_line(await self._done(self._commands[want], message))
         else:
-            answer = json_line({"error": 'expected {"want": "status"} or {"want": "watch"}'})
+            words = " or ".join(f'{{"want": "{word}"}}' for word in ("status", "watch", *self._commands))
+            answer = json_line({"error": f"expected {words}"})
         async with asyncio.timeout(self._limits.deadline):
             await send(writer, answer)
+
+    async def _done(self, command: Command, message: Request) -> Mapping[str, object]:
+        try:
+            return await command(message)
+        except DevhostError as error:
+            return {"error": error.message, "hint": error.hint, "exitCode": error.exit_code}
 
     async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._watchers += 1
@@ -208,9 +228,9 @@ class StatusServer:
                     await send(writer, line)
 
 
-def _want(request: bytes) -> object:
+def _parsed(request: bytes) -> Request:
     try:
         message = json.loads(request)
     except (ValueError, RecursionError):
-        return None
-    return message.get("want") if isinstance(message, dict) else None
+        return {}
+    return message if isinstance(message, dict) else {}

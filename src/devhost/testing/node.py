@@ -90,6 +90,7 @@ class Node:
         }
         self._timing = timing
         self._dra = dra
+        self._released = place / "released"
         self._pods = itertools.count()
         self._host: Host | None = None
 
@@ -128,6 +129,7 @@ class Node:
             pod_resources=self.kubelet.pod_resources,
             timing=self._timing,
             dra=self._dra,
+            released=self._released,
         )
         running = asyncio.create_task(host.run())
         self._host = host

@@ -24,6 +24,17 @@ app.kubernetes.io/name: {{ include "devhost.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
+{{/* Of the pods that make devhost release the GPU driver; not devhost's own labels, which keep releases apart. */}}
+{{- define "devhost.releaseLabels" -}}
+app.kubernetes.io/name: {{ printf "%s-release" (include "devhost.name" . | trunc 55 | trimSuffix "-") | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
+{{/* The node's directory for the status socket, if another pod uses it. */}}
+{{- define "devhost.sharedRun" -}}
+/run/devhost-shared
+{{- end -}}
+
 {{/*
 The affinity of the values. Unless it has a podAntiAffinity, pods avoid nodes with another release of devhost, in any
 namespace.

@@ -99,7 +99,7 @@ cdiDirectory: {{ dig "cdi" "directory" "/var/run/cdi" $config | quote }}
 toolkitDirectory: {{ last (default (list "/var/run/cdi") $gpu.cdiDirectories) | quote }}
 labelDirectory: {{ dig "labels" "directory" "/etc/kubernetes/node-feature-discovery/features.d" $config | quote }}
 deviceInfoDirectory: {{ dig "deviceInfo" "directory" "/var/run/k8s.cni.cncf.io/devinfo/dp" $config | quote }}
-driverDirectories: {{ eq (clean (default "/" $gpu.driverRoot)) "/" | ternary (list "/usr") (list $gpu.driverRoot) | concat (eq (clean (default "/" $gpu.devRoot)) "/" | ternary list (list $gpu.devRoot)) | toJson }}
+driverDirectories: {{ eq (clean (default "/" $gpu.driverRoot)) "/" | ternary (list "/usr") (list (eq (clean (default "/" $gpu.driverRoot)) "/run/nvidia/driver" | ternary "/run/nvidia" $gpu.driverRoot)) | concat (eq (clean (default "/" $gpu.devRoot)) "/" | ternary list (list $gpu.devRoot)) | toJson }}
 files: {{ $files | toJson }}
 {{- end -}}
 

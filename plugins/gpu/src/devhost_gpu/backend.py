@@ -28,7 +28,7 @@ from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
 from .options import GpuOptions, GpuResourceOptions, mps_entries
-from .vendor import ATTRIBUTES, CanLink, Card, ContainerRequest, MergedEvents, VendorBackend
+from .vendor import ATTRIBUTES, CanLink, CanRelease, Card, ContainerRequest, MergedEvents, VendorBackend
 
 if TYPE_CHECKING:
     from .nvidia.allocation import MpsServers
@@ -43,6 +43,7 @@ class Gpu(Backend):
     takes_shares = True
     attributes = ATTRIBUTES
     subsystems = ("drm", "pci", "kfd")
+    modules = ("nvidia",)
     discover_deadline = 20.0  # a vendor's library may take long to start
 
     def __init__(
@@ -172,6 +173,16 @@ class Gpu(Backend):
         async with aclosing(self._events.events()) as events:  # so that it ends at once
             async for event in events:
                 yield event
+
+    def release(self) -> None:
+        """Closes the drivers that the vendors' code keeps in use.
+
+        Raises:
+            BackendError: one does not close.
+        """
+        for vendor in self._vendors.values():
+            if isinstance(vendor, CanRelease):
+                vendor.release()
 
     def close(self) -> None:
         """Releases the hardware, even if :meth:`watch` never ran."""

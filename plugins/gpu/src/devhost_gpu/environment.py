@@ -69,6 +69,10 @@ class Timings:
         Between tries to start what fails; they double.
     ``release``
         After a GPU was asked to be unbound, nothing is opened for so long.
+    ``releases``
+        What the processes may take to end when the driver is released on request.
+    ``unloading``
+        With signs that the driver is being unloaded, it is not opened for so long.
     ``alone``
         What a GPU that is asked alone may take to answer.
     ``compare``
@@ -114,6 +118,8 @@ class Timings:
     first_delay: float = 1.0
     last_delay: float = 60.0
     release: float = 10.0
+    releases: float = 10.0
+    unloading: float = 1800.0
     alone: float = 15.0
     compare: float = 5.0
     event_wait: float = 0.5

@@ -37,7 +37,7 @@ class GpuOptions:
 
     driver_root: str = option(
         "/",
-        "The directory on the host below which NVIDIA's driver is installed.",
+        "The directory on the host below which NVIDIA's driver is installed, or the one with its libraries.",
         example="/run/nvidia/driver",
     )
     device_list_strategy: Strategy | tuple[Strategy, ...] = option(

@@ -1,7 +1,8 @@
 """The common parts of the vendors' modules: cards, their attributes and claims, and the vendors' interface.
 
 The code of a vendor is a class with the methods of :class:`VendorBackend`, in a module that is imported when
-the machine has such a card. It may also implement :class:`CanLink` and :class:`CanWatch`.
+the machine has such a card. It may also implement :class:`CanLink`, :class:`CanWatch` and
+:class:`CanRelease`.
 """
 
 from __future__ import annotations
@@ -191,6 +192,22 @@ def of_adapter(adapter: Adapter) -> dict[str, AttributeValue | None]:
         "subsystemVendorID": adapter.subsystem_vendor,
         "subsystemDeviceID": adapter.subsystem_device,
     }
+
+
+@runtime_checkable
+class CanRelease(Protocol):
+    """A vendor whose code keeps its driver in use."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the driver was not to be opened at the last scan."""
+
+    def release(self) -> None:
+        """Closes the driver, and returns when it is closed; called by the thread of ``scan``.
+
+        Raises:
+            BackendError: something does not close.
+        """
 
 
 class MergedEvents:

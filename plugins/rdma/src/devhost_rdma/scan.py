@@ -207,7 +207,7 @@ class Scan:
         if place.kind is Kind.SOFTWARE and self._stale:
             return True
         for path in self._stale:
-            if path.startswith(place.path) or place.path.startswith(f"{path}/"):
+            if f"{path}/".startswith(f"{place.path}/") or place.path.startswith(f"{path}/"):
                 return True
         return False
 

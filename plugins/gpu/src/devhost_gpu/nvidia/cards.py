@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,6 +104,21 @@ class DriverFiles:
     def has_switches(self) -> bool:
         """Whether the driver has NVSwitches, of generations before that of HGX B200."""
         return bool(self._sysfs.names(f"{PROC_SWITCHES}/devices"))
+
+    @property
+    def identity(self) -> tuple[int, str] | None:
+        """Identifies one loading of the driver; ``None`` if it is not loaded."""
+        if not self.is_loaded:
+            return None
+        try:
+            inode = os.stat(self._sysfs.prefix + MODULE).st_ino  # noqa: PTH116 - a plain string path
+        except OSError:
+            inode = 0
+        return inode, self.version()
+
+    def exists(self, path: str) -> bool:
+        """Whether the machine has a file."""
+        return self._sysfs.exists(path)
 
     def version(self) -> str:
         """The version of the loaded driver; empty if there is none."""

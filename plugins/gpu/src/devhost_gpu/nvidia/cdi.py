@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions
-from devhost_gpu.vendor import CanLink, Card, ContainerRequest, MergedEvents, VendorBackend
+from devhost_gpu.vendor import CanLink, CanRelease, Card, ContainerRequest, MergedEvents, VendorBackend
 
 from .allocation import CHANNEL, dev_root
 from .cards import NvidiaFacts
@@ -264,13 +265,14 @@ class Wanted:
 
     ``uuids`` must have a name, ``known`` may have one: unhealthy cards are among these. ``driver`` is the
     driver's version, empty while it is unknown. ``additional`` are the requested additional devices, by CDI
-    class and name.
+    class and name. ``is_closed`` is whether the driver must not be opened.
     """
 
     uuids: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
     driver: str = ""
     additional: frozenset[tuple[str, str]] = frozenset()
+    is_closed: bool = False
 
 
 class SpecificationUpdater:
@@ -293,6 +295,9 @@ class SpecificationUpdater:
         )
         self._named: frozenset[str] = frozenset()
         self._driver = ""
+        self._program = options.nvidia_CTK_path
+        self._idle = threading.Event()
+        self._idle.set()
         # Replaced whole, never changed: scans set it on another thread.
         self._wanted: Wanted | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -341,6 +346,7 @@ class SpecificationUpdater:
             return False
         before = self.error
         try:
+            self._idle.clear()
             written = await self._write(wanted)
         except BackendError as error:
             written = False
@@ -351,7 +357,18 @@ class SpecificationUpdater:
             if self.error:
                 self._context.log.info("CDI names of NVIDIA GPUs are complete again")
             self.error = ""
+        finally:
+            self._idle.set()
         return written or self.error != before
+
+    def wait_idle(self) -> None:
+        """Waits until nvidia-ctk does not run.
+
+        Raises:
+            BackendError: it runs for too long.
+        """
+        if not self._idle.wait(self._timings.releases):
+            raise BackendError(f"{self._program} still runs: try again in {self._timings.nvidia_ctk:.0f} s")
 
     async def _write(self, wanted: Wanted) -> bool:
         """Whether a file has changed.
@@ -360,6 +377,8 @@ class SpecificationUpdater:
             BackendError: cards have no name, and why.
         """
         call = self._context.run_blocking
+        if self._context.released or wanted.is_closed:
+            return False  # nvidia-ctk opens the driver
         if not wanted.known:
             if self._is_unused():
                 await call(self._gpus.remove)
@@ -420,6 +439,7 @@ class NamedByCdi:
                 frozenset(uuids.values()) - {""},
                 max(drivers, default=""),
                 additional.requested(),
+                self.is_closed,
             )
         )
         additional_names, missing = additional.names(), additional.missing_reason()
@@ -446,6 +466,21 @@ class NamedByCdi:
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """What a container needs."""
         return self.vendor.edits(cards, request)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the driver was not to be opened at the last scan."""
+        return isinstance(self.vendor, CanRelease) and self.vendor.is_closed
+
+    def release(self) -> None:
+        """Releases the driver, and waits until nvidia-ctk does not run.
+
+        Raises:
+            BackendError: something does not close.
+        """
+        if isinstance(self.vendor, CanRelease):
+            self.vendor.release()
+        self._updater.wait_idle()
 
     def close(self) -> None:
         """Releases what the vendor's code keeps open."""

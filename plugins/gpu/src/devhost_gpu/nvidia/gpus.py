@@ -23,6 +23,7 @@ from devhost_gpu.vendor import Card, ContainerRequest
 from .allocation import edits
 from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, mig_card
 from .health import HealthMonitor, XidRule
+from .unloading import Unloading
 
 CHANGED = Event(subsystem="nvidia", action="change")
 """Something that NVML reports has changed."""
@@ -69,6 +70,8 @@ class Nvidia:
         self.health = HealthMonitor(
             self.client, rule, options.checks, self._request_scan_if_changed, timings, clock
         )
+        self._unloading = Unloading(self._driver_files, options.driver_root, timings, clock)
+        self._why_closed = ""
         self._reported: Mapping[str, _Reported] = {}
         self._bound: frozenset[str] = frozenset()
         self._versions = ("", "")
@@ -87,12 +90,18 @@ class Nvidia:
         return self._problem
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the driver was not to be opened at the last scan."""
+        return bool(self._why_closed)
+
+    @property
     def is_watched(self) -> bool:
         """Whether :meth:`watch` is running."""
         return self._loop is not None
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
         """Every GPU and MIG instance there is now, given NVIDIA's PCI functions."""
+        self._why_closed = self._reason_to_close()
         self._update_gpus(adapters)
         self._read_inventory()
         cards: list[Card] = []
@@ -157,14 +166,36 @@ class Nvidia:
             self._loop = None
             self.close()
 
+    def release(self) -> None:
+        """Releases the driver, and waits until that is done.
+
+        Raises:
+            BackendError: a process that uses NVML does not end.
+        """
+        self._bound = frozenset()
+        self.client.ensure(Scope())
+        if left := self.client.wait_released(self._timings.releases):
+            pids = ", ".join(map(str, left))
+            raise BackendError(
+                f"devhost-nvml (pid {pids}) has not ended: a call into the kernel holds it (if it does not "
+                "end, restart the node)"
+            )
+
     def close(self) -> None:
         """Releases the driver."""
         self.client.close()
 
+    def _reason_to_close(self) -> str:
+        """Why the driver must not be opened now; empty if it may."""
+        unloading = self._unloading.reason()
+        if not self._driver_files.is_loaded:
+            return "NVIDIA's driver is not loaded"
+        return "NVIDIA's driver is released" if self._context.released else unloading
+
     def _update_gpus(self, adapters: Sequence[Adapter]) -> None:
         """Takes which GPUs exist, and ensures that a process for them runs."""
         usable = [one for one in adapters if one.driver == DRIVER and not one.is_virtual and one.address]
-        if not self._driver_files.is_loaded:
+        if self._why_closed:
             usable = []
         inodes = {adapter.address: adapter.inode for adapter in adapters}
         bound = frozenset(adapter.address for adapter in usable)
@@ -210,7 +241,7 @@ class Nvidia:
         driver, cuda = self._versions
         if adapter.address not in self._bound:
             bound_to = f"it is bound to {adapter.driver}" if adapter.driver else "no driver is bound to it"
-            why = "NVIDIA's driver is not loaded" if adapter.driver == DRIVER else bound_to
+            why = self._why_closed if adapter.driver == DRIVER else bound_to
         else:
             why = self.health.reason_at(adapter.address) or problem
             if not why and not last:
@@ -244,6 +275,8 @@ class Nvidia:
 
     async def _check_due(self) -> None:
         """Ends what hangs, tries again what failed, and asks unhealthy GPUs how they are."""
+        if await self._context.run_blocking(self._reason_to_close) != self._why_closed:
+            self._request_scan()
         self.client.kill_if_hung()
         if self.client.is_due:
             self._request_scan()

@@ -7,7 +7,6 @@ process, because NVML looks for GPUs and for its files only when it is loaded.
 from __future__ import annotations
 
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable
@@ -17,31 +16,13 @@ from pathlib import Path
 
 from devhost.backend import Context
 from devhost.backend.backoff import Backoff
+from devhost.backend.errors import BackendError
 from devhost.backend.process import Ended, Kill, NotStarted, kill_group
-from devhost.backend.sysfs import prefix_of
 from devhost_gpu.environment import DEFAULT, Timings
 
 from . import reports
+from .library import find_library, missing_reason
 from .process import Message, NvmlProcess, Refused, Reply, Unanswered, program
-
-LIBRARY = "libnvidia-ml.so.1"
-
-_MACHINE = platform.machine()
-
-DIRECTORIES = (
-    "usr/lib64",
-    f"usr/lib/{_MACHINE}-linux-gnu",
-    f"lib/{_MACHINE}-linux-gnu",
-    "lib64",
-    f"usr/lib/{_MACHINE}-linux-gnu/nvidia/current",
-    "usr/lib/nvidia/current",
-    "usr/lib",
-    "lib",
-    "usr/lib/wsl/lib",
-    "usr/local/nvidia/lib64",
-    "home/kubernetes/bin/nvidia/lib64",
-)
-"""Where a driver puts its libraries, below its root; the distributions' own places first."""
 
 
 def binding() -> str:
@@ -56,22 +37,6 @@ def binding() -> str:
     return os.fspath(place.parent if spec.submodule_search_locations else place)
 
 
-def find_library(root: Path, driver_root: str) -> str | None:
-    """The library to load: a path, or empty for the one that the loader finds; ``None`` if there is none.
-
-    Args:
-        root: the directory used as ``/``.
-        driver_root: where the driver's files are below it, ``/run/nvidia/driver``.
-    """
-    prefix = prefix_of(root)
-    base = f"{prefix}/{driver_root.strip('/')}".rstrip("/")
-    for directory in DIRECTORIES:
-        path = f"{base}/{directory}/{LIBRARY}"
-        if os.path.isfile(path):  # noqa: PTH113 - a plain string path
-            return path
-    return "" if not base else None
-
-
 def library_identity(path: str) -> tuple[int, int, int] | None:
     """Identifies one installation of the library; ``None`` for the loader's own."""
     try:
@@ -80,6 +45,9 @@ def library_identity(path: str) -> tuple[int, int, int] | None:
         return None
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
+
+LIBRARY_NOT_FOUND = 12
+"""``NVML_ERROR_LIBRARY_NOT_FOUND``."""
 
 MOST_STRAYS = 4
 """The number of processes that cannot be killed, because the kernel holds them, at which no other is
@@ -211,10 +179,13 @@ class NvmlClient:
         try:
             answer = process.ask(do, scope.addresses, patience)
         except (Refused, Ended) as error:
+            failure: BackendError = error
+            if isinstance(error, Refused) and error.code == LIBRARY_NOT_FOUND:
+                failure = Ended(missing_reason(self._context.root, self._driver_root))
             with self._lock:
                 if self._process is process:
-                    self._give_up(error.message)
-            raise
+                    self._give_up(failure.message)
+            raise failure from None
         with self._lock:
             if self._process is process:
                 self._succeeded()
@@ -265,6 +236,14 @@ class NvmlClient:
             self._end()
             self._not_before = self._clock() + self._timings.release
 
+    def wait_released(self, patience: float) -> list[int]:
+        """Waits until all processes have ended after :meth:`ensure` without GPUs; those that have not."""
+        end = time.monotonic() + patience
+        processes = self.processes
+        for process in processes:
+            process.end()
+        return [one.pid for one in processes if not one.wait_gone(max(0.0, end - time.monotonic()))]
+
     def close(self) -> None:
         """Releases the driver until :meth:`reopen`: a scan that is still running does not open it again."""
         with self._lock:
@@ -281,7 +260,7 @@ class NvmlClient:
         command = self._command()
         if command is None:
             self._fail(
-                f"{LIBRARY} is not below {self._driver_root}: is backends.gpu.driverRoot right?"
+                missing_reason(self._context.root, self._driver_root)
                 if found is None
                 else "nvidia-ml-py is not installed: pip install nvidia-ml-py"
             )

@@ -1,0 +1,94 @@
+"""The record of released drivers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from devhost.discovery.releases import LONGEST, Releases
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "record"
+
+
+def test_a_release_is_known_to_the_next_process(tmp_path: Path, file: Path, clock: Clock) -> None:
+    made = Releases(tmp_path, file, clock)
+    assert made.reason("gpu") == ""
+    made.begin("gpu", 600, ("nvidia",))
+    again = Releases(tmp_path, file, clock)
+    assert again.reason("gpu") == made.reason("gpu") != ""
+    assert again.end("gpu")
+    assert not file.exists()
+    assert "gpu" not in Releases(tmp_path, file, clock)
+
+
+def test_the_record_of_an_earlier_boot_is_not_used(tmp_path: Path, file: Path, clock: Clock) -> None:
+    Releases(tmp_path, file, clock).begin("gpu", 600, ())
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "boot": "another"}))
+    assert "gpu" not in Releases(tmp_path, file, clock)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"gpu"', "{}", '{"released": {"gpu": {}}}', '{"released": 1}', "\0" * 9],
+)
+def test_a_damaged_record_is_none(tmp_path: Path, file: Path, clock: Clock, text: str) -> None:
+    file.write_text(text)
+    assert "gpu" not in Releases(tmp_path, file, clock)
+    for damage in ({"gpu": {"ends": "x", "until": 1}}, {"gpu": {"ends": 1e18, "until": 1.0}}, {"gpu": 7}):
+        Releases(tmp_path, file, clock).begin("fpga", 60, ())
+        document = json.loads(file.read_text())
+        file.write_text(json.dumps({**document, "released": damage}))
+        assert "gpu" not in Releases(tmp_path, file, clock)
+
+
+def test_a_record_that_cannot_be_written_refuses_nothing(tmp_path: Path, clock: Clock) -> None:
+    made = Releases(tmp_path, tmp_path / "no" / "such" / "directory", clock)
+    made.begin("gpu", 600, ())
+    assert "gpu" in made
+    assert made.end("gpu")
+
+
+def test_each_backend_has_its_own_end(tmp_path: Path, file: Path, clock: Clock) -> None:
+    made = Releases(tmp_path, file, clock)
+    made.begin("gpu", 600, ("nvidia",))
+    made.begin("other", 10 * LONGEST, ("other",))
+    modules = {"gpu": ("nvidia",), "other": ("other",)}
+    clock.now += 599
+    assert made.over(modules) == {}
+    clock.now += 1
+    assert made.over(modules) == {"gpu": "its time is over"}
+    clock.now += LONGEST
+    assert made.over(modules)["other"] == "its time is over"
+
+
+def test_only_a_module_that_was_loaded_since_ends_a_release(tmp_path: Path, file: Path, clock: Clock) -> None:
+    module = tmp_path / "sys/module/nvidia"
+    module.mkdir(parents=True)
+    (module / "version").write_text("570.1\n")
+    made = Releases(tmp_path, file, clock)
+    made.begin("gpu", 600, ("nvidia", "amdgpu"))
+    modules = {"gpu": ("nvidia", "amdgpu")}
+    assert made.over(modules) == {}
+    away = module.rename(module.with_name("away"))
+    assert made.over(modules) == {}
+    away.rename(module)
+    assert Releases(tmp_path, file, clock).over(modules) == {"gpu": "a driver was loaded"}
