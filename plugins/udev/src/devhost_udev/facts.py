@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from devhost.backend.disks import disks
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path, prefix_of, read_lines
 
 from .attributes import EVERYTHING, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
-from .ids import Name, Namer, Usb, disk_of
+from .ids import Name, Namer, disk_of
 from .sysfs import Kobject, SysTree
+from .usb import Usb, usb_of
 
 _MOUNTED = re.compile(
     r"/|/(boot|efi|usr|var|etc|home)(/efi)?|/var/lib(/(kubelet|containerd|docker|containers|rancher))?"
@@ -86,7 +87,7 @@ class Reader:
         if not node:
             return None
         node = node if node.startswith("/dev/") else f"/dev/{node}"
-        usb = self._usb(chain)
+        usb = usb_of(self._tree, chain)
         found = self._attributes(key, node, chain, usb)
         pcie = pcie_path(_pci_source(chain))
         if pcie:
@@ -129,7 +130,7 @@ class Reader:
             "sysName": device.name,
             "devNode": node,
             "devType": sys.intern(device.dev_type),
-            "driver": sys.intern(next((k.driver for k in chain if k.driver), "")),
+            "driver": sys.intern(next((k.driver for k in _own(chain) if k.driver), "")),
             "sysPath": device.path,
             "major": int(major),
             "minor": int(minor),
@@ -147,8 +148,8 @@ class Reader:
         return found
 
     def _add_hardware(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
-        """Adds serial number, vendor and model, from the nearest device in the chain that has them."""
-        for kobject in chain:
+        """Adds the serial number, vendor and model that the hardware of the node reports."""
+        for kobject in _own(chain):
             for attribute, files in _HARDWARE_FILES.get((kobject.subsystem, kobject.dev_type), {}).items():
                 for file in files:
                     found[attribute] = found.get(attribute) or self._tree.read(kobject.path, file)
@@ -197,21 +198,6 @@ class Reader:
                 return int(text)
         return None
 
-    def _usb(self, chain: Sequence[Kobject]) -> Usb | None:
-        device = next((k for k in chain if k.dev_type == "usb_device"), None)
-        if device is None:
-            return None
-        read = self._tree.read
-        interface = next((k for k in chain if k.dev_type == "usb_interface"), None)
-        number = read(interface.path, "bInterfaceNumber") if interface else ""
-        return Usb(
-            vendor=read(device.path, "idVendor"),
-            product=read(device.path, "idProduct"),
-            serial=read(device.path, "serial"),
-            port=_port(device, read(device.path, "devpath")),
-            interface=number,
-        )
-
 
 _HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("usb", "usb_device"): {"serial": ("serial",), "vendor": ("manufacturer",), "model": ("product",)},
@@ -223,19 +209,27 @@ _HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
 """The files with attributes of the hardware, by subsystem and type of a device in the chain."""
 
 
+_WHOLE = frozenset({"mmc", "pci"})
+"""Subsystems of hardware that is a device by itself, whatever it is plugged into."""
+
+
+def _own(chain: Sequence[Kobject]) -> Iterator[Kobject]:
+    """The part of the chain that is the device itself, without the hubs, readers and bridges above it.
+
+    A SCSI device on USB is part of the USB device, which has the serial number.
+    """
+    for kobject in chain:
+        yield kobject
+        if kobject.dev_type == "usb_device" or kobject.subsystem in _WHOLE:
+            return
+
+
 def _pci_source(chain: Sequence[Kobject]) -> str:
     """The path whose components are the PCI functions above the device.
 
     Usually that of the device; an NVMe namespace with native multipath is not below its controller.
     """
     return next((k.path for k in chain if BDF.search(k.path)), "")
-
-
-def _port(device: Kobject, devpath: str) -> str:
-    """``0000:00:14.0-usb1.4``: the controller, then the ports. Bus numbers change at a reboot."""
-    parts = device.path.split("/")
-    hub = next((n for n, part in enumerate(parts) if re.fullmatch(r"usb[0-9]+", part)), 0)
-    return f"{parts[hub - 1] if hub else ''}-usb{devpath or device.name.partition('-')[2]}"
 
 
 @dataclass(slots=True)
