@@ -7,9 +7,15 @@ from devhost.backend import Attribute
 ATTRIBUTES = {
     "subsystem": Attribute(str, "kernel subsystem", "tty"),
     "sysName": Attribute(str, "the kernel's name of the device", "ttyUSB0"),
-    "devNode": Attribute(str, "path of the device node", "/dev/ttyUSB0"),
+    "devNode": Attribute(
+        str,
+        "path of the device node, or in `where` any symbolic link to it",
+        "/dev/ttyUSB0",
+        begins="/dev/",
+        also="devLinks",
+    ),
     "devLinks": Attribute(
-        list, "symbolic links that udevd made to the node", ("/dev/serial/by-id/usb-FTDI_A10B-if00-port0",)
+        list, "symbolic links to the node", ("/dev/serial/by-id/usb-FTDI_A10B-if00-port0",), begins="/dev/"
     ),
     "devType": Attribute(str, "kind of device within its subsystem: disk, partition, usb_device", "disk"),
     "driver": Attribute(
@@ -17,7 +23,7 @@ ATTRIBUTES = {
         "driver of the device, else of the nearest above it, up to its USB device or PCI function",
         "nvme",
     ),
-    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse"),
+    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse", begins="/sys/devices/"),
     "major": Attribute(int, "major device number", 188),
     "minor": Attribute(int, "minor device number", 0),
     "idVendor": Attribute(str, "USB vendor id", "1a86", hex=True),
@@ -49,7 +55,9 @@ ATTRIBUTES = {
     "numaNode": Attribute(int, "NUMA node near the device", 0),
     "group": Attribute(str, "name of the configured group; single nodes have none", "onload", reveals=True),
     "alternative": Attribute(int, "number of the group among those with its name, in file order from 0", 0),
-    "members": Attribute(list, "paths of the nodes in a group", ("/dev/onload", "/dev/onload_epoll")),
+    "members": Attribute(
+        list, "paths of the nodes in a group", ("/dev/onload", "/dev/onload_epoll"), begins="/"
+    ),
     "ID_*": Attribute(str, "property from udevd's rules; absent if udevd does not run", "usb"),
     "sysattr.*": Attribute(
         str, "text file in the device's sysfs directory: sysattr.size, sysattr.queue/rotational", "0"
@@ -57,6 +65,7 @@ ATTRIBUTES = {
 }
 """The attributes of the backend."""
 
+LINKS = "devLinks"
 PROPERTY_FAMILY = "ID_"
 SYSATTR_FAMILY = "sysattr."
 

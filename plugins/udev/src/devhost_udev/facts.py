@@ -17,7 +17,7 @@ from devhost.backend import AttributeValue, claim
 from devhost.backend.disks import disks
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path, prefix_of, read_lines
 
-from .attributes import EVERYTHING, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
+from .attributes import EVERYTHING, LINKS, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
 from .ids import Name, Namer, disk_of
 from .sysfs import Kobject, SysTree
 from .usb import Usb, usb_of
@@ -46,7 +46,8 @@ SystemDisks = Callable[[], frozenset[str] | None]
 class Facts:
     """One device node. Its id is made from ``name``; the other fields become those of its device.
 
-    ``withheld`` is why the device must not be offered: sysfs has a name or number that cannot be claimed.
+    ``links`` are the symbolic links to the node according to udevd. ``withheld`` is why the device must not be
+    offered: sysfs has a name or number that cannot be claimed.
     """
 
     sys_path: str
@@ -57,6 +58,7 @@ class Facts:
     part_of: frozenset[str]
     numa_nodes: tuple[int, ...]
     pcie_path: tuple[str, ...]
+    links: tuple[str, ...] = ()
     withheld: str | None = None
 
 
@@ -71,7 +73,8 @@ class Reader:
         self._prefix = prefix_of(root)
         self._system = system
         everything = EVERYTHING in wanted
-        self._properties = everything or any(w.startswith((PROPERTY_FAMILY, "devLinks")) for w in wanted)
+        self._properties = everything or any(want.startswith(PROPERTY_FAMILY) for want in wanted)
+        self._links = everything or LINKS in wanted
         self._wants_system = everything or "system" in wanted
         named = {want.removeprefix(SYSATTR_FAMILY) for want in wanted if want.startswith(SYSATTR_FAMILY)}
         self._sysattrs = sorted(named.union(SHOWN if everything else ()) - {""})
@@ -95,6 +98,7 @@ class Reader:
         numa = self._numa(chain)
         if numa is not None:
             found["numaNode"] = numa
+        links = found.pop(LINKS, ())
         claims = _claims(node, chain, pcie, usb, self._iommu_group(chain))
         return Facts(
             sys_path=path,
@@ -105,6 +109,7 @@ class Reader:
             part_of=frozenset(claims.part_of),
             numa_nodes=() if numa is None else (numa,),
             pcie_path=tuple(map(sys.intern, pcie)),
+            links=links if isinstance(links, tuple) else (),
             withheld=claims.flaw,
         )
 
@@ -141,7 +146,7 @@ class Reader:
         self._add_hardware(found, chain)
         if device.subsystem == "block":
             self._add_block(found, chain)
-        if self._properties:
+        if self._properties or self._links:
             self._add_properties(found, key, device)
         for name in self._sysattrs:
             found[SYSATTR_FAMILY + name] = self._tree.attribute(device.path, name)
@@ -178,9 +183,10 @@ class Reader:
                 properties[name] = value
             elif tag == "S":
                 links.append(f"/dev/{text}")
-        found["devLinks"] = tuple(dict.fromkeys(links))
+        if self._links:
+            found[LINKS] = tuple(links)
         for name, value in properties.items():
-            if name.startswith(PROPERTY_FAMILY):
+            if self._properties and name.startswith(PROPERTY_FAMILY):
                 found[sys.intern(name)] = value
 
     def _add_pci(self, found: dict[str, AttributeValue], address: str, chain: Sequence[Kobject]) -> None:
