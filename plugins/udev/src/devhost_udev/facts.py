@@ -46,8 +46,8 @@ SystemDisks = Callable[[], frozenset[str] | None]
 class Facts:
     """One device node. Its id is made from ``name``; the other fields become those of its device.
 
-    ``links`` are the symbolic links to the node according to udevd. ``withheld`` is why the device must not be
-    offered: sysfs has a name or number that cannot be claimed.
+    ``links`` are the symbolic links to the node according to udevd. ``withheld`` is why the device must not
+    be offered: sysfs has a name or number that cannot be claimed.
     """
 
     sys_path: str
