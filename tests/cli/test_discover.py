@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from devhost.testing.trees import Tree
+
 
 def test_discover_shows_which_resource_gets_which_device(toys):
     toys.write(
@@ -280,3 +282,83 @@ def test_discover_lists_entries_without_matches_with_the_nearest_miss(toys):
         ("resources[3]", "none", 0),
     ]
     assert [one["reason"] for one in entries] == [miss, rare, "", late]
+
+
+MISSING = """
+    def missing_drivers(self):
+        return [MissingDriver("0000:3b:00.0 (15b3:1021)", "no driver is bound to it (load mlx5_core)",
+                              {"model": "x300"})]
+"""
+
+
+def without_driver(toys):
+    """Adds hardware whose driver is missing, and which certainly is of model x300."""
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    text = drop_in.read_text().replace("Edits, hookimpl", "Edits, MissingDriver, hookimpl")
+    drop_in.write_text(text.replace("\n\n@hookimpl", f"{MISSING}\n\n@hookimpl"))
+
+
+def test_explain_of_hardware_without_its_driver_says_what_discover_says(toys):
+    without_driver(toys)
+    toys.write(
+        "name: example.com/big, backend: toy, where: {model: x300}",
+        "name: example.com/small, backend: toy, where: {model: x100}",
+    )
+    said = (
+        "without driver: 0000:3b:00.0 (15b3:1021) of backend toy: no driver is bound to it (load mlx5_core)"
+    )
+    assert said in toys.devhost("discover").stdout
+    for text in ("0000:3B:00.0", "0000:3b:00.0 (15b3:1021)", "x300"):
+        done = toys.devhost("explain", text)
+        assert (done.returncode, done.stdout.splitlines()[:3]) == (
+            0,
+            [
+                said,
+                "example.com/big (resources[0]): no, its driver is missing",
+                "example.com/small (resources[1]): no, model must be x100, it is x300",
+            ],
+        )
+    (document,) = json.loads(toys.devhost("explain", "x300", "--output", "json").stdout)
+    assert document["hardware"] == "0000:3b:00.0 (15b3:1021)"
+    assert document["verdicts"][0]["reason"] == "its driver is missing"
+
+
+def test_explain_says_why_something_that_the_kernel_knows_is_not_served(toys):
+    tree = Tree(toys.root)
+    tree.device("virtual/net/can0", "net", files={"type": "280"})
+    tree.pci("pci0000:3a/0000:3b:00.0", driver="ixgbe", vendor="0x8086", device="0x1572")
+    tree.device("pci0000:3a/0000:3b:00.0/net/eth0", "net", files={"type": "1"})
+    tree.device("platform/thermal", "thermal")
+    tree.node("/dev/other")
+    (toys.root / "dev/dir").mkdir()
+    (toys.root / "dev/dangling").symlink_to("nothing")
+    for text, why in (
+        ("can0", "it is a network interface (CAN), which has no device node and is not on PCI"),
+        ("eth0", "it is a network interface (Ethernet) on the PCI function 0000:3b:00.0"),
+        ("0000:3B:00.0", "it is a PCI function 8086:1572 with driver ixgbe"),
+        ("3b:00.0", "it is a PCI function 8086:1572 with driver ixgbe"),
+        ("thermal", "it is a device of class thermal without a device node"),
+        ("/dev/other", "it is a device node that no backend lists"),
+        ("/dev/dir", "it is a directory"),
+        ("/dev/dangling", "it leads to /dev/nothing, which does not exist"),
+        ("/dev/none", "it does not exist"),
+    ):
+        done = toys.devhost("explain", text)
+        assert (done.returncode, done.stderr.startswith(f"devhost: {text} is not served: {why}")) == (2, True)
+        assert "backends asked: toy)" in done.stderr
+
+
+def test_explain_of_a_link_explains_the_node_that_it_leads_to(toys):
+    (toys.root / "dev/toys").mkdir(parents=True)
+    (toys.root / "dev/toys/two").touch()
+    (toys.root / "dev/mine").symlink_to("toys/two")
+    assert toys.devhost("explain", "/dev/mine").stdout.startswith("two of backend toy")
+
+
+def test_known_resources_include_those_without_devices(toys):
+    toys.write(
+        "name: example.com/none, backend: toy, where: {model: x9}", "name: example.com/all, backend: toy"
+    )
+    done = toys.devhost("discover", "example.com/nun")
+    assert done.returncode == 2
+    assert "known resources: example.com/all, example.com/none" in done.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from devhost.cli.running_host import answer, view
 from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load_or_everything
 from devhost.planning.plan import explain
+from devhost.telemetry import rundir
 from devhost.telemetry.document import StatusDocument
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 
@@ -308,3 +311,20 @@ def test_explain_names_a_host_that_does_not_answer_and_discover_still_works(
         done = toys.devhost("discover")
         assert (done.returncode, "HELD BY" in done.stdout) == (0, False)
         assert "did not answer within 5 s" in toys.devhost("explain", "one").stdout.splitlines()[-1]
+
+
+def test_explain_beside_the_devhost_of_another_user_says_that_it_may_not_ask_it(
+    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEVHOST_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    other = Path(f"/tmp/devhost-{4_000_000 + os.getpid()}")  # the usual directory of another user
+    other.mkdir(mode=0o700)
+    try:
+        with rundir.bind(other / "0123456789ab.sock"):
+            seen = asyncio.run(view(load_or_everything(toys.config), toys.root))
+    finally:
+        shutil.rmtree(other)
+    said = r"the devhost on this node runs as (root|user \d+) and answers only that user"
+    assert re.fullmatch(said, seen.no_answer)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from devhost.backend import MissingDriver
 from devhost.backend.errors import UsageError
 from devhost.backend.files import missing_host_reason
 from devhost.backend.model import Device, Health
@@ -80,7 +81,8 @@ def _chosen(found: ScanResult, resource: str | None) -> list[str]:
     if Path(resource).is_file():
         hint = f"run `devhost discover --config {resource}` to use it as the configuration"
         raise UsageError(f"{resource} is a file, not the name of a resource", hint)
-    known = ", ".join(sorted(found.plan.resources)) or "none"
+    names = {*found.plan.resources, *(entry.name for entry in found.settings.resources)}
+    known = ", ".join(sorted(names, key=natural)) or "none"
     raise UsageError(f"no resource is called {resource!r}", f"known resources: {known}")
 
 
@@ -139,7 +141,12 @@ def _print_empty(found: ScanResult, resource: str | None) -> None:
         for lacking in scanner.condition.missing_drivers:
             if found.settings.resources and not wanted(lacking, entries):
                 continue
-            click.echo(f"without driver: {lacking.subject} of backend {name}: {lacking.reason}")
+            click.echo(without_driver(name, lacking))
+
+
+def without_driver(backend: str, lacking: MissingDriver) -> str:
+    """One line about hardware that a backend cannot offer because its driver is missing."""
+    return f"without driver: {lacking.subject} of backend {backend}: {lacking.reason}"
 
 
 def _offers(resource: PlannedResource) -> list[Offer]:
