@@ -53,8 +53,8 @@ def test_discover_and_explain_show_health_as_each_entry_sees_it(toys):
     )
     failed = 'model is "x200", healthyWhile wants x1*'
     lines = [" ".join(line.split()) for line in toys.devhost("discover").stdout.splitlines()]
-    assert f"example.com/toy broken Unhealthy: it is broken; {failed} - 1" in lines
-    assert "example.com/any broken Unhealthy: it is broken - 1" in lines
+    assert f"example.com/toy broken Unhealthy - 1 it is broken; {failed}" in lines
+    assert "example.com/any broken Unhealthy - 1 it is broken" in lines
     assert "example.com/toy one Healthy - 1" in lines
     resources = json.loads(toys.devhost("discover", "--output", "json").stdout)["resources"]
     reasons = {one["name"]: {d["id"]: d["reason"] for d in one["devices"]} for one in resources}
@@ -240,7 +240,10 @@ def test_discover_and_explain_show_a_device_unhealthy_only_in_resources_that_use
     )
     rows = [line.split()[:3] for line in toys.devhost("discover").stdout.splitlines()]
     assert ["example.com/net", "f0", "Healthy"] in rows
-    assert "example.com/rdma  f0      Unhealthy: it has no uverbs node" in toys.devhost("discover").stdout
+    assert (
+        "example.com/rdma  f0      Unhealthy  -     1           it has no uverbs node"
+        in toys.devhost("discover").stdout
+    )
     document = json.loads(toys.devhost("discover", "--output", "json").stdout)
     found = {one["name"]: one["devices"][0] for one in document["resources"]}
     assert [(one["health"], one["reason"]) for one in found.values()] == [
@@ -362,3 +365,20 @@ def test_known_resources_include_those_without_devices(toys):
     done = toys.devhost("discover", "example.com/nun")
     assert done.returncode == 2
     assert "known resources: example.com/all, example.com/none" in done.stderr
+
+
+def test_a_long_reason_is_last_and_pads_no_other_row(toys):
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    drop_in.write_text(drop_in.read_text().replace("it is broken", "it is broken " + "x" * 300))
+    toys.plug("one=x100", "broken=x100")
+    for arguments in ((), ("--all",)):
+        toys.write("name: example.com/toy, backend: toy, where: {model: x%s}" % ("9" if arguments else "100"))
+        lines = toys.devhost("discover", *arguments).stdout.splitlines()
+        (good,) = [line for line in lines if " one " in line and "Healthy" in line]
+        (bad,) = [line for line in lines if " broken " in line and "Unhealthy" in line]
+        assert len(good) < 100
+        assert "it is broken xxx" in bad[bad.index("Unhealthy") + 10 :]
+
+
+def test_without_any_reason_the_table_has_no_column_for_reasons(toys):
+    assert "REASON" not in toys.devhost("discover").stdout

@@ -54,7 +54,7 @@ def rows(output: str) -> list[str]:
 def test_discover_and_explain_show_the_result_of_the_probe(probed: Any) -> None:
     (probed.root / "probe").write_text("one")
     shown = rows(probed.devhost("discover").stdout)
-    assert "example.com/toy one Unhealthy: it does not answer - 1" in shown
+    assert "example.com/toy one Unhealthy - 1 it does not answer" in shown
     assert "example.com/toy two Healthy - 1" in shown
     (resource,) = json.loads(probed.devhost("discover", "--output", "json").stdout)["resources"]
     unhealthy = {"health": "Unhealthy", "reason": "it does not answer"}
@@ -77,7 +77,7 @@ def test_a_failing_probe_makes_devices_unhealthy_without_a_traceback(probed: Any
     (probed.root / "probe").write_text("fails")
     done = probed.devhost("discover")
     reason = "backend toy failed: RuntimeError: the firmware is silent"
-    assert f"example.com/toy one Unhealthy: {reason} - 1" in rows(done.stdout)
+    assert f"example.com/toy one Unhealthy - 1 {reason}" in rows(done.stdout)
     assert (done.returncode, done.stderr) == (1, f"devhost: {reason}\n")
     assert probed.devhost("explain", "one").stdout.startswith(f"one of backend toy: Unhealthy: {reason}\n")
 
@@ -190,7 +190,7 @@ async def test_holders_and_health_of_a_running_host_are_shown(toys: Any, tmp_pat
         with pytest.raises(UnexpectedAdmissionError):
             await kubelet.admit("other", "main", "example.com/toy", 1)
         missing = "/dev/null does not exist on the node: a pod needed it"
-        await until(toys, f"example.com/toy {free} Unhealthy: {missing} - 1 -", "discover")
+        await until(toys, f"example.com/toy {free} Unhealthy - 1 - {missing}", "discover")
         said = await ask(toys, "explain", free)
         assert said.startswith(f"{free} of backend toy: Healthy\n")
         assert f"  running devhost: Unhealthy: {missing} in example.com/toy\n" in said
@@ -217,7 +217,7 @@ async def test_discover_with_another_configuration_shows_its_own_health_and_a_no
         other.write_text(probed.config.read_text() + "# edited\n")
         probed.config = other
         done = await asyncio.to_thread(probed.devhost, "discover")
-        assert "example.com/toy one Unhealthy: it does not answer - 1 " in " ".join(rows(done.stdout))
+        assert "example.com/toy one Unhealthy - 1 - it does not answer" in " ".join(rows(done.stdout))
         other = "the devhost on this node uses another configuration: HEALTH is the result of this probe"
         assert done.stderr == f"devhost: {other}\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import click
 
 from devhost.backend.errors import ConfigError
-from devhost.config import load, loads
+from devhost.config import loads, read
 from devhost.config.document import MAX_BYTES
 from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
 
 from . import options as shared
+from .importers.recognition import importers_of
 
 
 class _Catalogs:
@@ -34,19 +36,23 @@ class _Catalogs:
 def command(files: tuple[str, ...]) -> None:
     """Checks configuration files. "-" reads standard input.
 
-    Prints one line for each valid file, and every error of the others with its line and column. A plugin
+    Prints one line for each valid file, and every error of the others with its line and column. For the file
+    of another device plugin, it names the import that converts it. A plugin
     that cannot be loaded causes a warning, or an error if a resource needs it. A note names optional entries
     whose backend is not installed.
     """
     catalogs = _Catalogs()
     bad = False
     for file in files:
+        data = b""
         try:
-            settings = _read(file, catalogs)
+            data = sys.stdin.buffer.read(MAX_BYTES + 1) if file == "-" else read(Path(file))
+            settings = loads(data, _label(file), catalogs)
         except ConfigError as error:
             bad = True
-            for diagnostic in error.diagnostics:
-                click.echo(str(diagnostic), err=True)
+            plugins = importers_of(data)
+            for line in [_other(file, plugins)] if plugins else map(str, error.diagnostics):
+                click.echo(line, err=True)
         else:
             click.echo(f"{_label(file)}: ok ({_count(settings)})")
             for backend, hint in settings.not_installed().items():
@@ -60,10 +66,11 @@ def command(files: tuple[str, ...]) -> None:
         sys.exit(ConfigError.exit_code)
 
 
-def _read(file: str, catalogs: _Catalogs) -> Settings:
-    if file == "-":
-        return loads(sys.stdin.buffer.read(MAX_BYTES + 1), _label(file), catalogs)
-    return load(Path(file), catalogs)
+def _other(file: str, plugins: Sequence[str]) -> str:
+    """The error for the configuration of another plugin."""
+    commands = " or ".join(f"`devhost import {name} {shlex.quote(file)}`" for name in plugins)
+    what = f"this is the configuration of {' and '.join(plugins)}, not of devhost"
+    return f"{_label(file)}: {what} (run {commands})"
 
 
 def _label(file: str) -> str:

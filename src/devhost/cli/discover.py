@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -96,7 +97,8 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
     ]
     if found.settings.resources:
         side = ("SERVE",) if found.settings.dra_driver else ()
-        click.echo(table(("RESOURCE", *side, "DEVICE", "HEALTH", "NUMA", "HANDED OUT", *holders), rows))
+        columns = ("RESOURCE", *side, "DEVICE", "HEALTH", "NUMA", "HANDED OUT", *holders)
+        click.echo(table(*_with_reasons(columns, rows)))
     _print_empty(found, resource)
     refusals = _refusals(found)
     for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
@@ -114,7 +116,7 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
             click.echo("")
         click.echo(
             table(
-                ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", *holders, "ATTRIBUTES"),
+                ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", *holders, "REASON, ATTRIBUTES"),
                 [(name, device.id, *_unclaimed(seen, name, device)) for name, device in left],
             )
         )
@@ -168,15 +170,15 @@ def _unmatched(found: ScanResult) -> list[tuple[str, Device]]:
 
 
 def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ...]:
-    """The cells of a device in a resource: health, NUMA nodes, number of replicas, and holders."""
+    """The cells of a device in a resource: health, NUMA nodes, number of replicas, holders, and reason."""
     entry, device = resource.entry, offer.device
     hidden = " (not sent)" if device.numa_nodes and not entry.topology else ""
     together = ", all together" if entry.share.of is Of.ALL else ""
     most = entry.share.max_per_container
     limit = "" if most is None else f", at most {most} per container"
-    health = health_text(device, *_verdict(seen, resource, device))
+    health, reason = health_cells(device, *_verdict(seen, resource, device))
     cells = health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
-    return (*cells, *_held_by(seen, entry.backend, device))
+    return (*cells, *_held_by(seen, entry.backend, device), reason)
 
 
 def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
@@ -191,9 +193,10 @@ def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
 
 
 def _unclaimed(seen: View, backend: str, device: Device) -> tuple[str, ...]:
-    """The cells of a device that no resource has: health, NUMA nodes, holders and attributes."""
-    health = health_text(device, seen.found.health(backend, device))
-    return health, _numa(device), *_held_by(seen, backend, device), _attributes(device)
+    """The cells of a device that no resource has: health, NUMA nodes, holders, reason and attributes."""
+    health, reason = health_cells(device, seen.found.health(backend, device))
+    last = "; ".join(filter(None, (reason, _attributes(device))))
+    return health, _numa(device), *_held_by(seen, backend, device), last
 
 
 def _held_by(seen: View, backend: str, device: Device) -> tuple[str, ...]:
@@ -204,13 +207,30 @@ def _numa(device: Device) -> str:
     return ",".join(map(str, device.numa_nodes))
 
 
-def health_text(device: Device, health: Health, remark: str = "") -> str:
-    """The health of a device as text, or why its backend withholds it."""
+def _with_reasons(
+    columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The columns and rows of a table whose cells may end in a reason, without it if there is none."""
+    if any(row[-1] for row in rows):
+        return (*columns, "REASON"), rows
+    return columns, [row[:-1] for row in rows]
+
+
+def health_cells(device: Device, health: Health, remark: str = "") -> tuple[str, str]:
+    """The health of a device, and its reason, a remark, or why its backend withholds it."""
     if device.withheld:
-        return f"Withheld: {device.withheld}"
+        return "Withheld", device.withheld
     if health.healthy:
-        return f"Healthy ({remark})" if remark else "Healthy"
-    return f"Unhealthy: {health.reason}"
+        return "Healthy", remark
+    return "Unhealthy", health.reason or ""
+
+
+def health_text(device: Device, health: Health, remark: str = "") -> str:
+    """The same as text."""
+    state, reason = health_cells(device, health, remark)
+    if not reason:
+        return state
+    return f"{state} ({reason})" if health.healthy and not device.withheld else f"{state}: {reason}"
 
 
 def _attributes(device: Device) -> str:
