@@ -211,8 +211,8 @@ async def test_discover_with_another_configuration_shows_its_own_health_and_a_no
 ) -> None:
     async with running(probed, tmp_path):
         (probed.root / "probe").write_text("one")
-        remark = "(Unhealthy when probed now: it does not answer)"
-        await until(probed, f"example.com/toy one Healthy {remark} - 1", "discover")
+        remark = "Unhealthy when probed now: it does not answer"
+        await until(probed, f"example.com/toy one Healthy - 1 - {remark}", "discover")
         other = tmp_path / "other.yaml"
         other.write_text(probed.config.read_text() + "# edited\n")
         probed.config = other

@@ -211,9 +211,8 @@ def _with_reasons(
     columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """The columns and rows of a table whose cells may end in a reason, without it if there is none."""
-    if any(row[-1] for row in rows):
-        return (*columns, "REASON"), rows
-    return columns, [row[:-1] for row in rows]
+    shown = [row if row[-1] else row[:-1] for row in rows]
+    return (*columns, "REASON") if any(row[-1] for row in rows) else columns, shown
 
 
 def health_cells(device: Device, health: Health, remark: str = "") -> tuple[str, str]:
