@@ -203,3 +203,26 @@ def test_there_is_an_objection_exactly_if_the_condition_does_not_hold(
 @given(wheres)
 def test_every_condition_covers_itself(conditions: where.Where) -> None:
     assert where.covers(conditions, conditions)
+
+
+NODE = {"devNode": "/dev/ttyUSB0", "devLinks": ("/dev/serial/by-id/a", "/dev/modem0")}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "holds"),
+    [
+        ("/dev/ttyUSB0", True),
+        ("/dev/serial/by-id/a", True),
+        ("/dev/serial/by-id/*", True),
+        ("/dev/modem?", True),
+        ("/dev/s*", False),
+        ("/dev/serial/*", False),
+        ("/dev/serial/by-id/b", False),
+    ],
+)
+def test_a_condition_also_holds_for_another_name_of_the_same_thing(pattern: str, holds: bool) -> None:
+    term = Term("devNode", (Text(pattern),), "devLinks")
+    assert Block((term,)).holds(NODE) is holds
+    assert Block(refuse=(Block((term,)),)).holds(NODE) is not holds
+    assert not term.holds({"devLinks": NODE["devLinks"]})
+    assert Block((term,)).attributes() == {"devNode", "devLinks"}

@@ -254,3 +254,40 @@ def test_json_has_the_plugins_that_were_refused() -> None:
     (refused,) = json.loads(done.stdout)["refusedPlugins"]
     assert "nothing_of_this_name" in refused["reason"]
     assert done.exit_code == 0
+
+
+DATA = Path(__file__).parents[1] / "importers" / "data"
+NOT_A_FILE_OF_THE_PLUGIN = ("empty.yaml", ".rules", "SOURCES.md")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        file
+        for file in sorted(DATA.rglob("*"))
+        if file.is_file() and not file.name.endswith(NOT_A_FILE_OF_THE_PLUGIN)
+    ],
+    ids=lambda file: f"{file.parent.name}/{file.name}",
+)
+def test_the_file_of_another_plugin_is_recognized_and_its_import_is_named(file: Path) -> None:
+    done = check(str(file))
+    (line,) = done.stderr.splitlines()
+    assert done.exit_code == 2
+    assert line.startswith(f"{file}: this is the configuration of ")
+    assert f"`devhost import {file.parent.name} {file}`" in line
+
+
+@pytest.mark.usefixtures("directory")
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("version: 1", "version: 2 # was resourceList, timeSlicing and akri.sh/v0"),
+        "version: 1\nbackends: {card: {groups: [{paths: [x]}]}}\nresource: []\n",
+        '{"version": 1, "backends": {"card": {"groups": [{"paths": []}]}}}',
+        "version: 1\nresources:\n  - {name: a.b/permittedHostDevices}\n",
+    ],
+)
+def test_a_configuration_with_errors_is_not_taken_for_that_of_another_plugin(text: str) -> None:
+    done = check("-", stdin=text)
+    assert done.exit_code == 2
+    assert "devhost import" not in done.stderr

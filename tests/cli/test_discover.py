@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from devhost.testing.trees import Tree
+
 
 def test_discover_shows_which_resource_gets_which_device(toys):
     toys.write(
@@ -51,8 +53,8 @@ def test_discover_and_explain_show_health_as_each_entry_sees_it(toys):
     )
     failed = 'model is "x200", healthyWhile wants x1*'
     lines = [" ".join(line.split()) for line in toys.devhost("discover").stdout.splitlines()]
-    assert f"example.com/toy broken Unhealthy: it is broken; {failed} - 1" in lines
-    assert "example.com/any broken Unhealthy: it is broken - 1" in lines
+    assert f"example.com/toy broken Unhealthy - 1 it is broken; {failed}" in lines
+    assert "example.com/any broken Unhealthy - 1 it is broken" in lines
     assert "example.com/toy one Healthy - 1" in lines
     resources = json.loads(toys.devhost("discover", "--output", "json").stdout)["resources"]
     reasons = {one["name"]: {d["id"]: d["reason"] for d in one["devices"]} for one in resources}
@@ -238,7 +240,10 @@ def test_discover_and_explain_show_a_device_unhealthy_only_in_resources_that_use
     )
     rows = [line.split()[:3] for line in toys.devhost("discover").stdout.splitlines()]
     assert ["example.com/net", "f0", "Healthy"] in rows
-    assert "example.com/rdma  f0      Unhealthy: it has no uverbs node" in toys.devhost("discover").stdout
+    assert (
+        "example.com/rdma  f0      Unhealthy  -     1           it has no uverbs node"
+        in toys.devhost("discover").stdout
+    )
     document = json.loads(toys.devhost("discover", "--output", "json").stdout)
     found = {one["name"]: one["devices"][0] for one in document["resources"]}
     assert [(one["health"], one["reason"]) for one in found.values()] == [
@@ -280,3 +285,100 @@ def test_discover_lists_entries_without_matches_with_the_nearest_miss(toys):
         ("resources[3]", "none", 0),
     ]
     assert [one["reason"] for one in entries] == [miss, rare, "", late]
+
+
+MISSING = """
+    def missing_drivers(self):
+        return [MissingDriver("0000:3b:00.0 (15b3:1021)", "no driver is bound to it (load mlx5_core)",
+                              {"model": "x300"})]
+"""
+
+
+def without_driver(toys):
+    """Adds hardware whose driver is missing, and which certainly is of model x300."""
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    text = drop_in.read_text().replace("Edits, hookimpl", "Edits, MissingDriver, hookimpl")
+    drop_in.write_text(text.replace("\n\n@hookimpl", f"{MISSING}\n\n@hookimpl"))
+
+
+def test_explain_of_hardware_without_its_driver_says_what_discover_says(toys):
+    without_driver(toys)
+    toys.write(
+        "name: example.com/big, backend: toy, where: {model: x300}",
+        "name: example.com/small, backend: toy, where: {model: x100}",
+    )
+    said = (
+        "without driver: 0000:3b:00.0 (15b3:1021) of backend toy: no driver is bound to it (load mlx5_core)"
+    )
+    assert said in toys.devhost("discover").stdout
+    for text in ("0000:3B:00.0", "0000:3b:00.0 (15b3:1021)", "x300"):
+        done = toys.devhost("explain", text)
+        assert (done.returncode, done.stdout.splitlines()[:3]) == (
+            0,
+            [
+                said,
+                "example.com/big (resources[0]): no, its driver is missing",
+                "example.com/small (resources[1]): no, model must be x100, it is x300",
+            ],
+        )
+    (document,) = json.loads(toys.devhost("explain", "x300", "--output", "json").stdout)
+    assert document["hardware"] == "0000:3b:00.0 (15b3:1021)"
+    assert document["verdicts"][0]["reason"] == "its driver is missing"
+
+
+def test_explain_says_why_something_that_the_kernel_knows_is_not_served(toys):
+    tree = Tree(toys.root)
+    tree.device("virtual/net/can0", "net", files={"type": "280"})
+    tree.pci("pci0000:3a/0000:3b:00.0", driver="ixgbe", vendor="0x8086", device="0x1572")
+    tree.device("pci0000:3a/0000:3b:00.0/net/eth0", "net", files={"type": "1"})
+    tree.device("platform/thermal", "thermal")
+    tree.node("/dev/other")
+    (toys.root / "dev/dir").mkdir()
+    (toys.root / "dev/dangling").symlink_to("nothing")
+    for text, why in (
+        ("can0", "it is a network interface (CAN), which has no device node and is not on PCI"),
+        ("eth0", "it is a network interface (Ethernet) on the PCI function 0000:3b:00.0"),
+        ("0000:3B:00.0", "it is a PCI function 8086:1572 with driver ixgbe"),
+        ("3b:00.0", "it is a PCI function 8086:1572 with driver ixgbe"),
+        ("thermal", "it is a device of class thermal without a device node"),
+        ("/dev/other", "it is a device node that no backend lists"),
+        ("/dev/dir", "it is a directory"),
+        ("/dev/dangling", "it leads to /dev/nothing, which does not exist"),
+        ("/dev/none", "it does not exist"),
+    ):
+        done = toys.devhost("explain", text)
+        assert (done.returncode, done.stderr.startswith(f"devhost: {text} is not served: {why}")) == (2, True)
+        assert "backends asked: toy)" in done.stderr
+
+
+def test_explain_of_a_link_explains_the_node_that_it_leads_to(toys):
+    (toys.root / "dev/toys").mkdir(parents=True)
+    (toys.root / "dev/toys/two").touch()
+    (toys.root / "dev/mine").symlink_to("toys/two")
+    assert toys.devhost("explain", "/dev/mine").stdout.startswith("two of backend toy")
+
+
+def test_known_resources_include_those_without_devices(toys):
+    toys.write(
+        "name: example.com/none, backend: toy, where: {model: x9}", "name: example.com/all, backend: toy"
+    )
+    done = toys.devhost("discover", "example.com/nun")
+    assert done.returncode == 2
+    assert "known resources: example.com/all, example.com/none" in done.stderr
+
+
+def test_a_long_reason_is_last_and_pads_no_other_row(toys):
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    drop_in.write_text(drop_in.read_text().replace("it is broken", "it is broken " + "x" * 300))
+    toys.plug("one=x100", "broken=x100")
+    for arguments in ((), ("--all",)):
+        toys.write("name: example.com/toy, backend: toy, where: {model: x%s}" % ("9" if arguments else "100"))
+        lines = toys.devhost("discover", *arguments).stdout.splitlines()
+        (good,) = [line for line in lines if " one " in line and "Healthy" in line]
+        (bad,) = [line for line in lines if " broken " in line and "Unhealthy" in line]
+        assert len(good) < 100
+        assert "it is broken xxx" in bad[bad.index("Unhealthy") + 10 :]
+
+
+def test_without_any_reason_the_table_has_no_column_for_reasons(toys):
+    assert "REASON" not in toys.devhost("discover").stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from devhost.cli.running_host import answer, view
 from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load_or_everything
 from devhost.planning.plan import explain
+from devhost.telemetry import rundir
 from devhost.telemetry.document import StatusDocument
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 
@@ -51,7 +54,7 @@ def rows(output: str) -> list[str]:
 def test_discover_and_explain_show_the_result_of_the_probe(probed: Any) -> None:
     (probed.root / "probe").write_text("one")
     shown = rows(probed.devhost("discover").stdout)
-    assert "example.com/toy one Unhealthy: it does not answer - 1" in shown
+    assert "example.com/toy one Unhealthy - 1 it does not answer" in shown
     assert "example.com/toy two Healthy - 1" in shown
     (resource,) = json.loads(probed.devhost("discover", "--output", "json").stdout)["resources"]
     unhealthy = {"health": "Unhealthy", "reason": "it does not answer"}
@@ -74,7 +77,7 @@ def test_a_failing_probe_makes_devices_unhealthy_without_a_traceback(probed: Any
     (probed.root / "probe").write_text("fails")
     done = probed.devhost("discover")
     reason = "backend toy failed: RuntimeError: the firmware is silent"
-    assert f"example.com/toy one Unhealthy: {reason} - 1" in rows(done.stdout)
+    assert f"example.com/toy one Unhealthy - 1 {reason}" in rows(done.stdout)
     assert (done.returncode, done.stderr) == (1, f"devhost: {reason}\n")
     assert probed.devhost("explain", "one").stdout.startswith(f"one of backend toy: Unhealthy: {reason}\n")
 
@@ -187,7 +190,7 @@ async def test_holders_and_health_of_a_running_host_are_shown(toys: Any, tmp_pat
         with pytest.raises(UnexpectedAdmissionError):
             await kubelet.admit("other", "main", "example.com/toy", 1)
         missing = "/dev/null does not exist on the node: a pod needed it"
-        await until(toys, f"example.com/toy {free} Unhealthy: {missing} - 1 -", "discover")
+        await until(toys, f"example.com/toy {free} Unhealthy - 1 - {missing}", "discover")
         said = await ask(toys, "explain", free)
         assert said.startswith(f"{free} of backend toy: Healthy\n")
         assert f"  running devhost: Unhealthy: {missing} in example.com/toy\n" in said
@@ -208,13 +211,13 @@ async def test_discover_with_another_configuration_shows_its_own_health_and_a_no
 ) -> None:
     async with running(probed, tmp_path):
         (probed.root / "probe").write_text("one")
-        remark = "(Unhealthy when probed now: it does not answer)"
-        await until(probed, f"example.com/toy one Healthy {remark} - 1", "discover")
+        remark = "Unhealthy when probed now: it does not answer"
+        await until(probed, f"example.com/toy one Healthy - 1 - {remark}", "discover")
         other = tmp_path / "other.yaml"
         other.write_text(probed.config.read_text() + "# edited\n")
         probed.config = other
         done = await asyncio.to_thread(probed.devhost, "discover")
-        assert "example.com/toy one Unhealthy: it does not answer - 1 " in " ".join(rows(done.stdout))
+        assert "example.com/toy one Unhealthy - 1 - it does not answer" in " ".join(rows(done.stdout))
         other = "the devhost on this node uses another configuration: HEALTH is the result of this probe"
         assert done.stderr == f"devhost: {other}\n"
 
@@ -308,3 +311,20 @@ def test_explain_names_a_host_that_does_not_answer_and_discover_still_works(
         done = toys.devhost("discover")
         assert (done.returncode, "HELD BY" in done.stdout) == (0, False)
         assert "did not answer within 5 s" in toys.devhost("explain", "one").stdout.splitlines()[-1]
+
+
+def test_explain_beside_the_devhost_of_another_user_says_that_it_may_not_ask_it(
+    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEVHOST_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    other = Path(f"/tmp/devhost-{4_000_000 + os.getpid()}")  # the usual directory of another user
+    other.mkdir(mode=0o700)
+    try:
+        with rundir.bind(other / "0123456789ab.sock"):
+            seen = asyncio.run(view(load_or_everything(toys.config), toys.root))
+    finally:
+        shutil.rmtree(other)
+    said = r"the devhost on this node runs as (root|user \d+) and answers only that user"
+    assert re.fullmatch(said, seen.no_answer)

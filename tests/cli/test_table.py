@@ -43,3 +43,7 @@ def test_lines_are_cut_at_the_width_of_a_terminal(monkeypatch: pytest.MonkeyPatc
 
 def test_ten_thousand_rows_can_be_shown() -> None:
     assert len(table(("A", "B"), ((i, str(i)) for i in range(10_000))).splitlines()) == 10_001
+
+
+def test_missing_last_cells_are_blank() -> None:
+    assert table(("A", "B", "WHY"), [("1", ""), ("2", "", "late")]) == "A  B  WHY\n1  -\n2  -  late"

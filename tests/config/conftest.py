@@ -76,6 +76,7 @@ class Card(Backend):
         "numaNode": Attribute(int, "NUMA node.", 0),
         "virtual": Attribute(bool, "Whether it is virtual.", False),
         "links": Attribute(list, "Links of the node.", ("/dev/a",)),
+        "path": Attribute(str, "Path of the node.", "/dev/b", begins="/dev/", also="links"),
         "kind": Attribute(str, "What it is.", "vf", words=("pf", "vf")),
         "modes": Attribute(list, "What it can.", ("fast",), words=("fast", "safe")),
         "ID_*": Attribute(str, "A udev property.", "x"),

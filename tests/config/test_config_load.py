@@ -142,9 +142,11 @@ ranges = st.one_of(
 
 
 PATTERNS: dict[str, st.SearchStrategy[Any]] = {
-    "vendor": st.builds(Text, words),
+    "vendor": st.builds(Text, words.filter(lambda word: word[0] != "^")),
     "idVendor": st.builds(
-        Text, words.filter(lambda word: "-" not in word and word[:2].lower() != "0x"), st.just(True)
+        Text,
+        words.filter(lambda word: "-" not in word and word[0] != "^" and word[:2].lower() != "0x"),
+        st.just(True),
     ),
     "numaNode": ranges,
     "virtual": st.builds(Flag, st.booleans()),

@@ -104,13 +104,19 @@ def test_a_where_is_read_as_its_conditions(read: Read, selection: str, blocks: w
     assert read(file(f"name: a.b/c, where: {selection}")).resources[0].where == blocks
 
 
+@pytest.mark.parametrize("pattern", ["/dev/b", "/dev/*", "/*", "*", "?dev/b", "[/]dev/b", "/d*"])
+def test_a_pattern_that_a_value_may_match_is_accepted(read: Read, pattern: str) -> None:
+    entry = read(file(f"name: a.b/c, where: {{path: '{pattern}'}}")).resources[0]
+    assert entry.wanted() == {"path", "links"}  # a link to the node is another name of it
+
+
 @pytest.mark.parametrize(
     ("selection", "said"),
     [
         ("{vender: x}", 'resources[0].where: backend card has no attribute "vender" (did you mean vendor?)'),
         (
             "{qqqqqq: x}",
-            "(known attributes: ID_*, afuId, idVendor, kind, links, modes, numaNode, pKey, "
+            "(known attributes: ID_*, afuId, idVendor, kind, links, modes, numaNode, pKey, path, "
             "sysattr.*, vendor, virtual)",
         ),
         ("{kind: vfs}", 'kind: "vfs" is none of the values that this attribute can have (did you mean vf?)'),
@@ -122,6 +128,15 @@ def test_a_where_is_read_as_its_conditions(read: Read, selection: str, blocks: w
         ("{kind: bridge}", "(known values: pf, vf)"),
         ("{kind: 'x*'}", 'the pattern "x*" matches none of the values that this attribute can have'),
         ("{not: {kind: vfs}}", 'where.not.kind: "vfs" is none of the values'),
+        ("{path: dev/b}", 'where.path: every value of this attribute begins with /dev/, "dev/b" does not'),
+        ("{path: dev/b}", '(write "/dev/b")'),
+        ("{path: b*}", '(write "/dev/b*")'),
+        ("{path: ^/dev/b$}", '"^/dev/b$" is a regular expression; a pattern is a glob for the whole value'),
+        ("{path: ^/dev/b$}", '(write "/dev/b")'),
+        ("{path: '^/dev/b.*'}", '(write "/dev/b*")'),
+        ("{not: {path: [/dev/a, /b]}}", "where.not.path[1]: every value of this attribute begins with /dev/"),
+        ("{idVendor: ^1a86}", '(write "1a86")'),
+        ("{vendor: ^intel$}", '(write "intel")'),
         ("{modes: quick}", 'where.modes: "quick" is none of the values'),
         ("{ID_: x}", 'has no attribute "ID_"'),
         ("{ID_*: x}", 'has no attribute "ID_*"'),

@@ -263,6 +263,22 @@ def test_a_chip_on_pci_knows_its_place_and_dies_with_its_link(
     assert "lost its link" in by_id(backend)["0000:65:00.0"].health.reason
 
 
+@pytest.mark.parametrize("bus", ["usb", "spi"])
+def test_a_chip_on_another_bus_has_no_attribute_of_the_bus_controller(
+    tmp_path: Path, looking: BackendFixture, bus: str
+) -> None:
+    tree = fpga_kernel.KernelTree(tmp_path)
+    controller = tree.function("0000:00:14.0", "8086:a0ed", "xhci_hcd", numa_node=1)
+    parent = f"{controller.removeprefix('/sys/devices/')}/adapter/chip0"
+    tree.device(parent, bus, DRIVER="chip-driver")
+    tree.fpga_manager(parent, 0, "Xilinx Slave Serial FPGA Manager")
+    device = by_id(looking(tree))["chip0"]
+    assert device.attributes["driver"] == "chip-driver"
+    assert not {"pciBusID", "vendorID", "deviceID", "isVf"} & device.attributes.keys()
+    assert (device.attributes["numaNode"], device.pcie_path) == (1, ("0000:00:14.0",))
+    assert device.part_of == {"pci:0000:00:14.0"}  # it ends when the controller is given away
+
+
 def test_a_region_without_a_known_manager_is_unhealthy_with_the_reason(tmp_path: Path) -> None:
     tree = fpga_kernel.ice40(tmp_path)
     tree.device("platform/fpga-region", "platform", DRIVER="of-fpga-region")

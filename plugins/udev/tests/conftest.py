@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from devhost_udev import Udev
 from devhost_udev.options import Group, UdevOptions
 
-from devhost.backend import Device
+from devhost.backend import AllocateRequest, Device, Edits
 from devhost.testing.trees import Tree
 
 XHCI = "pci0000:00/0000:00:14.0/usb1"
@@ -124,6 +126,27 @@ class Machine(Tree):
         file = self.root / "proc/1/mountinfo"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+class Versioned(Udev):
+    """The backend as this version has it; with ``ids`` set, as an earlier version named its devices."""
+
+    ids: ClassVar[dict[str, str]] = {}
+
+    def discover(self) -> list[Device]:
+        return [self._named(device) for device in super().discover()]
+
+    def _named(self, device: Device) -> Device:
+        members = device.attributes.get("members", ())
+        node = device.attributes.get("devNode") or (members[0] if isinstance(members, tuple) else "")
+        prefix = f"{device.attributes['group']}-" if "group" in device.attributes else ""
+        before = self.ids.get(str(node))
+        return replace(device, id=prefix + before, former_ids=()) if before else device
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        known = {device.claims: device for device in super().discover()}
+        devices = tuple(known[device.claims] for device in request.devices)
+        return super().allocate(replace(request, devices=devices))
 
 
 @pytest.fixture

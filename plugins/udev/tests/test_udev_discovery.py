@@ -14,6 +14,8 @@ from devhost_udev.sysfs import SysTree
 
 from devhost.backend import HEALTHY, Device, Event
 
+from .conftest import XHCI
+
 ByNode = Callable[[list[Device]], dict[str, Device]]
 
 
@@ -41,6 +43,52 @@ def test_a_usb_serial_adapter_has_the_attributes_of_its_ancestors(machine: Any, 
     }
     assert tty.claims == {"node:/dev/ttyUSB0"}
     assert tty.part_of == {"pci:0000:00:14.0", "usb:0000:00:14.0-usb1.4"}
+
+
+IDENTITY = ("serial", "vendor", "model")
+
+
+@pytest.mark.parametrize("under", ["1", "1.4"], ids=["root hub", "hub"])
+def test_a_usb_device_without_strings_has_none_of_the_hub_above_it(
+    machine: Any, by_node: ByNode, under: str
+) -> None:
+    strings = {"serial": "0000:00:14.0", "manufacturer": "Linux 6.12.0 xhci-hcd", "product": "xHCI"}
+    above = machine.usb("1", "05e3", "0610", "HUB0001") if under == "1.4" else XHCI
+    machine.device(XHCI, "usb", "bus/usb/001/001", "189:0", strings, DEVTYPE="usb_device", DRIVER="usb")
+    path = f"{above}/1-{under}"
+    files = {"idVendor": "1a86", "idProduct": "7523", "devpath": under}
+    machine.device(path, "usb", "bus/usb/001/009", "189:8", files, DEVTYPE="usb_device")
+    interface = machine.interface(path)
+    machine.device(f"{interface}/tty/ttyUSB0", "tty", "ttyUSB0", "188:0")
+    found = by_node(machine.backend().discover())
+    for node in ("/dev/ttyUSB0", "/dev/bus/usb/001/009"):
+        assert not {*IDENTITY, "driver"} & found[node].attributes.keys()
+        assert found[node].attributes["idVendor"] == "1a86"
+    assert found["/dev/bus/usb/001/001"].attributes["serial"] == "0000:00:14.0"
+
+
+def test_a_card_in_a_usb_reader_has_no_attribute_of_the_reader(machine: Any, by_node: ByNode) -> None:
+    interface = machine.interface(machine.usb("2", "0bda", "0129", "READER1"), driver="rtsx_usb")
+    card = f"{interface}/rtsx_usb_sdmmc.3.auto/mmc_host/mmc0/mmc0:0001"
+    machine.device(card, "mmc", files={"name": "SD64G"}, DRIVER="mmcblk")
+    machine.disk(f"{card}/block/mmcblk0", "179:0")
+    attributes = by_node(machine.backend().discover())["/dev/mmcblk0"].attributes
+    assert {name: attributes.get(name) for name in IDENTITY} == {
+        "serial": None,
+        "vendor": None,
+        "model": "SD64G",
+    }
+
+
+def test_a_disk_in_a_usb_enclosure_has_the_serial_number_of_the_enclosure(
+    machine: Any, by_node: ByNode
+) -> None:
+    interface = machine.interface(machine.usb("2", "152d", "0578", "BOX1"), driver="usb-storage")
+    unit = f"{interface}/host6/target6:0:0/6:0:0:0"
+    machine.device(unit, "scsi", files={"vendor": "WDC     ", "model": "WD40EFRX"}, DEVTYPE="scsi_device")
+    machine.disk(f"{unit}/block/sdb", "8:16")
+    attributes = by_node(machine.backend().discover())["/dev/sdb"].attributes
+    assert [attributes[name] for name in IDENTITY] == ["BOX1", "WDC", "WD40EFRX"]
 
 
 def test_a_disk_knows_its_numa_node_its_pcie_path_and_its_wwid(machine: Any, by_node: ByNode) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from devhost_udev import Udev
 
-from devhost.backend import AllocateRequest, Device, Edits
 from devhost.host.status import status
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.node import Node
 from devhost.testing.trees import Tree
+
+from .conftest import Versioned
 
 FUNCTION = "pci0000:6a/0000:6a:01.0"
 WQ = "example.com/wq"
@@ -34,28 +32,6 @@ resources: [{name: example.com/wq, backend: udev, where: {group: wq}}]
 
 SOON = Timing(kubelet=KubeletTiming(question_first=0.1, question_gap=0.05))
 """The kubelet is asked soon again who holds which device."""
-
-
-class Versioned(Udev):
-    """The backend as this version has it; with ``ids`` set, as an earlier version named its devices."""
-
-    ids: ClassVar[dict[str, str]] = {}
-
-    def discover(self) -> list[Device]:
-        return [self._named(device) for device in super().discover()]
-
-    def _named(self, device: Device) -> Device:
-        if not self.ids:
-            return device
-        members = device.attributes.get("members", ())
-        node = device.attributes.get("devNode") or (members[0] if isinstance(members, tuple) else "")
-        prefix = "wq-" if "group" in device.attributes else ""
-        return replace(device, id=prefix + self.ids[str(node)], former_ids=())
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        known = {device.claims: device for device in super().discover()}
-        devices = tuple(known[device.claims] for device in request.devices)
-        return super().allocate(replace(request, devices=devices))
 
 
 @pytest.fixture

@@ -43,6 +43,9 @@ class Attribute:
     ``words`` lists all values of a string or of a list's members, if the backend's own code defines them. A
     condition that no such value meets is then a configuration error, and a device with another value is
     refused. It is empty where the kernel or a vendor may add values.
+    ``begins`` is how every value begins (``/dev/``): a condition that no such value meets is an error, too.
+    ``also`` is the attribute with further names of the same thing, a list: a condition also holds if one of
+    them matches, where ``*`` matches no ``/``.
     ``reveals`` is true for the attribute that identifies devices made of several parts: a block of ``where``
     that names it also sees the attributes that such a device inherited (:attr:`Device.inherited`).
 
@@ -55,6 +58,8 @@ class Attribute:
     hex: bool = False
     words: tuple[str, ...] = ()
     reveals: bool = False
+    begins: str = ""
+    also: str = ""
 
 
 @dataclass(frozen=True, slots=True)

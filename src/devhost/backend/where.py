@@ -38,6 +38,11 @@ class Text:
             return self._one(value)
         return isinstance(value, tuple) and any(map(self._one, value))
 
+    def names(self, names: AttributeValue) -> bool:
+        """Whether it matches one of these paths; a wildcard matches no ``/``."""
+        depth = self.pattern.count("/")
+        return isinstance(names, tuple) and any(one.count("/") == depth and self._one(one) for one in names)
+
     def _one(self, value: str) -> bool:
         if self.fold:
             value = value.lower()
@@ -90,10 +95,15 @@ Pattern = Text | Range | Flag
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One key of a block: the attribute must match any of the patterns."""
+    """One key of a block: the attribute must match any of the patterns.
+
+    ``also`` is the attribute with further names of the same thing; empty if there is none
+    (:class:`devhost.backend.Attribute`).
+    """
 
     attribute: str
     patterns: tuple[Pattern, ...]
+    also: str = ""
 
     def holds(self, attributes: Mapping[str, AttributeValue]) -> bool:
         value = attributes.get(self.attribute)
@@ -102,6 +112,8 @@ class Term:
         for pattern in self.patterns:
             if pattern.matches(value):
                 return True
+        if self.also and (names := attributes.get(self.also)):
+            return any(isinstance(pattern, Text) and pattern.names(names) for pattern in self.patterns)
         return False
 
     @property
@@ -185,7 +197,7 @@ class Block:
 
     def attributes(self) -> frozenset[str]:
         """The names of all attributes that this block depends on."""
-        names = {term.attribute for term in self.terms}
+        names = {term.attribute for term in self.terms} | {term.also for term in self.terms if term.also}
         return frozenset(names).union(*(block.attributes() for block in self.refuse))
 
     def __str__(self) -> str:

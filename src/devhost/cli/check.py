@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,12 +13,13 @@ from typing import Any
 import click
 
 from devhost.backend.errors import ConfigError, Diagnostic
-from devhost.config import load, loads
+from devhost.config import loads, read
 from devhost.config.document import MAX_BYTES
 from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
 
 from . import options as shared
+from .importers.recognition import importers_of
 
 
 class _Catalogs:
@@ -38,7 +40,8 @@ class _Catalogs:
 def command(files: tuple[str, ...], output: str) -> None:
     """Checks configuration files. "-" reads standard input.
 
-    Prints one line for each valid file, and every error of the others with its line and column. A plugin
+    Prints one line for each valid file, and every error of the others with its line and column. For the file
+    of another device plugin, it names the import that converts it. A plugin
     that cannot be loaded causes a warning, or an error if a resource needs it. A note names optional entries
     whose backend is not installed.
     """
@@ -66,10 +69,13 @@ class _Checked:
 
     @classmethod
     def of(cls, file: str, catalogs: _Catalogs) -> _Checked:
+        data = b""
         try:
-            return cls(_label(file), _read(file, catalogs))
+            data = sys.stdin.buffer.read(MAX_BYTES + 1) if file == "-" else read(Path(file))
+            return cls(_label(file), loads(data, _label(file), catalogs))
         except ConfigError as error:
-            return cls(_label(file), None, error.diagnostics)
+            plugins = importers_of(data)
+            return cls(_label(file), None, [_other(file, plugins)] if plugins else error.diagnostics)
 
     def show(self) -> None:
         for error in self.errors:
@@ -101,10 +107,11 @@ class _Checked:
             yield f"{entries} not served: backend {backend} is not installed ({hint})"
 
 
-def _read(file: str, catalogs: _Catalogs) -> Settings:
-    if file == "-":
-        return loads(sys.stdin.buffer.read(MAX_BYTES + 1), _label(file), catalogs)
-    return load(Path(file), catalogs)
+def _other(file: str, plugins: Sequence[str]) -> Diagnostic:
+    """The error for the configuration of another plugin."""
+    commands = " or ".join(f"`devhost import {name} {shlex.quote(file)}`" for name in plugins)
+    what = f"this is the configuration of {' and '.join(plugins)}, not of devhost"
+    return Diagnostic(_label(file), 0, 0, "", what, f"run {commands}")
 
 
 def _label(file: str) -> str:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from devhost.backend import MissingDriver
 from devhost.backend.errors import UsageError
 from devhost.backend.files import missing_host_reason
 from devhost.backend.model import Device, Health
@@ -88,7 +90,8 @@ def _chosen(found: ScanResult, resource: str | None) -> list[str]:
     if Path(resource).is_file():
         hint = f"run `devhost discover --config {resource}` to use it as the configuration"
         raise UsageError(f"{resource} is a file, not the name of a resource", hint)
-    known = ", ".join(sorted(found.plan.resources)) or "none"
+    names = {*found.plan.resources, *(entry.name for entry in found.settings.resources)}
+    known = ", ".join(sorted(names, key=natural)) or "none"
     raise UsageError(f"no resource is called {resource!r}", f"known resources: {known}")
 
 
@@ -102,7 +105,8 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
     ]
     if found.settings.resources:
         side = ("SERVE",) if found.settings.dra_driver else ()
-        click.echo(table(("RESOURCE", *side, "DEVICE", "HEALTH", "NUMA", "HANDED OUT", *holders), rows))
+        columns = ("RESOURCE", *side, "DEVICE", "HEALTH", "NUMA", "HANDED OUT", *holders)
+        click.echo(table(*_with_reasons(columns, rows)))
     _print_empty(found, resource)
     refusals = _refusals(found)
     for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
@@ -120,7 +124,7 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
             click.echo("")
         click.echo(
             table(
-                ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", *holders, "ATTRIBUTES"),
+                ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", *holders, "REASON, ATTRIBUTES"),
                 [(name, device.id, *_unclaimed(seen, name, device)) for name, device in left],
             )
         )
@@ -149,7 +153,12 @@ def _print_empty(found: ScanResult, resource: str | None) -> None:
         for lacking in scanner.condition.missing_drivers:
             if found.settings.resources and not wanted(lacking, entries):
                 continue
-            click.echo(f"without driver: {lacking.subject} of backend {name}: {lacking.reason}")
+            click.echo(without_driver(name, lacking))
+
+
+def without_driver(backend: str, lacking: MissingDriver) -> str:
+    """One line about hardware that a backend cannot offer because its driver is missing."""
+    return f"without driver: {lacking.subject} of backend {backend}: {lacking.reason}"
 
 
 def _offers(resource: PlannedResource) -> list[Offer]:
@@ -171,15 +180,15 @@ def _unmatched(found: ScanResult) -> list[tuple[str, Device]]:
 
 
 def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ...]:
-    """The cells of a device in a resource: health, NUMA nodes, number of replicas, and holders."""
+    """The cells of a device in a resource: health, NUMA nodes, number of replicas, holders, and reason."""
     entry, device = resource.entry, offer.device
     hidden = " (not sent)" if device.numa_nodes and not entry.topology else ""
     together = ", all together" if entry.share.of is Of.ALL else ""
     most = entry.share.max_per_container
     limit = "" if most is None else f", at most {most} per container"
-    health = health_text(device, *_verdict(seen, resource, device), is_offered=True)
+    health, reason = health_cells(device, *_verdict(seen, resource, device), is_offered=True)
     cells = health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
-    return (*cells, *_held_by(seen, entry.backend, device))
+    return (*cells, *_held_by(seen, entry.backend, device), reason)
 
 
 def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
@@ -194,9 +203,10 @@ def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
 
 
 def _unclaimed(seen: View, backend: str, device: Device) -> tuple[str, ...]:
-    """The cells of a device that no resource has: health, NUMA nodes, holders and attributes."""
-    health = health_text(device, seen.found.health(backend, device))
-    return health, _numa(device), *_held_by(seen, backend, device), _attributes(device)
+    """The cells of a device that no resource has: health, NUMA nodes, holders, reason and attributes."""
+    health, reason = health_cells(device, seen.found.health(backend, device))
+    last = "; ".join(filter(None, (reason, _attributes(device))))
+    return health, _numa(device), *_held_by(seen, backend, device), last
 
 
 def _held_by(seen: View, backend: str, device: Device) -> tuple[str, ...]:
@@ -212,8 +222,18 @@ def withheld(device: Device, *, is_offered: bool) -> str:
     return device.withheld or ("" if is_offered else device.reserved) or ""
 
 
-def health_text(device: Device, health: Health, remark: str = "", *, is_offered: bool = False) -> str:
-    """The health of a device as text, or why it is withheld.
+def _with_reasons(
+    columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The columns and rows of a table whose cells may end in a reason, without it if there is none."""
+    shown = [row if row[-1] else row[:-1] for row in rows]
+    return (*columns, "REASON") if any(row[-1] for row in rows) else columns, shown
+
+
+def health_cells(
+    device: Device, health: Health, remark: str = "", *, is_offered: bool = False
+) -> tuple[str, str]:
+    """The health of a device, and its reason, a remark, or why it is withheld.
 
     Args:
         device: the device.
@@ -222,10 +242,18 @@ def health_text(device: Device, health: Health, remark: str = "", *, is_offered:
         is_offered: whether a resource has it, perhaps because of its special purpose.
     """
     if reason := withheld(device, is_offered=is_offered):
-        return f"Withheld: {reason}"
+        return "Withheld", reason
     if health.healthy:
-        return f"Healthy ({remark})" if remark else "Healthy"
-    return f"Unhealthy: {health.reason}"
+        return "Healthy", remark
+    return "Unhealthy", health.reason or ""
+
+
+def health_text(device: Device, health: Health, remark: str = "", *, is_offered: bool = False) -> str:
+    """The same as text."""
+    state, reason = health_cells(device, health, remark, is_offered=is_offered)
+    if not reason:
+        return state
+    return f"{state} ({reason})" if state == "Healthy" else f"{state}: {reason}"
 
 
 def _attributes(device: Device) -> str:

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
+from devhost.backend import MissingDriver
 from devhost.backend.errors import UsageError
 from devhost.backend.model import HEALTHY, Device, Health
 from devhost.backend.sysfs import natural
-from devhost.backend.where import show
+from devhost.backend.where import objection, show
 from devhost.config.loader import load_or_everything
 from devhost.config.reader import declared
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
+from devhost.host.entries import place, wanted
 from devhost.planning.plan import Verdict, explain
+from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.document import held_by
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
-from .discover import as_json, health_text
+from .discover import as_json, health_text, without_driver
 from .running_host import Published, View, view
 from .scan_once import ScanResult
+from .unserved import resolved, why_unserved
 
 
 @click.command("explain")
@@ -40,6 +44,9 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     DEVICE is an id as printed by `devhost discover`, or the value of an attribute that identifies the
     device: for example a device node (/dev/fuse), a serial number, or a PCI address in upper or lower case.
 
+    Hardware without its driver is shown with what is missing. For anything else that the kernel knows by this
+    name, such as a network interface, the error says why no backend lists it.
+
     Its health is the result of this scan and probe. If a devhost runs on this node with the same root, the
     output also shows where that devhost reports a different health, and which containers hold the device.
     What a container holds, no other resource gets. If this cannot be taken into account, the last line gives
@@ -49,14 +56,23 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
     seen = asyncio.run(view(loaded, root, status_socket, everything=True))
-    matches = _matches(seen.found, device)
+    matches = _matches(seen.found, device) or _matches(seen.found, resolved(root, device))
+    lacking = [] if matches else _without_driver(seen.found, device)
+    if not (matches or lacking):
+        raise _unknown(seen.found, root, device)
     if output == "json":
-        click.echo(json.dumps([_document(seen, name, match) for name, match in matches], indent=2))
+        documents = [_document(seen, name, match) for name, match in matches]
+        documents += [_missing(seen.found, name, one) for name, one in lacking]
+        click.echo(json.dumps(documents, indent=2))
     else:
         for number, (name, match) in enumerate(matches):
             if number:
                 click.echo("")
             _print(seen, name, match)
+        for name, one in lacking:
+            click.echo(without_driver(name, one))
+            for entry, why in _chances(seen.found, name, one):
+                click.echo(f"{entry.name} ({place(entry)}): no, {why}")
     if seen.no_answer and seen.found.settings.resources:
         click.echo(f"What containers hold is not taken into account: {seen.no_answer}.", err=output == "json")
 
@@ -66,9 +82,6 @@ def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:
 
     If nothing matches exactly, ids match without regard to case as long as only one device matches, and so
     do the attributes that ``where`` compares without regard to case.
-
-    Raises:
-        UsageError: there is none.
     """
     devices = found.devices()
     exact = [item for item in devices if text in (item[1].id, f"{item[0]}/{item[1].id}")]
@@ -77,25 +90,75 @@ def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:
     named = [item for item in devices if _is_named(text, item[1])]
     if named:
         return named
-    folded = text.lower()
-    alike = [item for item in devices if folded in (item[1].id.lower(), f"{item[0]}/{item[1].id}".lower())]
-    if len(alike) == 1:
+    if len(alike := _alike(found, text)) == 1:
         return alike
-    if named := [(name, device) for name, device in devices if _has_hex(found, name, device, folded)]:
-        return named
+    return [(name, device) for name, device in devices if _has_hex(found, name, device, text.lower())]
+
+
+def _alike(found: ScanResult, text: str) -> list[tuple[str, Device]]:
+    """The devices whose ids differ from ``text`` at most in case."""
+    folded = text.lower()
+    return [
+        (name, one) for name, one in found.devices() if folded in (one.id.lower(), f"{name}/{one.id}".lower())
+    ]
+
+
+def _without_driver(found: ScanResult, text: str) -> list[tuple[str, MissingDriver]]:
+    """The hardware without its driver that has this address, or an attribute with this value."""
+    folded = text.lower()
+    return [
+        (name, one)
+        for name, scanner in found.scanners.items()
+        for one in scanner.condition.missing_drivers
+        if folded in (one.subject.lower(), one.subject.partition(" ")[0].lower())
+        or any(folded == str(value).lower() for value in one.attributes.values())
+    ]
+
+
+def _chances(
+    found: ScanResult, backend: str, lacking: MissingDriver
+) -> Iterator[tuple[ResourceSettings, str]]:
+    """Each entry of a backend, and why it does not serve hardware without its driver."""
+    for entry in found.settings.resources:
+        if entry.backend == backend:
+            may = wanted(lacking, [entry])
+            why = "its driver is missing" if may else objection(entry.where, lacking.attributes)
+            yield entry, why or "it does not select it"
+
+
+def _missing(found: ScanResult, backend: str, lacking: MissingDriver) -> dict[str, object]:
+    return {
+        "backend": backend,
+        "hardware": lacking.subject,
+        "reason": lacking.reason,
+        "attributes": {key: show(value) for key, value in sorted(lacking.attributes.items())},
+        "verdicts": [
+            {"entry": place(entry), "resource": entry.name, "taken": False, "reason": why}
+            for entry, why in _chances(found, backend, lacking)
+        ],
+    }
+
+
+def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
+    """The error for something that no backend lists."""
+    folded = text.lower()
     for name, scanner in found.scanners.items():
         for flawed in scanner.condition.refused:
             if flawed.device.lower() == folded:
-                raise UsageError(f"{flawed.device} of backend {name} cannot be used: {flawed.reason}")
+                return UsageError(f"{flawed.device} of backend {name} cannot be used: {flawed.reason}")
     failed = [d.condition.reason for d in found.scanners.values() if d.condition.reason]
-    twins = [device.id for _, device in alike[:3]]
-    close = twins or difflib.get_close_matches(text, [device.id for _, device in devices], n=3)
+    if unserved := why_unserved(root, text):
+        why, hint = unserved
+        asked = f"backends asked: {', '.join(sorted(found.scanners)) or 'none'}"
+        return UsageError(f"{text} is not served: {why}", "; ".join(filter(None, [*failed, hint, asked])))
+    twins = [device.id for _, device in _alike(found, text)[:3]]
+    close = twins or difflib.get_close_matches(text, [device.id for _, device in found.devices()], n=3)
     hint = (
         (f"did you mean {' or '.join(close)}?")
         if close
         else "run `devhost discover --all` to list all devices"
     )
-    raise UsageError(f"no backend has a device {text!r}", "; ".join([*failed, hint]))
+    return UsageError(f"no backend has a device {text!r}", "; ".join([*failed, hint]))
 
 
 def _is_named(text: str, device: Device) -> bool:
@@ -134,22 +197,22 @@ def _print(seen: View, backend: str, device: Device) -> None:
         click.echo(f"  held by: {container} through {resource}")
     if waits_for := seen.moving(backend, device):
         click.echo(f"  moving: {waits_for}")
-    for place in seen.published(backend, device):
-        click.echo(f"  slice: {place.slice or 'not published yet'}")
-        click.echo(f"  pool: {place.pool}, device {place.name}")
-        for key, value in _attributes(seen, place, backend, device).items():
+    for one in seen.published(backend, device):
+        click.echo(f"  slice: {one.slice or 'not published yet'}")
+        click.echo(f"  pool: {one.pool}, device {one.name}")
+        for key, value in _attributes(seen, one, backend, device).items():
             click.echo(f"    {key}: {value}")
-    for resource, verdict in seen.verdicts(backend, device).items():
-        if verdict.remark or verdict.health != _own(found, resource, backend, device):
-            text = health_text(device, *verdict, is_offered=True)
+    for resource, running in seen.verdicts(backend, device).items():
+        if running.remark or running.health != _own(found, resource, backend, device):
+            text = health_text(device, *running, is_offered=True)
             click.echo(f"  running devhost: {text} in {resource}")
     verdicts = explain(found.plan, found.settings, backend, device)
     if not verdicts:
         click.echo("No resource is configured.")
-    for one in verdicts:
-        mark = "yes" if one.taken else "no"
-        click.echo(f"{one.resource} (resources[{one.entry.index}]): {mark}, {_shown(one, device)}")
-        for key, value in given(one.entry.options).items():
+    for verdict in verdicts:
+        mark = "yes" if verdict.taken else "no"
+        click.echo(f"{verdict.resource} ({place(verdict.entry)}): {mark}, {_shown(verdict, device)}")
+        for key, value in given(verdict.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
 
 

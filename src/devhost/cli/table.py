@@ -14,14 +14,18 @@ _GAP = "  "
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> str:
     """Headers and rows as aligned columns, without a final line end; only the headers if there are no rows.
 
-    Columns that contain only numbers are aligned right; ``None`` and ``""`` appear as ``-``. Lines are cut
+    Columns that contain only numbers are aligned right; ``None`` and ``""`` appear as ``-``, and the missing
+    last cells of a shorter row are blank. Lines are cut
     at ``width`` columns. By default that is the terminal's width; without a terminal they are not cut.
     """
     source = [tuple(row) for row in rows]
-    cells = [tuple(map(_text, row)) for row in source]
+    cells = [(*map(_text, row), *[""] * (len(headers) - len(row))) for row in source]
     columns = range(len(headers))
     widths = [max([len(headers[i]), *(len(row[i]) for row in cells)]) for i in columns]
-    numeric = [bool(source) and all(isinstance(row[i], int | float) for row in source) for i in columns]
+    numeric = [
+        bool(source) and all(i < len(row) and isinstance(row[i], int | float) for row in source)
+        for i in columns
+    ]
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
     lines = []

@@ -217,6 +217,7 @@ NOT: Final = "not"
 
 RANGE: Final = re.compile(r"\s*([0-9]{1,18})?\s*(-)?\s*([0-9]{1,18})?\s*")
 
+_WILDCARD: Final = re.compile(r"[*?\[]")
 _IN_DOMAIN: Final = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """A PCI address as people write it on machines with one domain; the kernel's always have that."""
 _DIGITS: Final = re.compile(r"[0-9a-fA-F]+")
@@ -282,7 +283,8 @@ class _Selection:
             elif (attribute := declared(self._attributes, name)) is None:
                 self._unknown(name, entry, place)
             else:
-                terms.append(Term(name, _patterns(entry.value, attribute, place.key(name))))
+                patterns = _patterns(entry.value, attribute, place.key(name))
+                terms.append(Term(name, patterns, attribute.also))
         return Block(tuple(terms), refuse)
 
     def _refusals(self, node: Node, place: Place) -> tuple[Block, ...]:
@@ -331,6 +333,9 @@ def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ..
         place.report(node, "empty text matches no device", hint)
         return ()
     pattern = Text(text, fold=attribute.hex)
+    if problem := _never(attribute, pattern):
+        place.report(node, *problem)
+        return ()
     if attribute.hex and (problem := _odd_id(str(attribute.example), text)):
         place.report(node, *problem)
         return ()
@@ -340,6 +345,24 @@ def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ..
         place.report(node, f"{what} none of the values that this attribute can have", hint)
         return ()
     return (pattern,)
+
+
+def _never(attribute: Attribute, pattern: Text) -> tuple[str, str] | None:
+    """Why no value of an attribute matches a pattern, and how to fix it; ``None`` if one may."""
+    text, begins = pattern.pattern, attribute.begins
+    fixed = text.removeprefix("^").removesuffix("$").replace(".*", "*").replace("\\", "")
+    if begins and not fixed.startswith((begins, "*")):
+        rooted = f"/{fixed.lstrip('/')}"
+        fixed = rooted if rooted.startswith(begins) else begins + fixed.lstrip("/")
+    if text.startswith("^") and (begins or attribute.hex or text.endswith("$")):
+        return (
+            f"{shown(text)} is a regular expression; a pattern is a glob for the whole value",
+            f'write "{fixed}"',
+        )
+    literal = _WILDCARD.split(text, maxsplit=1)[0]
+    if literal.startswith(begins) or (pattern.is_glob and begins.startswith(literal)):
+        return None
+    return f"every value of this attribute begins with {begins}, {shown(text)} does not", f'write "{fixed}"'
 
 
 def _odd_id(example: str, text: str) -> tuple[str, str] | None:

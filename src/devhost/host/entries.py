@@ -335,12 +335,13 @@ def _lack(one: Term | Block, group: _Group, block: Block) -> str:
         return f"not: {{{one}}}"
     if block.without and any(one.holds(device.attributes) for device in group.devices):
         return f"{one.attribute} (counts only in a block that names {block.without})"
-    found = [block.sees(device.attributes, device.inherited).get(one.attribute) for device in group.devices]
+    views = [block.sees(device.attributes, device.inherited) for device in group.devices]
+    found = [view.get(one.attribute) for view in views]
     values = {value for value in found if value is not None}
     if not values:
         has = ["has none" if len(found) == 1 else "all have none"]
     else:
-        has = [*_listed(one, values), *(["none"] if None in found else [])]
+        has = [*_listed(one, values, _names(one, views)), *(["none"] if None in found else [])]
     return f"{one.attribute} ({_joined(has)}, not {_wanted(one)})"
 
 
@@ -356,7 +357,8 @@ def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
     ((term, group),) = terms.values()
     assert isinstance(term, Term)
     values = {found for one in group.devices if (found := one.attributes.get(term.attribute)) is not None}
-    has = _joined(_listed(term, values), "and") if values else ""
+    names = _names(term, [one.attributes for one in group.devices])
+    has = _joined(_listed(term, values, names), "and") if values else ""
     if count == 1:
         return (
             f"the only device has {term.attribute} {has}, not {_wanted(term)}"
@@ -381,15 +383,28 @@ def _rest(count: int, what: str) -> list[str]:
     return [f"{count} {what}{'' if count == 1 else 's'}"] if count > 0 else []
 
 
-def _listed(term: Term, values: Collection[AttributeValue]) -> list[str]:
-    """A few of the values, quoted: those most similar to the wanted ones, otherwise the first."""
+def _names(term: Term, views: Iterable[Mapping[str, AttributeValue]]) -> set[AttributeValue]:
+    """The further names of what a term is about, such as symbolic links to a device node."""
+    several = (view.get(term.also) for view in views) if term.also else ()
+    return {name for names in several if isinstance(names, tuple) for name in names}
+
+
+def _listed(
+    term: Term, values: Collection[AttributeValue], names: Collection[AttributeValue] = ()
+) -> list[str]:
+    """A few of the values, quoted: those most similar to the wanted ones, otherwise the first.
+
+    Args:
+        names: further names of the values, of which only similar ones are listed.
+    """
     shown = sorted({quoted(value) for value in values})
     similar: list[str] = []
-    if len(shown) > NAMED:
+    if len(shown) > NAMED or names:
         import difflib  # 0.2 MB, only for an entry that selects nothing
 
+        every = sorted({*shown[:_SIMILAR], *[quoted(name) for name in names][:_SIMILAR]})
         for pattern in term.patterns[:NAMED]:
-            similar += difflib.get_close_matches(quoted(str(pattern)), shown[:_SIMILAR], NAMED)
+            similar += difflib.get_close_matches(quoted(str(pattern)), every, NAMED)
     few = list(dict.fromkeys((*similar, *shown)))[:NAMED]
     return [*few, *_rest(len(shown) - len(few), "other")]
 

@@ -64,6 +64,11 @@ def running() -> list[Path]:
         EnvironmentFailure: none runs on this node.
     """
     live = [path for path in rundir.sockets() if _is_live(path)]
+    if not live and (other := rundir.of_another_user()):
+        raise EnvironmentFailure(
+            f"the devhost on this node runs as {other} and answers only that user",
+            f"run the command as {other}",
+        )
     if not live:
         raise EnvironmentFailure("no devhost is running on this node", _where_else())
     return live

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -13,6 +14,12 @@ from devhost.backend.errors import EnvironmentFailure
 
 MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's path: ``sun_path`` holds 108 with the closing zero (unix(7))."""
+
+_SOCKETS = "/proc/net/unix"
+_USUAL = re.compile(
+    r"(?<= )(/run/devhost|/run/user/([0-9]+)/devhost|/tmp/devhost-([0-9]+))/[0-9a-f]{12}\.sock$", re.MULTILINE
+)
+"""The path of a status socket, with its directory and user."""
 
 _OVERRIDE = "DEVHOST_RUNTIME_DIR"
 _ELSEWHERE = "choose another path for the socket with --status-socket"
@@ -60,8 +67,8 @@ def make_runtime_dir() -> Path:
     return path
 
 
-def _mode_of_ours(path: Path) -> int:
-    """The mode of a directory that must belong to this user.
+def _mode_of_ours(path: Path, hint: str = f"remove it, or {_ELSEWHERE}") -> int:
+    """The mode of a directory that must belong to this user; ``hint`` is for another user's.
 
     In ``/tmp`` any user can create a directory of this name first.
     """
@@ -70,8 +77,7 @@ def _mode_of_ours(path: Path) -> int:
         raise EnvironmentFailure(f"{path} is not a directory", f"remove it, or {_ELSEWHERE}")
     if found.st_uid != os.geteuid():
         raise EnvironmentFailure(
-            f"{path} belongs to user {found.st_uid}, not to this user ({os.geteuid()})",
-            f"remove it, or {_ELSEWHERE}",
+            f"{path} belongs to user {found.st_uid}, not to this user ({os.geteuid()})", hint
         )
     return found.st_mode
 
@@ -95,13 +101,32 @@ def sockets() -> list[Path]:
         EnvironmentFailure: the directory cannot be read, or it is not safe.
     """
     try:
-        if _mode_of_ours(runtime_dir()) & 0o022:
+        if _mode_of_ours(runtime_dir(), "run the command as the user of that devhost") & 0o022:
             raise _open_to_others(runtime_dir())
         return sorted(path for path in runtime_dir().iterdir() if path.suffix == ".sock")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise EnvironmentFailure(f"cannot read {runtime_dir()}: {error.strerror}", _ELSEWHERE) from error
+
+
+def of_another_user() -> str:
+    """Another user whose devhost runs on this node: ``root`` or ``user 1000``; empty if none is known.
+
+    Only the usual runtime directories are searched. The kernel lists the paths of all sockets that processes
+    listen on (``/proc/net/unix``, proc_net_unix(5)), also in directories that this user cannot read.
+    """
+    if _OVERRIDE in os.environ:
+        return ""
+    try:
+        listed = Path(_SOCKETS).read_text(errors="replace")
+    except OSError:
+        return ""
+    for found in _USUAL.finditer(listed):
+        if Path(found[1]) != runtime_dir():
+            user = found[2] or found[3] or "0"
+            return "root" if user == "0" else f"user {user}"
+    return ""
 
 
 def is_live(path: Path) -> bool:

@@ -133,8 +133,8 @@ class Place:
 
     @property
     def parts(self) -> frozenset[str]:
-        """Claims of the PCI function, and of its physical function."""
-        return frozenset(claim.pci(name) for name in (self.name, self.whole) if self.function and name)
+        """Claims of the nearest PCI function, and of its physical function."""
+        return frozenset(claim.pci(address) for address in (*self.pcie_path[-1:], self.whole) if address)
 
 
 def physical_function(function: PciFunction) -> str:
@@ -147,17 +147,30 @@ def legal(name: str) -> str:
     return _ILLEGAL.sub("-", name)
 
 
+_PLUGGED = frozenset({"i2c", "spi", "usb"})
+"""Buses whose devices are not part of the PCI function above them, which is only their controller."""
+
+
 def place(sysfs: Sysfs, path: str) -> Place:
-    """The place of the device at ``path``; ``path`` itself if it is not on a PCI bus."""
+    """The place of the device at ``path``; ``path`` itself if it is not part of a PCI function."""
     base = pci_path(path)
-    function = sysfs.pci(base) if base else None
+    function = sysfs.pci(base) if base and not _is_plugged(sysfs, base, path) else None
     return Place(
-        path=base or path,
+        path=base if function else path,
         name=function.address if function else legal(path.rpartition("/")[2])[:_MAX_NAME],
         function=function,
         numa_node=function.numa_node if function else sysfs.numa_node(path),
         pcie_path=pcie_path(base) if base else (),
     )
+
+
+def _is_plugged(sysfs: Sysfs, above: str, path: str) -> bool:
+    """Whether the device at ``path`` is on a bus of its own below the device ``above``."""
+    while path != above:
+        if sysfs.target(f"{path}/subsystem") in _PLUGGED:
+            return True
+        path = path.rpartition("/")[0]
+    return False
 
 
 class Kind(StrEnum):

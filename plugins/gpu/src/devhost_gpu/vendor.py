@@ -163,8 +163,10 @@ ATTRIBUTES = {
     "pcieRoot": Attribute(str, "its PCI root complex", "pci0000:00", hex=True),
     "numaNode": Attribute(int, "NUMA node near the device", 0),
     "driver": Attribute(str, "kernel driver that it is bound to", "amdgpu"),
-    "renderNode": Attribute(str, "DRM node for rendering and computing", "/dev/dri/renderD128"),
-    "cardNode": Attribute(str, "DRM node for mode setting", "/dev/dri/card0"),
+    "renderNode": Attribute(
+        str, "DRM node for rendering and computing", "/dev/dri/renderD128", begins="/dev/"
+    ),
+    "cardNode": Attribute(str, "DRM node for mode setting", "/dev/dri/card0", begins="/dev/"),
     "vendorID": Attribute(str, "PCI vendor id", "1002", hex=True),
     "deviceID": Attribute(str, "PCI device id", "740f", hex=True),
     "subsystemVendorID": Attribute(str, "PCI vendor id of the board", "1002", hex=True),

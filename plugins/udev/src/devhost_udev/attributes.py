@@ -7,20 +7,34 @@ from devhost.backend import Attribute
 ATTRIBUTES = {
     "subsystem": Attribute(str, "kernel subsystem", "tty"),
     "sysName": Attribute(str, "the kernel's name of the device", "ttyUSB0"),
-    "devNode": Attribute(str, "path of the device node", "/dev/ttyUSB0"),
+    "devNode": Attribute(
+        str,
+        "path of the device node, or in `where` any symbolic link to it",
+        "/dev/ttyUSB0",
+        begins="/dev/",
+        also="devLinks",
+    ),
     "devLinks": Attribute(
-        list, "symbolic links that udevd made to the node", ("/dev/serial/by-id/usb-FTDI_A10B-if00-port0",)
+        list, "symbolic links to the node", ("/dev/serial/by-id/usb-FTDI_A10B-if00-port0",), begins="/dev/"
     ),
     "devType": Attribute(str, "kind of device within its subsystem: disk, partition, usb_device", "disk"),
-    "driver": Attribute(str, "driver of the device, else of its nearest ancestor that has one", "nvme"),
-    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse"),
+    "driver": Attribute(
+        str,
+        "driver of the device, else of the nearest above it, up to its USB device or PCI function",
+        "nvme",
+    ),
+    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse", begins="/sys/devices/"),
     "major": Attribute(int, "major device number", 188),
     "minor": Attribute(int, "minor device number", 0),
     "idVendor": Attribute(str, "USB vendor id", "1a86", hex=True),
     "idProduct": Attribute(str, "USB product id", "7523", hex=True),
     "usbInterface": Attribute(str, "number of the USB interface that the device belongs to", "00", hex=True),
-    "usbPort": Attribute(str, "USB port: controller, then ports from its root hub", "0000:00:14.0-usb1.4"),
-    "serial": Attribute(str, "serial number of the USB device, disk or controller", "A10B"),
+    "usbPort": Attribute(
+        str,
+        "USB port: controller, `usb` or `ss` (SuperSpeed side), then ports from its root hub",
+        "0000:00:14.0-usb1.4",
+    ),
+    "serial": Attribute(str, "serial number that the USB device, disk or controller itself reports", "A10B"),
     "vendor": Attribute(str, "vendor name that the device reports (USB, SCSI)", "FTDI"),
     "model": Attribute(str, "model name that the device reports (USB, SCSI, NVMe)", "FT232R USB UART"),
     "wwid": Attribute(str, "world-wide id of a disk", "eui.0025385b91b1a2c3"),
@@ -30,13 +44,20 @@ ATTRIBUTES = {
         "whether the node itself uses a disk or partition; absent if that cannot be determined",
         False,
     ),
-    "pciBusID": Attribute(str, "address of the device's PCI function", "0000:3b:00.0", hex=True),
+    "pciBusID": Attribute(
+        str,
+        "address of the PCI function that the device is part of or connected to (USB: the controller)",
+        "0000:3b:00.0",
+        hex=True,
+    ),
     "pciVendor": Attribute(str, "vendor id of that PCI function", "10ee", hex=True),
     "pciDevice": Attribute(str, "device id of that PCI function", "5004", hex=True),
     "numaNode": Attribute(int, "NUMA node near the device", 0),
     "group": Attribute(str, "name of the configured group; single nodes have none", "onload", reveals=True),
     "alternative": Attribute(int, "number of the group among those with its name, in file order from 0", 0),
-    "members": Attribute(list, "paths of the nodes in a group", ("/dev/onload", "/dev/onload_epoll")),
+    "members": Attribute(
+        list, "paths of the nodes in a group", ("/dev/onload", "/dev/onload_epoll"), begins="/"
+    ),
     "ID_*": Attribute(str, "property from udevd's rules; absent if udevd does not run", "usb"),
     "sysattr.*": Attribute(
         str, "text file in the device's sysfs directory: sysattr.size, sysattr.queue/rotational", "0"
@@ -44,6 +65,7 @@ ATTRIBUTES = {
 }
 """The attributes of the backend."""
 
+LINKS = "devLinks"
 PROPERTY_FAMILY = "ID_"
 SYSATTR_FAMILY = "sysattr."
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from devhost.backend import AttributeValue, claim
 from devhost.backend.disks import disks
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path, prefix_of, read_lines
 
-from .attributes import EVERYTHING, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
-from .ids import Name, Namer, Usb, disk_of
+from .attributes import EVERYTHING, LINKS, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
+from .ids import Name, Namer, disk_of
 from .sysfs import Kobject, SysTree
+from .usb import Usb, usb_of
 
 _MOUNTED = re.compile(
     r"/|/(boot|efi|usr|var|etc|home)(/efi)?|/var/lib(/(kubelet|containerd|docker|containers|rancher))?"
@@ -45,7 +46,8 @@ SystemDisks = Callable[[], frozenset[str] | None]
 class Facts:
     """One device node. Its id is made from ``name``; the other fields become those of its device.
 
-    ``withheld`` is why the device must not be offered: sysfs has a name or number that cannot be claimed.
+    ``links`` are the symbolic links to the node according to udevd. ``withheld`` is why the device must not
+    be offered: sysfs has a name or number that cannot be claimed.
     """
 
     sys_path: str
@@ -56,6 +58,7 @@ class Facts:
     part_of: frozenset[str]
     numa_nodes: tuple[int, ...]
     pcie_path: tuple[str, ...]
+    links: tuple[str, ...] = ()
     withheld: str | None = None
 
 
@@ -70,7 +73,8 @@ class Reader:
         self._prefix = prefix_of(root)
         self._system = system
         everything = EVERYTHING in wanted
-        self._properties = everything or any(w.startswith((PROPERTY_FAMILY, "devLinks")) for w in wanted)
+        self._properties = everything or any(want.startswith(PROPERTY_FAMILY) for want in wanted)
+        self._links = everything or LINKS in wanted
         self._wants_system = everything or "system" in wanted
         named = {want.removeprefix(SYSATTR_FAMILY) for want in wanted if want.startswith(SYSATTR_FAMILY)}
         self._sysattrs = sorted(named.union(SHOWN if everything else ()) - {""})
@@ -86,7 +90,7 @@ class Reader:
         if not node:
             return None
         node = node if node.startswith("/dev/") else f"/dev/{node}"
-        usb = self._usb(chain)
+        usb = usb_of(self._tree, chain)
         found = self._attributes(key, node, chain, usb)
         pcie = pcie_path(_pci_source(chain))
         if pcie:
@@ -94,6 +98,7 @@ class Reader:
         numa = self._numa(chain)
         if numa is not None:
             found["numaNode"] = numa
+        links = found.pop(LINKS, ())
         claims = _claims(node, chain, pcie, usb, self._iommu_group(chain))
         return Facts(
             sys_path=path,
@@ -104,6 +109,7 @@ class Reader:
             part_of=frozenset(claims.part_of),
             numa_nodes=() if numa is None else (numa,),
             pcie_path=tuple(map(sys.intern, pcie)),
+            links=links if isinstance(links, tuple) else (),
             withheld=claims.flaw,
         )
 
@@ -129,7 +135,7 @@ class Reader:
             "sysName": device.name,
             "devNode": node,
             "devType": sys.intern(device.dev_type),
-            "driver": sys.intern(next((k.driver for k in chain if k.driver), "")),
+            "driver": sys.intern(next((k.driver for k in _own(chain) if k.driver), "")),
             "sysPath": device.path,
             "major": int(major),
             "minor": int(minor),
@@ -140,15 +146,15 @@ class Reader:
         self._add_hardware(found, chain)
         if device.subsystem == "block":
             self._add_block(found, chain)
-        if self._properties:
+        if self._properties or self._links:
             self._add_properties(found, key, device)
         for name in self._sysattrs:
             found[SYSATTR_FAMILY + name] = self._tree.attribute(device.path, name)
         return found
 
     def _add_hardware(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
-        """Adds serial number, vendor and model, from the nearest device in the chain that has them."""
-        for kobject in chain:
+        """Adds the serial number, vendor and model that the hardware of the node reports."""
+        for kobject in _own(chain):
             for attribute, files in _HARDWARE_FILES.get((kobject.subsystem, kobject.dev_type), {}).items():
                 for file in files:
                     found[attribute] = found.get(attribute) or self._tree.read(kobject.path, file)
@@ -177,9 +183,10 @@ class Reader:
                 properties[name] = value
             elif tag == "S":
                 links.append(f"/dev/{text}")
-        found["devLinks"] = tuple(dict.fromkeys(links))
+        if self._links:
+            found[LINKS] = tuple(links)
         for name, value in properties.items():
-            if name.startswith(PROPERTY_FAMILY):
+            if self._properties and name.startswith(PROPERTY_FAMILY):
                 found[sys.intern(name)] = value
 
     def _add_pci(self, found: dict[str, AttributeValue], address: str, chain: Sequence[Kobject]) -> None:
@@ -197,21 +204,6 @@ class Reader:
                 return int(text)
         return None
 
-    def _usb(self, chain: Sequence[Kobject]) -> Usb | None:
-        device = next((k for k in chain if k.dev_type == "usb_device"), None)
-        if device is None:
-            return None
-        read = self._tree.read
-        interface = next((k for k in chain if k.dev_type == "usb_interface"), None)
-        number = read(interface.path, "bInterfaceNumber") if interface else ""
-        return Usb(
-            vendor=read(device.path, "idVendor"),
-            product=read(device.path, "idProduct"),
-            serial=read(device.path, "serial"),
-            port=_port(device, read(device.path, "devpath")),
-            interface=number,
-        )
-
 
 _HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("usb", "usb_device"): {"serial": ("serial",), "vendor": ("manufacturer",), "model": ("product",)},
@@ -223,19 +215,27 @@ _HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
 """The files with attributes of the hardware, by subsystem and type of a device in the chain."""
 
 
+_WHOLE = frozenset({"mmc", "pci"})
+"""Subsystems of hardware that is a device by itself, whatever it is plugged into."""
+
+
+def _own(chain: Sequence[Kobject]) -> Iterator[Kobject]:
+    """The part of the chain that is the device itself, without the hubs, readers and bridges above it.
+
+    A SCSI device on USB is part of the USB device, which has the serial number.
+    """
+    for kobject in chain:
+        yield kobject
+        if kobject.dev_type == "usb_device" or kobject.subsystem in _WHOLE:
+            return
+
+
 def _pci_source(chain: Sequence[Kobject]) -> str:
     """The path whose components are the PCI functions above the device.
 
     Usually that of the device; an NVMe namespace with native multipath is not below its controller.
     """
     return next((k.path for k in chain if BDF.search(k.path)), "")
-
-
-def _port(device: Kobject, devpath: str) -> str:
-    """``0000:00:14.0-usb1.4``: the controller, then the ports. Bus numbers change at a reboot."""
-    parts = device.path.split("/")
-    hub = next((n for n, part in enumerate(parts) if re.fullmatch(r"usb[0-9]+", part)), 0)
-    return f"{parts[hub - 1] if hub else ''}-usb{devpath or device.name.partition('-')[2]}"
 
 
 @dataclass(slots=True)

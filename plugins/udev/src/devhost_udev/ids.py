@@ -29,7 +29,8 @@ from devhost.backend import AttributeValue
 from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.sysfs import BDF
 
-from .sysfs import Kobject, SysTree
+from .sysfs import Kobject, SysTree, is_counted, names_before
+from .usb import Usb
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]+")
 
@@ -136,22 +137,6 @@ _BY_PATH = frozenset({"c108:0"})
 """``/dev/ppp``: exists before its module is loaded (``modules.devname``), when its subsystem is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usb:
-    """The USB device of a node: ``port`` is controller and ports, ``serial`` what the device reports."""
-
-    vendor: str
-    product: str
-    serial: str
-    port: str
-    interface: str
-
-    @property
-    def model(self) -> str:
-        """Vendor and product id."""
-        return f"{self.vendor}:{self.product}"
-
-
 class Hardware(NamedTuple):
     """The hardware of a device.
 
@@ -219,10 +204,14 @@ class Namer:
             below = (stem.interface, *siblings, stem.kind)
         else:
             below = (*stem, *siblings)
-        text = joined(kind, hardware.label, *below)
+        parts = (kind, hardware.label, *below)
+        text = joined(*parts)
         is_usb = usb is not None and bool(usb.vendor)
         placed = joined(kind, hardware.label, hardware.place, *below) if is_usb and hardware.serial else ""
         former = [joined(kind, label, *stem) for label in hardware.former] or [joined(kind, plain)]
+        if is_usb:  # some earlier versions had only the stem below the hardware
+            former += [joined(kind, label, *below) for label in hardware.former]
+        former += self._counted(chain, parts)
         return Name(
             fit(text),
             ranked(*(one for one in former if one != text)),
@@ -231,19 +220,33 @@ class Namer:
             fit(placed) if placed else "",
         )
 
+    def _counted(self, chain: Sequence[Kobject], parts: Sequence[str]) -> Iterator[str]:
+        """The ids with counted names, as earlier versions had them, see :meth:`.SysTree.stable_name`."""
+        for kobject in chain[1:]:
+            if is_counted(kobject.name):
+                stable = {self._tree.cell_name(kobject.path), self._tree.stable_name(kobject.path)}
+                if stable.intersection(parts):
+                    for before in names_before(kobject.name):
+                        yield joined(*(before if part in stable else part for part in parts))
+
     def _hardware(
         self, chain: Sequence[Kobject], found: Mapping[str, AttributeValue], usb: Usb | None, address: str
     ) -> Hardware:
         former: tuple[str, ...]
         if usb is not None and usb.vendor:
-            by_port, by_serial = f"{usb.model}-{usb.port}", f"{usb.model}-{usb.serial}"
+            by_place = f"{usb.model}-{usb.place}"
+            places = tuple(dict.fromkeys((usb.place, *usb.former_ports)))
+            by_places = tuple(f"{usb.model}-{place}" for place in places)
             if not usb.serial:
-                return Hardware(by_port, (by_port,))
+                return Hardware(by_place, by_places)
             # earlier versions added the port where two devices with one serial number were plugged in
-            former = (by_serial, f"{by_serial}-{usb.port}")
-            if usb.serial in self._shared or _DUD_SERIALS.fullmatch(usb.serial):
-                return Hardware(by_port, former)
-            return Hardware(by_serial, former, usb.serial, usb.port)
+            by_serial = f"{usb.model}-{usb.serial}"
+            former = (by_serial, *(f"{by_serial}-{place}" for place in places))
+            if is_counted(usb.serial):  # that of a root hub is the kernel's name of its controller
+                former = tuple(f"{usb.model}-{serial}" for serial in names_before(usb.serial))
+            elif usb.serial not in self._shared and not _DUD_SERIALS.fullmatch(usb.serial):
+                return Hardware(by_serial, former, usb.serial, usb.place)
+            return Hardware(by_place, (*by_places, *former))
         disk = disk_of(chain)
         mapped = self._tree.read(disk.path, "dm/name") if disk.subsystem == "block" else ""
         if mapped:
@@ -269,7 +272,8 @@ class Namer:
             return Hardware(f"{_hid_model(hid)}-{unique}", serial=unique)  # over Bluetooth: its address
         if chain[0].subsystem not in _ON_ADDRESSED:
             return Hardware("")
-        return Hardware(next((k.name for k in chain[1:] if k.subsystem in _ADDRESSED), ""))
+        addressed = next((k for k in chain[1:] if k.subsystem in _ADDRESSED), None)
+        return Hardware(self._tree.stable_name(addressed.path) if addressed else "")
 
     def _stem(self, chain: Sequence[Kobject], found: Mapping[str, AttributeValue], usb: Usb | None) -> Stem:
         device = chain[0]
@@ -343,10 +347,24 @@ class Namer:
             return (title,)  # "i915 gmbus dpb": the kernel's name of the connector
         if kind == "drm_dp_aux_dev" and "-" in chain[1].name:
             return (chain[1].name.partition("-")[2],)  # card0-eDP-1
-        parent = _named_parent(chain, hardware.label)
+        parent = self._named_parent(chain, hardware.label)
         if parent:
-            return (parent,)
+            return (self._tree.cell_name(parent.path),)
         return () if (kind, _FIRST_NUMBER.sub("", device.name, count=1)) in _ALONE else None
+
+    def _named_parent(self, chain: Sequence[Kobject], end: str) -> Kobject | None:
+        """The nearest ancestor below ``end`` whose name comes from its bus: ``i915.mei-gsc.768``.
+
+        Devices of a class, which are in a directory with the name of the class, are numbered by the kernel.
+        """
+        for kobject in chain[1:]:
+            if end in (kobject.name, self._tree.stable_name(kobject.path)):
+                return None
+            is_class = kobject.path.split("/")[-2] == kobject.subsystem
+            numbered = kobject.subsystem == "i2c" and _NUMBERED_I2C.fullmatch(kobject.name)
+            if not (is_class or numbered or kobject.subsystem in {*_PASSED, chain[0].subsystem}):
+                return kobject
+        return None
 
     def _serial_port(self, chain: Sequence[Kobject]) -> tuple[str, ...] | None:
         """The port of a UART within its PCI function.
@@ -448,21 +466,6 @@ def _slot(chain: Sequence[Kobject], usb: Usb | None) -> tuple[str, ...] | None:
 def _hid_model(hid: Kobject) -> str:
     """``046d:c52b`` for ``0003:046D:C52B.0004``, without the kernel's running number."""
     return hid.name.partition(".")[0].partition(":")[2].lower()
-
-
-def _named_parent(chain: Sequence[Kobject], end: str) -> str:
-    """The nearest ancestor below ``end`` whose name comes from its bus: ``i915.mei-gsc.768``.
-
-    Devices of a class, which are in a directory with the name of the class, are numbered by the kernel.
-    """
-    for kobject in chain[1:]:
-        if kobject.name == end:
-            return ""
-        is_class = kobject.path.split("/")[-2] == kobject.subsystem
-        numbered = kobject.subsystem == "i2c" and _NUMBERED_I2C.fullmatch(kobject.name)
-        if not (is_class or numbered or kobject.subsystem in {*_PASSED, chain[0].subsystem}):
-            return kobject.name
-    return ""
 
 
 def _number(text: str) -> int:

@@ -7,12 +7,13 @@ are created at boot for modules that are loaded when a process opens them.
 from __future__ import annotations
 
 import os
+import posixpath
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.backend.sysfs import node_number, prefix_of
+from devhost.backend.sysfs import link_target, natural, node_number, prefix_of
 
 DEV = "/dev"
 
@@ -24,6 +25,12 @@ SKIPPED = frozenset(
 MAX_DIRECTORIES = 4096
 """The most directories that are listed; ``/dev/cpu`` alone has one for each processor."""
 
+MAX_LINKED = 40
+"""The most links from one to the next, as in the kernel (path_resolution(7))."""
+
+MAX_LINKS = 64
+"""The most symbolic links of one node; udevd makes about ten for a disk."""
+
 SETTLED = 50_000_000
 """The coarsest resolution of time stamps in nanoseconds: a directory that changed more recently may change
 again with the same time stamp."""
@@ -34,12 +41,14 @@ class Listing:
     """The names in one directory.
 
     ``special`` are those that may be nodes: neither directories nor links, and regular files only in a
-    recorded tree. ``numbers`` caches the device numbers that were read.
+    recorded tree. ``links`` are the symbolic links, with the paths that they lead to. ``numbers`` caches the
+    device numbers that were read.
     """
 
     identity: tuple[int, int, int]
     names: frozenset[str]
     special: frozenset[str]
+    links: dict[str, str]
     directories: tuple[str, ...]
     settled: bool
     numbers: dict[str, str] = field(default_factory=dict)
@@ -92,11 +101,14 @@ class NodeTree:
             if known is not None and known.settled and known.identity == identity:
                 return known
             names, special, directories = set(), set(), []
+            links: dict[str, str] = {}
             with os.scandir(self._prefix + path) as entries:
                 for entry in entries:
                     names.add(entry.name)
                     if entry.is_dir(follow_symlinks=False):
                         directories.append(f"{path}/{entry.name}")
+                    elif entry.is_symlink() and not entry.name.startswith("."):  # udevd's temporary names
+                        links[entry.name] = self._target(path, entry.name)
                     elif not entry.is_symlink() and (
                         self._prefix or not entry.is_file(follow_symlinks=False)
                     ):
@@ -105,7 +117,32 @@ class NodeTree:
             return None
         settled = now - status.st_mtime_ns > SETTLED
         below = tuple(directory for directory in directories if directory not in SKIPPED)
-        return Listing(identity, frozenset(names), frozenset(special), below, settled)
+        return Listing(identity, frozenset(names), frozenset(special), links, below, settled)
+
+    def _target(self, directory: str, name: str) -> str:
+        """The path that a symbolic link leads to, below the same root."""
+        return posixpath.normpath(
+            posixpath.join(directory, link_target(f"{self._prefix}{directory}/{name}"))
+        ).removeprefix(self._prefix)
+
+    def links(self) -> dict[str, list[str]]:
+        """The symbolic links to each node, in natural order."""
+        targets = {
+            f"{directory}/{name}": target
+            for directory, listing in self._listings.items()
+            for name, target in listing.links.items()
+        }
+        found: dict[str, list[str]] = {}
+        for link in sorted(targets, key=natural):
+            target = link
+            for _ in range(MAX_LINKED):
+                target = targets.get(target, "")
+                if not target:
+                    break
+                if target not in targets:
+                    found.setdefault(target, []).append(link)
+                    break
+        return {node: links[:MAX_LINKS] for node, links in found.items()}
 
     def __bool__(self) -> bool:
         """Whether there is a ``/dev``; a recorded tree may lack it."""

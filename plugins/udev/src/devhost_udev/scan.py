@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devhost.backend import AttributeValue, Device, Event, unhealthy
 
+from .attributes import EVERYTHING, LINKS
 from .facts import Facts, Reader, node_claims, system_disks
 from .ids import Name, Namer, apart, is_misc, undeclared
 from .nodes import NodeTree
@@ -23,8 +24,9 @@ class Record:
     """One device node; ``sys_path`` is empty if it is not in sysfs (yet).
 
     ``own`` is the device with the id from its name, ``device`` how it is shown: the same, or withheld with
-    another id if several devices have that name. ``absent`` is ``device`` without its node, created when
-    first needed and kept, so that an unchanged device is always the same object.
+    another id if several devices have that name. ``links`` are the links to it according to udevd. ``absent``
+    is ``device`` without its node, created when first needed and kept, so that an unchanged device is always
+    the same object.
     """
 
     sys_path: str
@@ -32,6 +34,7 @@ class Record:
     name: Name
     own: Device
     device: Device
+    links: tuple[str, ...] = ()
     absent: Device | None = None
     present: bool = True
 
@@ -64,6 +67,8 @@ class Scan:
         self._keys_by_id: dict[str, set[str]] = {}
         self._renamed: set[str] = set()
         self._duplicates: set[str] = set()
+        self._links: dict[str, list[str]] = {}
+        self._linked: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._declared: dict[str, dict[str, str]] = {}
         self._paths: list[tuple[str, str]] = []
@@ -101,7 +106,10 @@ class Scan:
             self._update(numbers, stale)
         self._stale.clear()
         self._everything = False
-        if self.nodes.refresh() or stale or numbers != self._numbers:
+        nodes_changed = self.nodes.refresh()
+        if nodes_changed:
+            self._relink()
+        if nodes_changed or stale or numbers != self._numbers:
             self._undeclared(numbers)
         self._numbers = numbers
         self._resolve_duplicates()
@@ -145,7 +153,7 @@ class Scan:
             self._remove(facts.node)  # until now it was only known by its path
             device = Device(
                 id=facts.name.id,
-                attributes=facts.attributes,
+                attributes=self._with_links(facts.node, facts.attributes, facts.links),
                 claims=facts.claims,
                 part_of=facts.part_of,
                 numa_nodes=facts.numa_nodes,
@@ -153,7 +161,7 @@ class Scan:
                 withheld=facts.withheld,
                 former_ids=facts.name.former,
             )
-            self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device))
+            self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device, facts.links))
 
     def _undeclared(self, numbers: Collection[str]) -> None:
         """Adds nodes that are only in ``/dev``, and removes those that are gone or in sysfs by now."""
@@ -177,8 +185,32 @@ class Scan:
                 attributes["subsystem"] = "misc"
             name = undeclared(node, number)
             claims, flaw = node_claims(node)
+            attributes = self._with_links(node, attributes)
             device = Device(name.id, attributes, claims, withheld=flaw, former_ids=name.former)
             self._put(node, Record("", node, name, device, device))
+
+    def _relink(self) -> None:
+        """Updates the links of all devices after a change in ``/dev``."""
+        wanted = LINKS in self._wanted or EVERYTHING in self._wanted
+        self._links = self.nodes.links() if wanted else {}
+        self._linked = {link: node for node, links in self._links.items() for link in links}
+        for record in self.records.values():
+            attributes = self._with_links(record.node, record.own.attributes, record.links)
+            if attributes.get(LINKS) != record.own.attributes.get(LINKS):
+                record.own = replace(record.own, attributes=attributes)
+                self._renamed.add(record.name.id)
+
+    def _with_links(
+        self, node: str, attributes: Mapping[str, AttributeValue], links: Sequence[str] = ()
+    ) -> dict[str, AttributeValue]:
+        """The attributes of a device with the links to its node, from ``/dev`` and udevd's record.
+
+        Two disks may claim one link, which then leads to only one of them.
+        """
+        found = dict.fromkeys(link for link in links if self._linked.get(link, node) == node)
+        found |= dict.fromkeys(self._links.get(node, ()))
+        own = {name: value for name, value in attributes.items() if name != LINKS}
+        return own | ({LINKS: tuple(found)} if found else {})
 
     def _put(self, key: str, record: Record) -> None:
         old = self.records.get(key)

@@ -29,6 +29,32 @@ _NUMBER = re.compile(r"[0-9]+:[0-9]+")
 
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
 
+_COUNTED = re.compile(r"(?:(.+)\.[0-9]+\.auto|(ci_hdrc)\.[0-9]+)")
+"""Names with a number that the kernel assigns in the order of probing: those of devices that a driver creates
+on the platform bus (``PLATFORM_DEVID_AUTO`` in drivers/base/platform.c, drivers/usb/chipidea/core.c)."""
+
+_COUNT = 32
+"""How many of these numbers are tried for former ids: boards have fewer such devices."""
+
+
+def is_counted(name: str) -> bool:
+    """Whether the kernel may give the device another name at the next boot."""
+    return _COUNTED.fullmatch(name) is not None
+
+
+def names_before(name: str) -> tuple[str, ...]:
+    """The names that a device may have had at earlier boots; the present one is the first."""
+    if not is_counted(name):
+        return (name,)
+    base, end = _base(name), ".auto" if name.endswith(".auto") else ""
+    return tuple(dict.fromkeys((name, *(f"{base}.{number}{end}" for number in range(_COUNT)))))
+
+
+def _base(name: str) -> str:
+    """A counted name without its number; empty for any other name."""
+    counted = _COUNTED.fullmatch(name)
+    return (counted[1] or counted[2]) if counted else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Kobject:
@@ -161,6 +187,33 @@ class SysTree:
             return sorted(os.listdir(self._prefix + path), key=natural)
         except OSError:
             return []
+
+    def cell_name(self, path: str) -> str:
+        """The name of the device at ``path`` among those with the same parent, without a counted number.
+
+        ``xhci-hcd`` for ``xhci-hcd.4.auto``, and ``xhci-hcd.1`` for the second with this parent.
+        """
+        above, _, name = path.rpartition("/")
+        base = _base(name)
+        if not base:
+            return name
+        twins = [one for one in self.entries(above) if _base(one) == base]
+        rank = twins.index(name) if name in twins else 0
+        return f"{base}.{rank}" if rank else base
+
+    def stable_name(self, path: str) -> str:
+        """The name of the device at ``path``, which does not depend on the order of probing.
+
+        A counted name is replaced with that of the nearest ancestor with another name, and
+        :meth:`cell_name`: ``fe800000.usb.xhci-hcd``.
+        """
+        names: list[str] = []
+        while is_counted(path.rpartition("/")[2]):
+            names.append(self.cell_name(path))
+            path = path.rpartition("/")[0]
+        if path.rpartition("/")[0] != DEVICES.rstrip("/") or not names:  # not /sys/devices/platform
+            names.append(path.rpartition("/")[2])
+        return ".".join(reversed(names))
 
     def attribute(self, path: str, name: str) -> str:
         """The value of the attribute ``sysattr.<name>`` for the device at ``path``; empty if there is none.

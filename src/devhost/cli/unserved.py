@@ -1,0 +1,80 @@
+"""What the kernel knows by a name that no backend lists, and why no resource can have it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from devhost.backend.sysfs import BDF, Sysfs, pci_path
+
+_NET = "/sys/class/net"
+_PCI = "/sys/bus/pci/devices"
+
+_LINK_TYPES = {"1": "Ethernet", "32": "InfiniBand", "280": "CAN", "772": "loopback", "801": "wireless"}
+"""Types of network interfaces (include/uapi/linux/if_arp.h)."""
+
+
+def resolved(root: Path, path: str) -> str:
+    """The path below ``root`` that a path leads to through symbolic links; itself if it leads out of it."""
+    if not path.startswith("/"):
+        return path
+    prefix = Sysfs(root).prefix
+    real = os.path.realpath(f"{prefix}{path}")
+    return real[len(prefix) :] if real.startswith(f"{prefix}/") else path
+
+
+def why_unserved(root: Path, text: str) -> tuple[str, str] | None:
+    """Why no backend lists what the kernel knows by this name, and what to do.
+
+    Args:
+        text: a path below ``/dev``, a PCI address, or the name of any device in sysfs.
+
+    Returns:
+        ``None`` if the kernel knows nothing by this name.
+    """
+    sysfs = Sysfs(root)
+    if text.startswith("/dev/"):
+        return _path(sysfs, root, text)
+    if "/" in text or text in ("", ".", ".."):
+        return None
+    if sysfs.exists(f"{_NET}/{text}"):
+        return _interface(sysfs, text)
+    address = text.lower() if BDF.fullmatch(text.lower()) else f"0000:{text.lower()}"
+    if BDF.fullmatch(address) and sysfs.exists(f"{_PCI}/{address}"):
+        function = sysfs.pci(sysfs.device(f"{_PCI}/{address}"))
+        ids = f" {function.vendor}:{function.device}" if function else ""
+        driver = function.driver if function else ""
+        bound = f"with driver {driver}" if driver else "without a driver"
+        return f"it is a PCI function{ids} {bound}", ""
+    for kind, below in (("class", ""), ("bus", "/devices")):
+        for name in sysfs.names(f"/sys/{kind}"):
+            if sysfs.exists(f"/sys/{kind}/{name}{below}/{text}"):
+                return f"it is a device of {kind} {name} without a device node", ""
+    return None
+
+
+def _interface(sysfs: Sysfs, name: str) -> tuple[str, str]:
+    link = _LINK_TYPES.get(sysfs.text(f"{_NET}/{name}/type"), "")
+    what = f"it is a network interface{f' ({link})' if link else ''}"
+    address = pci_path(sysfs.device(f"{_NET}/{name}")).rpartition("/")[2]
+    if address:
+        return f"{what} on the PCI function {address}", "backends sriov and rdma offer PCI functions"
+    return f"{what}, which has no device node and is not on PCI", "a CNI plugin can move it into a pod"
+
+
+def _path(sysfs: Sysfs, root: Path, path: str) -> tuple[str, str]:
+    real = resolved(root, path)
+    leads = "" if real == path else f"it leads to {real}, which "
+    try:
+        mode = os.stat(f"{sysfs.prefix}{real}").st_mode  # noqa: PTH116 - a plain string path
+    except FileNotFoundError:
+        hint = "check that its driver is loaded, and in a container that it sees the host's /dev"
+        return f"{leads or 'it '}does not exist", hint
+    except (OSError, ValueError):
+        return f"{leads or 'it '}cannot be accessed", "run the command as root"
+    if stat.S_ISDIR(mode):
+        return f"{leads or 'it '}is a directory", "name a node in it, or make a group of the backend udev"
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or (sysfs.prefix and stat.S_ISREG(mode)):
+        return f"{leads or 'it '}is a device node that no backend lists", ""
+    return f"{leads or 'it '}is not a device node", ""
