@@ -65,18 +65,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from devhost.backend.model import Device, Holder
-from devhost.planning.claims import Held, Key
+from devhost.backend.model import ClaimHolder, Device, Holder
+from devhost.planning.claims import ClaimIndex, Held, Key
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
+from devhost.telemetry.log import get
+from devhost.telemetry.tables import few
 
-from .claims import ClaimAllocations
+from .claims import ClaimAllocations, DeviceHeld
+from .given_nodes import GivenNodes
 from .listing import ClaimUse
 from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
 from .timing import NODE, Timing
+
+log = get(__name__)
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
@@ -425,6 +430,14 @@ class ResourceAllocations:
             given = all(set(keys) <= set(self._devices_of.get(token, ())) for token, keys in mine.items())
             self._everything.changed_by(self, replan=not given)
 
+    def give(self, given: Mapping[Key, tuple[Device, Collection[str]]]) -> None:
+        """Counts nodes that devices do not claim, see :meth:`Allocations.give`.
+
+        Raises:
+            DeviceHeld: another container or claim has one of the nodes.
+        """
+        self._everything.give(self.resource, given)
+
     def allocated(
         self,
         backend: str,
@@ -545,6 +558,7 @@ class Allocations:
         self.clock = clock
         self.timing = timing
         self.devices = HeldDevices()
+        self._given = GivenNodes()
         self.claims = ClaimAllocations(self)
         """What ResourceClaims hold."""
         self._drivers = OtherDrivers(self._follow_driver)
@@ -707,11 +721,50 @@ class Allocations:
             self._changed()
         return any_changed
 
+    def give(
+        self,
+        resource: str,
+        given: Mapping[Key, tuple[Device, Collection[str]]],
+        claim: ClaimHolder | None = None,
+        *,
+        running: bool = False,
+    ) -> None:
+        """Counts nodes that a container is about to get with devices that do not claim them.
+
+        Args:
+            resource: of the devices.
+            given: each device with the claims of these nodes.
+            claim: what gets them, if not a container.
+            running: whether it has them already, so that nothing can be refused.
+
+        Raises:
+            DeviceHeld: another container or claim has one of the nodes.
+        """
+        for (backend, name), (_, nodes) in given.items():
+            if new := self._given.add((backend, name), nodes):
+                paths = few([text.removeprefix("node:") for text in sorted(new)])
+                log.warning("a backend does not claim what it gives", backend=backend, device=name, nodes=paths)
+        index = ClaimIndex(one for one in self.held() if claim is None or one.holder != claim)
+        devices = {key: self._given.device(key, device) for key, (device, _) in given.items()}
+        for key, device in devices.items():
+            conflict = index.conflict(key, device, devices)
+            if conflict is not None and not running:
+                why = f"{resource}: {device.id} cannot be allocated: {conflict.reason.text}"
+                raise DeviceHeld(why, conflict.reason.held_by)
+        for key, device in devices.items():
+            self.devices.update(key, device)
+        self._held = None
+        self._changed()
+
+    def completed(self, found: Found) -> Found:
+        """The devices with the nodes that containers got with them, as if the devices claimed these."""
+        return self._given.completed(found)
+
     def observe(self, found: Found, settings: Settings) -> None:
         """Takes the present devices and settings. Must be called before a plan is made.
 
         Args:
-            found: every device of every backend.
+            found: every device of every backend, see :meth:`completed`.
             settings: the whole configuration.
         """
         self._found, self._observed = found, True

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -23,8 +23,9 @@ from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
-from devhost.backend.model import ClaimHolder
+from devhost.backend.model import ClaimHolder, Device
 from devhost.discovery.reconciler import LOOP_CLOCK
+from devhost.planning.claims import Key
 from devhost.telemetry.log import get
 from devhost.telemetry.tables import few
 
@@ -68,6 +69,21 @@ class ClaimLedger(Protocol):
 
         Raises:
             DeviceHeld: a container or another claim holds one.
+        """
+        ...
+
+    def give(
+        self,
+        claim: ClaimHolder,
+        resource: str,
+        given: Mapping[Key, tuple[Device, Collection[str]]],
+        *,
+        running: bool = False,
+    ) -> None:
+        """Counts nodes that the claim is about to get with devices that do not claim them.
+
+        Raises:
+            DeviceHeld: a container or another claim has one of the nodes.
         """
         ...
 
@@ -248,6 +264,9 @@ class Preparer:
 
     async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
         renderings = [(group, await render(group, self._timing.allocate)) for group in groups(chosen)]
+        for group, rendering in renderings:
+            if rendering.unclaimed:
+                self._claims.give(holder, group.resource, group.given(rendering.unclaimed), running=running)
         if not running:
             for group, _ in renderings:
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)
