@@ -70,8 +70,6 @@ from devhost.planning.claims import ClaimIndex, Held, Key
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
-from devhost.telemetry.log import get
-from devhost.telemetry.tables import few
 
 from .claims import ClaimAllocations, DeviceHeld
 from .given_nodes import GivenNodes
@@ -80,8 +78,6 @@ from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
 from .timing import NODE, Timing
-
-log = get(__name__)
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
@@ -430,13 +426,13 @@ class ResourceAllocations:
             given = all(set(keys) <= set(self._devices_of.get(token, ())) for token, keys in mine.items())
             self._everything.changed_by(self, replan=not given)
 
-    def give(self, given: Mapping[Key, tuple[Device, Collection[str]]]) -> None:
+    def give(self, devices: Mapping[Key, Device], nodes: frozenset[str]) -> None:
         """Counts nodes that devices do not claim, see :meth:`Allocations.give`.
 
         Raises:
             DeviceHeld: another container or claim has one of the nodes.
         """
-        self._everything.give(self.resource, given)
+        self._everything.give(self.resource, devices, nodes)
 
     def allocated(
         self,
@@ -724,7 +720,8 @@ class Allocations:
     def give(
         self,
         resource: str,
-        given: Mapping[Key, tuple[Device, Collection[str]]],
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
         claim: ClaimHolder | None = None,
         *,
         running: bool = False,
@@ -733,25 +730,25 @@ class Allocations:
 
         Args:
             resource: of the devices.
-            given: each device with the claims of these nodes.
+            devices: those that the container gets together.
+            nodes: the claims of the nodes.
             claim: what gets them, if not a container.
             running: whether it has them already, so that nothing can be refused.
 
         Raises:
             DeviceHeld: another container or claim has one of the nodes.
         """
-        for (backend, name), (_, nodes) in given.items():
-            if new := self._given.add((backend, name), nodes):
-                paths = few([text.removeprefix("node:") for text in sorted(new)])
-                log.warning("a backend does not claim what it gives", backend=backend, device=name, nodes=paths)
-        index = ClaimIndex(one for one in self.held() if claim is None or one.holder != claim)
-        devices = {key: self._given.device(key, device) for key, (device, _) in given.items()}
-        for key, device in devices.items():
-            conflict = index.conflict(key, device, devices)
-            if conflict is not None and not running:
-                why = f"{resource}: {device.id} cannot be allocated: {conflict.reason.text}"
-                raise DeviceHeld(why, conflict.reason.held_by)
-        for key, device in devices.items():
+        for key in devices:
+            self._given.add(key, nodes)
+        completed = {key: self._given.device(key, device) for key, device in devices.items()}
+        if not running:
+            index = ClaimIndex(one for one in self.held() if claim is None or one.holder != claim)
+            for key, device in completed.items():
+                if conflict := index.conflict(key, device, completed):
+                    forgot = f"backend {key[0]} gives it without a claim"
+                    why = f"{resource}: {device.id} cannot be allocated: {conflict.reason.text} ({forgot})"
+                    raise DeviceHeld(why, conflict.reason.held_by)
+        for key, device in completed.items():
             self.devices.update(key, device)
         self._held = None
         self._changed()

@@ -175,7 +175,7 @@ class Allocator:
                 self._timing.allocate, self._answer, tuple(wanted.values()), terms
             )
             if answer.unclaimed:
-                self.inventory.give({one.id: one for one in answer.devices}, answer.unclaimed)
+                self.inventory.give(answer.devices, answer.unclaimed)
             if rendered is not None:
                 granted = await rendered.inject(tuple(wanted))
         except AllocationError:

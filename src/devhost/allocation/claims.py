@@ -76,7 +76,8 @@ class Ledger(Protocol):
     def give(
         self,
         resource: str,
-        given: Mapping[Key, tuple[Device, Collection[str]]],
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
         claim: ClaimHolder | None = None,
         *,
         running: bool = False,
@@ -133,7 +134,8 @@ class ClaimAllocations:
         self,
         claim: ClaimHolder,
         resource: str,
-        given: Mapping[Key, tuple[Device, Collection[str]]],
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
         *,
         running: bool = False,
     ) -> None:
@@ -145,7 +147,7 @@ class ClaimAllocations:
         Raises:
             DeviceHeld: a container or another claim has one of the nodes.
         """
-        self._ledger.give(resource, given, claim, running=running)
+        self._ledger.give(resource, devices, nodes, claim, running=running)
 
     def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
         """The claim holds these devices, and no others."""

@@ -19,6 +19,7 @@ from devhost.backend.model import Device
 from devhost.planning.claims import Key
 from devhost.planning.plan import Found
 
+
 class GivenNodes:
     """Remembers which unclaimed nodes devices were given, as long as the devices exist."""
 
@@ -29,8 +30,8 @@ class GivenNodes:
         self._made: dict[Key, tuple[Device, Device]] = {}
         self._completed: dict[str, tuple[Mapping[str, Device], Mapping[str, Device]]] = {}
 
-    def add(self, key: Key, nodes: Collection[str]) -> frozenset[str]:
-        """A container gets these nodes with a device; returns those that are new."""
+    def add(self, key: Key, nodes: Collection[str]) -> None:
+        """A container gets these nodes with a device."""
         backend, device = key
         known = self._of.setdefault(backend, {}).get(device, frozenset())
         new = frozenset(nodes) - known
@@ -40,7 +41,6 @@ class GivenNodes:
                 self._first.setdefault(text, backend)
             self._completed.pop(backend, None)
             self._made.pop(key, None)
-        return new
 
     def device(self, key: Key, device: Device) -> Device:
         """The device with the nodes that it was given; unchanged ones stay the same object."""

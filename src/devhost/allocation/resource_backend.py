@@ -67,14 +67,14 @@ class Answer:
     """What a backend answered: for which devices, or what of the host each of them lacks.
 
     ``left_out`` are devices that others replace, each with the reason; ``lacking`` may name them too.
-    ``unclaimed`` are the nodes that devices do not claim, by id, see :mod:`.given_nodes`.
+    ``unclaimed`` are the claims of nodes that the devices do not claim, see :mod:`.given_nodes`.
     """
 
     granted: Granted
     devices: Sequence[Device]
     lacking: Mapping[str, Sequence[str]]
     left_out: Mapping[str, str]
-    unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unclaimed: frozenset[str] = frozenset()
 
 
 class ResourceBackend:
@@ -176,7 +176,8 @@ class ResourceBackend:
         answer = self._answered(wanted, terms)
         if not answer.devices:
             return answer
-        return replace(answer, unclaimed=self._unclaimed(answer.granted, answer.devices, terms))
+        granted, root = answer.granted, self.runner.context.root
+        return replace(answer, unclaimed=unclaimed(granted.edits, answer.devices, root, granted.left_out))
 
     def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answer:
         devices = each_once(wanted)
@@ -217,28 +218,6 @@ class ResourceBackend:
             raise kind("; ".join(dict.fromkeys(left_out.values())))
         granted, missing = self._edits(each_once(rest), terms)
         return Answer(granted, () if missing else each_once(rest), lacking | missing, left_out)
-
-    def _unclaimed(
-        self, granted: Granted, devices: Sequence[Device], terms: Terms
-    ) -> Mapping[str, frozenset[str]]:
-        """Which device has which node that it does not claim. Several are asked for one by one."""
-        nodes = self._outside(granted, devices)
-        if not nodes:
-            return {}
-        if len(devices) == 1:
-            return {devices[0].id: nodes}
-        found = dict.fromkeys((device.id for device in devices), nodes)
-        try:
-            for device in devices:
-                own, _ = self._edits([device], terms)
-                found[device.id] = self._outside(own, [device]) & nodes
-        except BackendError:  # the backend gives these devices together only
-            return dict.fromkeys(found, nodes)
-        rest = nodes.difference(*found.values())
-        return {name: own | rest for name, own in found.items() if own | rest}
-
-    def _outside(self, granted: Granted, devices: Sequence[Device]) -> frozenset[str]:
-        return unclaimed(granted.edits, devices, self.runner.context.root, granted.left_out)
 
     def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from devhost.allocation.cdi.claim_files import ClaimRecord, RecordedDevice, device_name, set_name
@@ -99,10 +99,10 @@ class Group:
     def resource(self) -> str:
         return self.members[0].found.resource
 
-    def given(self, nodes: Mapping[str, frozenset[str]]) -> dict[Key, tuple[Device, frozenset[str]]]:
-        """Devices by key, each with nodes that it does not claim, given the nodes by the device's id."""
-        found = {one.found.device.id: one.found for one in self.members}
-        return {found[name].key: (found[name].device, own) for name, own in nodes.items()}
+    @property
+    def by_key(self) -> dict[Key, Device]:
+        """Each device once, by its key."""
+        return {one.found.key: one.found.device for one in self.members}
 
     @property
     def devices(self) -> list[Device]:
@@ -189,13 +189,13 @@ class Rendering:
     """What the containers of a group get.
 
     Either ``single`` has the edits and further CDI names for each device, by its id; or, if the devices
-    together give more than each by itself, ``whole`` has them all. ``unclaimed`` are the nodes that devices
-    do not claim, by id.
+    together give more than each by itself, ``whole`` has them all. ``unclaimed`` are the claims of nodes that
+    the devices do not claim.
     """
 
     single: Mapping[str, tuple[ContainerEdits, tuple[str, ...]]]
     whole: tuple[ContainerEdits, tuple[str, ...]] | None = None
-    unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unclaimed: frozenset[str] = frozenset()
 
 
 async def render(group: Group, deadline: float) -> Rendering:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -76,7 +76,8 @@ class ClaimLedger(Protocol):
         self,
         claim: ClaimHolder,
         resource: str,
-        given: Mapping[Key, tuple[Device, Collection[str]]],
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
         *,
         running: bool = False,
     ) -> None:
@@ -265,8 +266,8 @@ class Preparer:
     async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
         renderings = [(group, await render(group, self._timing.allocate)) for group in groups(chosen)]
         for group, rendering in renderings:
-            if rendering.unclaimed:
-                self._claims.give(holder, group.resource, group.given(rendering.unclaimed), running=running)
+            if nodes := rendering.unclaimed:
+                self._claims.give(holder, group.resource, group.by_key, nodes, running=running)
         if not running:
             for group, _ in renderings:
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)

@@ -39,7 +39,6 @@ from .environment import STANDARD, Environment
 from .options import GpuOptions
 from .vendor import GPU, VF, Card, ContainerRequest, device, of_adapter, own_claims
 
-
 KFD = "/dev/kfd"
 """The node for computing on AMD GPUs, which all of them share."""
 
