@@ -99,7 +99,7 @@ class Reader:
             sys_path=path,
             node=node,
             name=self._namer.name(key, node, chain, found, usb, pcie[-1] if pcie else ""),
-            attributes={name: value for name, value in found.items() if value not in ("", ())},
+            attributes={name: value for name, value in found.items() if _is_plain(value)},
             claims=frozenset(claims.own),
             part_of=frozenset(claims.part_of),
             numa_nodes=() if numa is None else (numa,),
@@ -177,7 +177,7 @@ class Reader:
                 properties[name] = value
             elif tag == "S":
                 links.append(f"/dev/{text}")
-        found["devLinks"] = tuple(dict.fromkeys(links))
+        found["devLinks"] = tuple(link for link in dict.fromkeys(links) if link.isprintable())
         for name, value in properties.items():
             if name.startswith(PROPERTY_FAMILY):
                 found[sys.intern(name)] = value
@@ -221,6 +221,12 @@ _HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("mmc", ""): {"serial": ("serial",), "model": ("name",)},
 }
 """The files with attributes of the hardware, by subsystem and type of a device in the chain."""
+
+
+def _is_plain(value: AttributeValue) -> bool:
+    """Whether a value exists, and is text without a line break or any other character that does not print."""
+    texts = value if isinstance(value, tuple) else (value,)
+    return value not in ("", ()) and all(text.isprintable() for text in texts if isinstance(text, str))
 
 
 def _pci_source(chain: Sequence[Kobject]) -> str:
