@@ -331,11 +331,10 @@ class Groups:
 
 def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
     """The attributes of a node, even of one that does not exist."""
-    number = last_number(node)
-    derived = {} if number is None else {templates.NUMBER: number}
-    return {"devNode": node, "sysName": node.rpartition("/")[2], **derived} | dict(
-        record.device.attributes if record else {}
-    )
+    found: dict[str, AttributeValue] = {"devNode": node, "sysName": node.rpartition("/")[2]}
+    if (number := last_number(node)) is not None:
+        found[templates.NUMBER] = number
+    return found | dict(record.device.attributes if record else {})
 
 
 def _flaws(
@@ -359,7 +358,7 @@ def _flaws(
                 yield f"{node} has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
                 continue
             path = _within(templates.fill(wanted, known.get(node, {}), 0), target.path) + below
-            if unfit := _unfit(wanted, known.get(node, {}), path):
+            if node.isprintable() and (unfit := _unfit(wanted, known.get(node, {}), path)):
                 yield f"{node} would be at {printable(path)} in the container, {unfit}"
             if places.setdefault(path, node) != node:
                 yield f"{places[path]} and {node} would both be {path} in the container"

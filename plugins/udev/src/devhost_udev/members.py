@@ -191,7 +191,7 @@ class Paths:
         else:
             below = self._prefix or "/"
             found = [f"/{one}" for one in glob.glob(pattern.lstrip("/"), root_dir=below)]  # noqa: PTH207 - strings
-        return sorted(found, key=natural)
+        return sorted(sorted(found), key=natural)  # a1 and a01 have an order, too
 
     def exists(self, path: str) -> bool:
         """Whether there is anything at ``path``."""
