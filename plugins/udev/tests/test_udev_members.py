@@ -83,9 +83,10 @@ def gaudi(machine: Any, function: str, minor: int, *, control: bool = True) -> N
     )
 
 
-def older_gaudi(
-    machine: Any, function: str, number: int, names: tuple[str, str] = ("accel", "accel")
-) -> None:
+OLDER, OLDEST = ("accel", "accel"), ("habanalabs", "hl")
+
+
+def older_gaudi(machine: Any, function: str, number: int, names: tuple[str, str] = OLDER) -> None:
     """A card with an earlier driver, which gives neither node a parent."""
     path = f"pci0000:{function[5:7]}/{function}"
     machine.pci(path, driver="habanalabs", vendor="0x1da3", device="0x1020", files={"numa_node": "1"})
@@ -424,11 +425,7 @@ def test_a_node_without_hardware_is_named_where_pairing_by_hardware_finds_none(m
 
 @pytest.mark.parametrize(
     ("names", "ident"),
-    [
-        (("accel", "accel"), "gaudi-accel-{}"),
-        (("habanalabs", "hl"), "gaudi-habanalabs-{}"),
-        (None, "gaudi-accel-{}"),
-    ],
+    [(OLDER, "gaudi-accel-{}"), (OLDEST, "gaudi-habanalabs-{}-alt1"), (None, "gaudi-accel-{}")],
     ids=["older", "oldest", "Linux"],
 )
 def test_the_gaudi_example_serves_every_layout(

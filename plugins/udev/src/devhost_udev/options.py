@@ -51,6 +51,8 @@ def _check_path(path: str, key: str, *, required: bool = True) -> None:
         raise OptionError(f"{path!r} contains ..", key=key, hint="write the path that it leads to")
     if "\0" in path:
         raise OptionError("a path cannot contain a NUL character", key=key)
+    if not path.isprintable():
+        raise OptionError("a path cannot contain a character that does not print", key=key)
     if key == "path" and path.endswith("/"):
         raise OptionError(f"{path!r} ends in /", key=key, hint="remove the last /")
     if key == "path":
