@@ -7,13 +7,12 @@ that every container has, and those in a directory that is mounted: they may cha
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from devhost.backend import claim
 from devhost.backend.model import Device, Edits
-from devhost.backend.sysfs import node_number, prefix_of, read_lines
+from devhost.backend.sysfs import is_regular, node_number, prefix_of, read_lines
 
 EVERYWHERE = frozenset(
     f"/dev/{name}" for name in ("console", "full", "null", "ptmx", "random", "tty", "urandom", "zero")
@@ -82,11 +81,8 @@ def _real(path: str) -> str:
 
 def _is_node(prefix: str, path: str) -> bool:
     """Whether the source of a mount is a device node, or a file that represents one."""
-    try:
-        mode = os.stat(_real(prefix + path)).st_mode  # noqa: PTH116 - strings
-    except (OSError, ValueError):
-        return False
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+    real = _real(prefix + path)
+    if node_number(real):
         return True
     represents = bool(prefix) and path.startswith("/dev/") and not path.startswith(_NO_NODES)
-    return represents and stat.S_ISREG(mode)
+    return represents and is_regular(real)
