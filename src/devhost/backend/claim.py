@@ -120,7 +120,7 @@ KINDS: dict[str, tuple[Callable[[str], str], str]] = {
 
 
 def is_kind(text: object) -> bool:
-    """Whether a backend may declare this as a kind of claim of its own."""
+    """Whether a backend may declare this as another kind of claim."""
     reserved = text in KINDS or text == "device"
     return isinstance(text, str) and _KIND.fullmatch(text) is not None and not reserved
 
