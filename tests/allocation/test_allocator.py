@@ -144,6 +144,27 @@ UNUSABLE: list[tuple[Any, str]] = [
     (Edits(env={"": "x"}), "an unusable variable name ''"),
     (Edits(env={"A\0": "x"}), "an unusable variable name 'A\\x00'"),
     (Edits(env={"A": "\0"}), "a variable 'A' whose value holds a NUL character"),
+    *(
+        (edits, f"{text}, which has a control character or half a character in it")
+        for edits, text in (
+            (Edits(nodes=(replace(A, path="/dev/a\x1b[2J"),)), "'/dev/a\\x1b[2J'"),
+            (Edits(nodes=(replace(A, container_path="/dev/a\nb"),)), "'/dev/a\\nb'"),
+            (Edits(mounts=(Mount("/lib\u2028", "/lib"),)), "'/lib\\u2028'"),
+            (Edits(mounts=(Mount("/lib", "/lib\u202e"),)), "'/lib\\u202e'"),
+            (Edits(env={"A\nB": "x"}), "'A\\nB'"),
+            (Edits(env={"A": "x\x1b[2J"}), "'x\\x1b[2J'"),
+            (Edits(env={"A": "x\x7f"}), "'x\\x7f'"),
+            (Edits(env={"A": "x\udc80"}), "'x\\udc80'"),
+            (Edits(annotations={"a": "\x9b1m"}), "'\\x9b1m'"),
+            (Edits(annotations={"a\t": "x"}), "'a\\t'"),
+            (Edits(cdi_devices=("a/b=c\x1b",)), "'a/b=c\\x1b'"),
+        )
+    ),
+    (
+        Edits(nodes=(replace(A, container_path="/dev/x/../../etc"),)),
+        "'/dev/x/../../etc' for a path in the container, which goes up with ..",
+    ),
+    (Edits(mounts=(Mount("/lib", "/.."),)), "'/..' for a path in the container, which goes up with .."),
     (Edits(cdi_devices=("gpu0",)), "'gpu0' for a CDI name; it reads vendor/class=device"),
     (Edits(nodes=(A,) * (MAX_NODES + 1)), f"{MAX_NODES + 1} device nodes, more than {MAX_NODES}"),
     (Edits(nodes="/dev/a"), "nodes that are not a tuple of DeviceNode"),  # type: ignore[arg-type]

@@ -42,6 +42,10 @@ def test_a_claim_is_the_same_string_for_all_backends(made: str, text: str) -> No
         (claim.pci, "pci:0000:3b:00.0"),
         (claim.node, "dev/fuse"),
         (claim.node, "/dev/"),
+        (claim.node, "/"),
+        (claim.node, "//dev/fuse"),
+        (claim.node, "/dev//fuse"),
+        (claim.node, "/dev/../dev/fuse"),
         (claim.node, "/dev/fu\nse"),
         (claim.iommu_group, ""),
         (claim.iommu_group, -1),
@@ -55,3 +59,34 @@ def test_a_claim_is_the_same_string_for_all_backends(made: str, text: str) -> No
 def test_an_invalid_name_is_refused(make: Callable[..., str], wrong: object) -> None:
     with pytest.raises(ValueError, match=r"is not|names nothing"):
         make(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("/dev/fuse", 'has no kind (write claim.node("/dev/fuse"))'),
+        ("node:dev/fuse", "is malformed: 'dev/fuse' is not the absolute path"),
+        ("nod:/dev/fuse", "unknown kind 'nod' (did you mean claim.node(\"/dev/fuse\")?"),
+        ("pci:3b:00.0", "is malformed: '3b:00.0' is not a PCI address"),
+        ("lane:1", "list 'lane' in the backend's claim_kinds"),
+        ("device:gpu/x", "only Context.held() has"),
+        ("fuse", "has no kind"),
+        ("own: 1", "is malformed"),
+        ("iommu:\u0661", "is malformed"),
+        (7, "is not a string"),
+    ],
+)
+def test_what_no_constructor_makes_is_no_claim(text: object, words: str) -> None:
+    assert words in claim.flaw(text, ("own",))
+    assert claim.flaw(text, ("own",)).isprintable()
+
+
+def test_what_the_constructors_make_are_claims_and_so_are_declared_kinds() -> None:
+    made = [
+        claim.pci("0000:3b:00.0"),
+        claim.node("/dev/fuse"),
+        claim.iommu_group(17),
+        claim.other("own", "1"),
+    ]
+    assert [claim.flaw(one, ("own",)) for one in made] == [""] * 4
+    assert all(example.partition("(")[0].startswith("claim.") for _, example in claim.KINDS.values())

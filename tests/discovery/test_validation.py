@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,6 +117,36 @@ def test_a_device_that_is_unusable_for_the_same_as_before_stays_the_same_object(
     assert same["d"] is first["d"]
     other, _ = valid_devices([Device("d", unusable_for={"rdma": "another"})], DECLARED, first)
     assert other["d"].unusable_for == {"rdma": "another"}
+
+
+@pytest.mark.parametrize("evil", ["A1\nX=1", "\x1b[2J", "\x7f", "\x85", "\u2028", "\u202e", "\udc80", "\0"])
+def test_an_attribute_that_is_more_than_text_is_left_out(evil: str) -> None:
+    attributes = {"model": evil, "links": ("a", evil), "index": 1, "sysattr.x": "b"}
+    returned = Device("d", attributes, inherited=frozenset({"model", "index"}))
+    (device,) = valid_devices([returned], DECLARED, {})[0].values()
+    assert device.attributes == {"index": 1, "sysattr.x": "b"}
+    assert device.inherited == {"index"}
+    again, refused = valid_devices([replace(returned)], DECLARED, {"d": device})
+    assert again["d"] is device and not refused
+
+
+def test_reasons_are_printable() -> None:
+    evil = "fan \x1b[2J\nstopped"
+    returned = Device("d", health=unhealthy(evil), withheld=evil, unusable_for={"rdma": evil})
+    (device,) = valid_devices([returned], DECLARED, {})[0].values()
+    texts = [device.health.reason, device.withheld, device.unusable_for["rdma"]]
+    assert texts == ["fan \\x1b[2J\\nstopped"] * 3
+
+
+@pytest.mark.parametrize("field", ["claims", "part_of"])
+def test_a_device_with_a_string_that_is_no_claim_is_refused(field: str) -> None:
+    device = bad(**{field: frozenset({"node:/dev/a", "nod:/dev/fuse"})})
+    good, (refused,) = valid_devices(
+        [device, Device("e", claims=frozenset({"own:1"}))], DECLARED, {}, ("own",)
+    )
+    assert list(good) == ["e"]
+    assert refused.device == "d"
+    assert refused.reason.startswith("its claim 'nod:/dev/fuse' is of the unknown kind 'nod'")
 
 
 def test_any_refused_value_has_a_short_name() -> None:

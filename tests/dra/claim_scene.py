@@ -22,6 +22,7 @@ from devhost.dra.claim_devices import DraDevice
 from devhost.dra.kube import ApiError, Unreachable
 from devhost.dra.prepare import Preparer
 from devhost.dra.prepared import ClaimRef, PreparedDevice
+from devhost.planning.claims import Key
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
 from devhost.telemetry.metrics import Metrics
 
@@ -119,6 +120,7 @@ class Ledger:
     """Who holds what, by the rules that claims have."""
 
     def __init__(self) -> None:
+        self.in_use: frozenset[str] = frozenset()
         self.claims: dict[str, tuple[ClaimHolder, list[ClaimedDevice]]] = {}
         self.tokens: set[str] = set()
         """The ids of devices that containers hold through the device plugin."""
@@ -139,6 +141,18 @@ class Ledger:
             yield
         finally:
             self.reserving.discard(claim.uid)
+
+    def give(
+        self,
+        claim: ClaimHolder,
+        resource: str,
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
+        *,
+        running: bool = False,
+    ) -> None:
+        if not running and (used := nodes & self.in_use):
+            raise DeviceHeld(f"{min(used)} is in use")
 
     def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
         self.claims[claim.uid] = claim, list(devices)

@@ -31,7 +31,7 @@ from claim_scene import (
 )
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.backend import option
+from devhost.backend import claim, option
 from devhost.backend.model import Edits, unhealthy
 from devhost.dra.kube import ApiError
 from devhost.dra.prepared import ClaimRef
@@ -558,3 +558,20 @@ async def test_a_claim_of_two_pods_is_held_until_it_is_released(scene: Scene) ->
     assert "is held" in await scene.error(scene.claim(2, result("gpu", "a")))
     await scene.unprepare(ref)
     assert await scene.devices(scene.claim(2, result("gpu", "a")))
+
+
+async def test_a_claim_is_refused_a_node_that_a_container_has_although_the_backend_forgot_it(
+    scene: Scene,
+) -> None:
+    terminal, other_end = os.openpty()
+    try:
+        scene.cards.node = os.ttyname(other_end)
+        scene.ledger.in_use = frozenset({claim.node(scene.cards.node)})
+        ref = scene.claim(1, result("gpu", "a"))
+        assert await scene.error(ref) == f"node:{scene.cards.node} is in use"
+        assert (scene.left, scene.cards.prepared) == ([], [])
+        scene.ledger.in_use = frozenset()
+        assert await scene.devices(ref)
+    finally:
+        os.close(terminal)
+        os.close(other_end)

@@ -129,12 +129,12 @@ async def test_pods_keep_their_devices_while_their_backend_leaves_the_file_and_r
 
 
 async def test_backends_learn_which_claims_are_in_use_once_that_is_known(rig, kubelet):
-    rig.scripts["toy"].devices = [Device("d0", claims=frozenset({"pci:x"}), part_of=frozenset({"pci:y"}))]
+    rig.scripts["toy"].devices = [Device("d0", claims=frozenset({"fpga:x"}), part_of=frozenset({"fpga:y"}))]
     rig.write(LINE)
     async with rig.running() as host:
         await held(rig, kubelet)
         held_now = host.scanners["toy"].runner.context.held
-        await rig.until(lambda: held_now() == {"pci:x", "pci:y", "device:toy/d0"})
+        await rig.until(lambda: held_now() == {"fpga:x", "fpga:y", "device:toy/d0"})
         kubelet.release("pod")
         await rig.until(lambda: held_now() == frozenset())
 

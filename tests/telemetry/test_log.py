@@ -101,8 +101,26 @@ def test_a_field_cannot_replace_a_key_of_the_line(stderr: Lines) -> None:
 
 @pytest.mark.parametrize(
     "evil",
-    ["a\n12:00:00.000 INFO devhost forged", "\x1b[2J", "\x9b1m", "a\u2028b", "\udce4", "\u061c", "\u206f"],
-    ids=["line end", "escape", "C1 escape", "line separator", "not UTF-8", "Arabic mark", "digit shapes"],
+    [
+        "a\n12:00:00.000 INFO devhost forged",
+        "\x1b[2J",
+        "\x9b1m",
+        "a\u2028b",
+        "\udce4",
+        "\u061c",
+        "\u206f",
+        "\x7f",
+    ],
+    ids=[
+        "line end",
+        "escape",
+        "C1 escape",
+        "line separator",
+        "not UTF-8",
+        "Arabic mark",
+        "digit shapes",
+        "DEL",
+    ],
 )
 def test_no_value_can_forge_a_line_or_control_a_terminal(stderr: Lines, evil: str) -> None:
     logging.getLogger().handlers.clear()  # pytest's own could not pass on what is not UTF-8

@@ -19,6 +19,8 @@ from devhost.backend import (
     Edits,
     Event,
     Health,
+    Mount,
+    claim,
     option,
     unhealthy,
 )
@@ -72,6 +74,9 @@ class Good(Backend):
             return ""
         return text if GOOD_SERIAL.fullmatch(text) else ""
 
+    def claimed(self, node: str) -> frozenset[str]:
+        return frozenset({claim.node(node)})
+
     def discover(self) -> Any:
         for card in self.cards():
             if serial := self.serial(card):
@@ -80,6 +85,7 @@ class Good(Backend):
                 yield Device(
                     serial,
                     attributes,
+                    claims=self.claimed(f"/dev/{card.name}"),
                     health=Device("x").health if there else unhealthy("its node is missing"),
                 )
 
@@ -339,3 +345,25 @@ class Clueless(Used):
     """Has resource options without defaults."""
 
     ResourceOptions = Owing
+
+
+class Unclaimed(Good):
+    """Forgets the claim of its node."""
+
+    def claimed(self, node: str) -> frozenset[str]:
+        return frozenset()
+
+
+class Misspelled(Good):
+    """Claims a path."""
+
+    def claimed(self, node: str) -> frozenset[str]:
+        return frozenset({node})
+
+
+class Mounting(Unclaimed):
+    """Mounts its node."""
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        nodes = [str(device.attributes["node"]) for device in request.devices]
+        return Edits(mounts=tuple(Mount(node, node) for node in nodes))

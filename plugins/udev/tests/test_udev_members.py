@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from devhost_udev.options import Group, Member, Pair, UsbMember
+from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
 
-from devhost.backend import AllocationError, Device
+from devhost.backend import AllocationError, Device, OptionError
 from devhost.backend.where import Block, Term, Text, Where
+from devhost.config import loads
+from devhost.discovery import catalog
 from devhost.testing.fixtures import request
+
+PAGE = (Path(__file__).parents[3] / "docs/backends/udev.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def where(**conditions: str) -> Where:
@@ -60,18 +68,33 @@ def modem(machine: Any, port: str, tty: int, control: int) -> str:
 
 
 def gaudi(machine: Any, function: str, minor: int, *, control: bool = True) -> None:
+    """A card with Linux's driver: the control node has no parent (habanalabs, ``device_init_cdev``)."""
     path = f"pci0000:{function[5:7]}/{function}"
     machine.pci(path, driver="habanalabs", vendor="0x1da3", device="0x1020")
     machine.device(f"{path}/accel/accel{minor}", "accel", f"accel/accel{minor}", f"261:{minor}")
     if control:
         name = f"accel_controlD{minor}"
-        machine.device(f"{path}/accel/{name}", "accel", f"accel/{name}", f"261:{minor + 64}")
+        machine.device(f"virtual/accel/{name}", "accel", f"accel/{name}", f"510:{minor}")
     auxiliary = f"{path}/habanalabs_cn.ib.{minor}"
     machine.device(auxiliary, "auxiliary")
     name = f"uverbs{minor}"
     machine.device(
         f"{auxiliary}/infiniband_verbs/{name}", "infiniband_verbs", f"infiniband/{name}", f"231:{minor}"
     )
+
+
+OLDER, OLDEST = ("accel", "accel"), ("habanalabs", "hl")
+
+
+def older_gaudi(machine: Any, function: str, number: int, names: tuple[str, str] = OLDER) -> None:
+    """A card with an earlier driver, which gives neither node a parent."""
+    path = f"pci0000:{function[5:7]}/{function}"
+    machine.pci(path, driver="habanalabs", vendor="0x1da3", device="0x1020", files={"numa_node": "1"})
+    kind, name = names
+    own, directory = ("device/pci_addr", "accel/") if name == "accel" else ("pci_addr", "")
+    for node, minor in ((f"{name}{number}", 2 * number), (f"{name}_controlD{number}", 2 * number + 1)):
+        machine.device(f"virtual/{kind}/{node}", kind, f"{directory}{node}", f"510:{minor}")
+    machine.file(f"/sys/devices/virtual/{kind}/{name}{number}/{own}", function)
 
 
 CODEC = Group("dec", members=(Member("/dev/video*"), Member("/dev/media*"), Member("/dev/dma_heap/system")))
@@ -156,7 +179,7 @@ def test_an_accelerator_gets_every_node_of_its_pci_function(machine: Any) -> Non
     gaudi(machine, "0000:1a:00.0", 1)
     members = (
         Member(where=where(subsystem="accel", driver="habanalabs", sysName="accel[0-9]*")),
-        Member("/dev/accel/accel_controlD*"),
+        Member("/dev/accel/accel_controlD*", pair=Pair.NUMBER),
         Member(where=where(subsystem="infiniband_verbs")),
     )
     assert nodes(machine.backend(Group("gaudi", members=members))) == {
@@ -254,7 +277,8 @@ def test_a_node_belongs_to_the_nearest_of_two_devices_on_one_chip(machine: Any) 
 
 def test_a_second_glob_that_also_matches_the_first_adds_only_the_others(machine: Any) -> None:
     gaudi(machine, "0000:19:00.0", 0)
-    backend = machine.backend(Group("g", members=(Member("/dev/accel/accel[0-9]*"), Member("/dev/accel/*"))))
+    others = Member("/dev/accel/*", pair=Pair.NUMBER)
+    backend = machine.backend(Group("g", members=(Member("/dev/accel/accel[0-9]*"), others)))
     assert nodes(backend) == {"/dev/accel/accel0": ["/dev/accel/accel0", "/dev/accel/accel_controlD0"]}
     assert "node:/dev/accel/accel0" in found(backend)["/dev/accel/accel0"].claims
 
@@ -277,14 +301,14 @@ def test_the_first_required_member_makes_the_devices(machine: Any) -> None:
     assert nodes(machine.backend(Group("dec", members=members))) == {"/dev/media0": ["/dev/media0"]}
 
 
-def test_nodes_without_hardware_are_never_paired_unless_order_is_asked_for(machine: Any) -> None:
+def test_nodes_without_hardware_are_never_paired_by_hardware(machine: Any) -> None:
     for n in range(2):
         machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
         machine.device(f"virtual/b/b{n}", "b", f"b{n}", f"241:{n}")
     machine.node("/dev/unknown0", "c300:0")
     members = (Member("/dev/a*"), Member("/dev/b*"))
     backend = machine.backend(Group("g", members=members))
-    reason = "is on no hardware, so /dev/b* cannot be paired with it (set pair: order)"
+    reason = "is on no hardware, so /dev/b* cannot be paired with it (set pair: number)"
     assert reasons(backend) == {"/dev/a0": f"/dev/a0 {reason}", "/dev/a1": f"/dev/a1 {reason}"}
     asked = machine.backend(Group("g", members=members, pair=Pair.ORDER))
     assert nodes(asked) == {"/dev/a0": ["/dev/a0", "/dev/b0"], "/dev/a1": ["/dev/a1", "/dev/b1"]}
@@ -315,3 +339,198 @@ def test_nodes_are_found_by_attributes_that_only_a_group_names(machine: Any) -> 
     backend = machine.backend(Group("dec", members=(member,), env={"K": "{sysattr.name}"}), wanted=())
     (device,) = found(backend).values()
     assert backend.allocate(request(backend, [device])).env == {"K": "decoder"}
+
+
+def numbered(machine: Any, **counts: tuple[int, ...]) -> None:
+    for major, (name, numbers) in enumerate(counts.items(), 240):
+        for n in numbers:
+            machine.device(f"virtual/{name}/{name}{n}", name, f"{name}{n}", f"{major}:{n}")
+
+
+A, B = Member("/dev/a*"), Member("/dev/b*")
+BY_NUMBER = Group("g", members=(A, B), pair=Pair.NUMBER)
+BY_ORDER = Group("g", members=(A, B), pair=Pair.ORDER)
+
+
+def test_pair_number_joins_nodes_whose_names_end_with_the_same_number(machine: Any) -> None:
+    for n in (0, 1, 10):
+        machine.device(f"virtual/x/x{n}", "x", f"cambricon_dev{n}", f"240:{n}")
+        machine.device(f"virtual/y/y{n}", "y", f"cambr-msgq:{n}", f"241:{n}")
+    members = (Member("/dev/cambricon_dev*"), Member("/dev/cambr-msgq:*"))
+    assert nodes(machine.backend(Group("g", members=members, pair=Pair.NUMBER))) == {
+        f"/dev/cambricon_dev{n}": [f"/dev/cambricon_dev{n}", f"/dev/cambr-msgq:{n}"] for n in (0, 1, 10)
+    }
+
+
+def test_pair_number_never_gives_the_node_of_another_card_when_one_is_missing(machine: Any) -> None:
+    numbered(machine, a=(0, 1, 2), b=(0, 2))
+    backend = machine.backend(BY_NUMBER)
+    assert nodes(backend) == {
+        "/dev/a0": ["/dev/a0", "/dev/b0"],
+        "/dev/a1": [],
+        "/dev/a2": ["/dev/a2", "/dev/b2"],
+    }
+    assert reasons(backend) == {"/dev/a1": "no node that matches /dev/b* has the number 1 of /dev/a1"}
+    optional = Group("g", members=(A, Member("/dev/b*", optional=True)), pair=Pair.NUMBER)
+    assert nodes(machine.backend(optional))["/dev/a1"] == ["/dev/a1"]
+
+
+def test_pair_number_needs_a_number_and_gives_one_node_to_one_device(machine: Any) -> None:
+    numbered(machine, a=(1,), b=(1,))
+    machine.device("virtual/a/a", "a", "ax", "250:0")
+    machine.device("virtual/a/a01", "a", "a01", "250:1")
+    assert reasons(machine.backend(BY_NUMBER)) == {
+        "/dev/ax": "/dev/ax has no number in its name, so /dev/b* cannot be paired with it",
+        "/dev/a1": "another device has all nodes that match /dev/b* with the number 1 (limit: 1)",
+    }
+
+
+@pytest.mark.parametrize(("a", "b"), [((0, 1, 2), (0, 2)), ((1, 2), (0, 1, 2)), ((0, 1), (1,))])
+def test_pair_order_refuses_members_with_different_numbers_of_nodes(
+    machine: Any, a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    numbered(machine, a=a, b=b)
+    backend = machine.backend(BY_ORDER)
+    assert nodes(backend) == {f"/dev/a{n}": [] for n in a}
+    reason = (
+        f"{len(a)} nodes match /dev/a* and {len(b)} /dev/b*, so their order does not show which belong "
+        "together (set pair: number)"
+    )
+    assert set(reasons(backend).values()) == {reason}
+    optional = Group("g", members=(A, Member("/dev/b*", optional=True)), pair=Pair.ORDER)
+    assert nodes(machine.backend(optional)) == {f"/dev/a{n}": [f"/dev/a{n}"] for n in a}
+
+
+def test_members_of_one_group_pair_differently(machine: Any) -> None:
+    gaudi(machine, "0000:19:00.0", 1)
+    gaudi(machine, "0000:1a:00.0", 0)
+    members = (
+        Member("/dev/accel/accel[0-9]*"),
+        Member("/dev/accel/accel_controlD*", pair=Pair.NUMBER),
+        Member("/dev/infiniband/uverbs*"),
+    )
+    assert nodes(machine.backend(Group("g", members=members)))["/dev/accel/accel0"] == [
+        "/dev/accel/accel0",
+        "/dev/accel/accel_controlD0",
+        "/dev/infiniband/uverbs0",
+    ]
+
+
+def test_a_node_without_hardware_is_named_where_pairing_by_hardware_finds_none(machine: Any) -> None:
+    gaudi(machine, "0000:19:00.0", 0)
+    members = (Member("/dev/accel/accel[0-9]*"), Member("/dev/accel/accel_controlD*"))
+    (reason,) = reasons(machine.backend(Group("g", members=members))).values()
+    assert reason.endswith("; /dev/accel/accel_controlD0 is on no hardware (set pair: number)")
+
+
+@pytest.mark.parametrize(
+    ("names", "ident"),
+    [(OLDER, "gaudi-accel-{}"), (OLDEST, "gaudi-habanalabs-{}-alt1"), (None, "gaudi-accel-{}")],
+    ids=["older", "oldest", "Linux"],
+)
+def test_the_gaudi_example_serves_every_layout(
+    machine: Any, names: tuple[str, str] | None, ident: str
+) -> None:
+    cards = {0: "0000:19:00.0", 1: "0000:1a:00.0"}
+    for n, address in cards.items():
+        if names is None:
+            gaudi(machine, address, n)
+        else:
+            older_gaudi(machine, address, n, names)
+    text = next(one for one in EXAMPLES if "HABANA" in one)
+    settings = loads(text, "udev.md", catalog.load)
+    groups = settings.backends["udev"].groups  # type: ignore[attr-defined]
+    backend = machine.backend(*groups)
+    devices = {device.id: device for device in found(backend).values()}
+    assert set(devices) == {ident.format(address) for address in cards.values()}
+    for n, address in cards.items():
+        device = devices[ident.format(address)]
+        assert device.health.healthy, device.health
+        assert device.pcie_path == (address,)
+        assert f"pci:{address}" in device.part_of
+        assert device.attributes["pciBusID"] == address
+        assert device.numa_nodes == (() if names is None else (1,))
+        edits = backend.allocate(request(backend, [device]))
+        assert edits.env == {"HABANA_VISIBLE_DEVICES": str(n)}
+        assert [node.path.rpartition("/")[2] for node in edits.nodes][:2] == [
+            f"{(names or ('', 'accel'))[1]}{n}",
+            f"{(names or ('', 'accel'))[1]}_controlD{n}",
+        ]
+
+
+@pytest.mark.parametrize("address", ["0000:99:00.0", "../../etc", ""])
+def test_an_address_without_a_function_places_nothing(machine: Any, address: str) -> None:
+    older_gaudi(machine, "0000:19:00.0", 0)
+    machine.file("/sys/devices/virtual/accel/accel0/device/pci_addr", address)
+    member = Member("/dev/accel/accel[0-9]*", at="{sysattr.device/pci_addr}")
+    (device,) = found(machine.backend(Group("g", members=(member,)))).values()
+    assert (device.id, device.pcie_path, device.part_of) == ("g-accel-accel0", (), frozenset())
+
+
+def test_at_takes_only_placeholders_that_a_node_has() -> None:
+    for wrong in ("{index}", "{nothing}"):
+        with pytest.raises(OptionError):
+            Member("/dev/a*", at=wrong)
+
+
+def test_a_group_claims_the_nodes_that_it_mounts(machine: Any) -> None:
+    numbered(machine, a=(0,))
+    machine.misc("fuse", 229)
+    (machine.root / "dev/null").touch()
+    (machine.root / "dev/shm").mkdir()
+    (machine.root / "dev/shm/file").touch()
+    mounts = tuple(GroupMount(path) for path in ("/dev/fuse", "/dev/null", "/dev/shm/file"))
+    (device,) = found(machine.backend(Group("g", members=(A,), mounts=mounts))).values()
+    assert device.claims == {"node:/dev/a0", "node:/dev/fuse"}
+
+
+@pytest.mark.parametrize(
+    ("serial", "reason"),
+    [
+        ("A1\nLD_PRELOAD=/evil.so", "has no serial, which containerPath /dev/{serial} needs"),
+        ("A1\tB", "has no serial, which containerPath /dev/{serial} needs"),
+        ("A1\u2028B", "has no serial, which containerPath /dev/{serial} needs"),
+        ("A1\u202eB", "has no serial, which containerPath /dev/{serial} needs"),
+        ("A1\x7fB", "has no serial, which containerPath /dev/{serial} needs"),
+        ("../A1", "where the slash in its serial would lead to another directory"),
+        ("..", "which goes up with .."),
+    ],
+)
+def test_a_serial_number_that_is_more_than_text_reaches_no_path_and_no_variable(
+    machine: Any, serial: str, reason: str
+) -> None:
+    machine.usb_serial("ttyUSB0", "1", serial)
+    path = Group("g", members=(Member("/dev/ttyUSB*", container_path="/dev/{serial}"),))
+    (device,) = found(machine.backend(path)).values()
+    assert reason in device.health.reason
+    with pytest.raises(AllocationError):
+        (backend := machine.backend(path)).allocate(request(backend, list(found(backend).values())))
+    members = (*(replace(one, optional=True) for one in path.members), Member("/dev/ttyUSB*"))
+    left_out = Group("g", members=members, env={"S": "{serial}"})
+    backend = machine.backend(left_out)
+    (device,) = found(backend).values()
+    edits = backend.allocate(request(backend, [device]))
+    texts = [text for node in edits.nodes for text in (node.path, node.container_path)]
+    assert all(text.isprintable() and ".." not in text for text in texts)
+    assert all(text.isprintable() for text in edits.env.values())
+
+
+def test_a_mount_is_never_put_elsewhere_by_a_serial_number(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "../../etc")
+    (machine.root / "etc").mkdir()
+    for optional in (False, True):
+        mounts = (GroupMount("/etc", "/run/{serial}/x", optional=optional),)
+        backend = machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),), mounts=mounts))
+        (device,) = found(backend).values()
+        assert device.health.healthy is optional
+        if optional:
+            assert backend.allocate(request(backend, [device])).mounts == ()
+
+
+def test_text_from_hardware_replaces_no_line_of_the_kernel(machine: Any) -> None:
+    """The name of a keyboard is a line in its uevent file, and may have line breaks of any kind."""
+    machine.device("virtual/a/a0", "a", "a0", "240:0", DRIVER="real")
+    file = machine.root / "sys/devices/virtual/a/a0/uevent"
+    file.write_text(file.read_text() + "HID_NAME=x\x0bDEVNAME=sda\nDEVNAME=sda\nDRIVER=forged\n")
+    (device,) = [one for one in machine.backend().discover() if one.attributes["subsystem"] == "a"]
+    assert (device.attributes["devNode"], device.attributes["driver"]) == ("/dev/a0", "real")

@@ -65,13 +65,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from devhost.backend.model import Device, Holder
-from devhost.planning.claims import Held, Key
+from devhost.backend.model import ClaimHolder, Device, Holder
+from devhost.planning.claims import ClaimIndex, Held, Key
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
-from .claims import ClaimAllocations
+from .claims import ClaimAllocations, DeviceHeld
+from .given_nodes import GivenNodes
 from .listing import ClaimUse
 from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
@@ -425,6 +426,14 @@ class ResourceAllocations:
             given = all(set(keys) <= set(self._devices_of.get(token, ())) for token, keys in mine.items())
             self._everything.changed_by(self, replan=not given)
 
+    def give(self, devices: Mapping[Key, Device], nodes: frozenset[str]) -> None:
+        """Counts nodes that devices do not claim, see :meth:`Allocations.give`.
+
+        Raises:
+            DeviceHeld: another container or claim has one of the nodes.
+        """
+        self._everything.give(self.resource, devices, nodes)
+
     def allocated(
         self,
         backend: str,
@@ -545,6 +554,7 @@ class Allocations:
         self.clock = clock
         self.timing = timing
         self.devices = HeldDevices()
+        self._given = GivenNodes()
         self.claims = ClaimAllocations(self)
         """What ResourceClaims hold."""
         self._drivers = OtherDrivers(self._follow_driver)
@@ -707,11 +717,51 @@ class Allocations:
             self._changed()
         return any_changed
 
+    def give(
+        self,
+        resource: str,
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
+        claim: ClaimHolder | None = None,
+        *,
+        running: bool = False,
+    ) -> None:
+        """Counts nodes that a container is about to get with devices that do not claim them.
+
+        Args:
+            resource: of the devices.
+            devices: those that the container gets together.
+            nodes: the claims of the nodes.
+            claim: what gets them, if not a container.
+            running: whether it has them already, so that nothing can be refused.
+
+        Raises:
+            DeviceHeld: another container or claim has one of the nodes.
+        """
+        for key in devices:
+            self._given.add(key, nodes)
+        completed = {key: self._given.device(key, device) for key, device in devices.items()}
+        if not running:
+            index = ClaimIndex(one for one in self.held() if claim is None or one.holder != claim)
+            for key, device in completed.items():
+                if conflict := index.conflict(key, device, completed):
+                    forgot = f"backend {key[0]} gives it without a claim"
+                    why = f"{resource}: {device.id} cannot be allocated: {conflict.reason.text} ({forgot})"
+                    raise DeviceHeld(why, conflict.reason.held_by)
+        for key, device in completed.items():
+            self.devices.update(key, device)
+        self._held = None
+        self._changed()
+
+    def completed(self, found: Found) -> Found:
+        """The devices with the nodes that containers got with them, as if the devices claimed these."""
+        return self._given.completed(found)
+
     def observe(self, found: Found, settings: Settings) -> None:
         """Takes the present devices and settings. Must be called before a plan is made.
 
         Args:
-            found: every device of every backend.
+            found: every device of every backend, see :meth:`completed`.
             settings: the whole configuration.
         """
         self._found, self._observed = found, True

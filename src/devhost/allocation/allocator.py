@@ -147,7 +147,7 @@ class Allocator:
             TooMany: there are more tokens than one container may have.
             UnhealthyDevice: a device is unhealthy, or held by a container that the kubelet has forgotten.
             MissingPath: the host lacks something that a device needs; the device becomes unhealthy.
-            AllocationError: the backend refuses a device now.
+            AllocationError: the backend refuses a device now, or another pod has a node that it gives.
             BackendError: the backend failed, hung, or its answer is unusable.
         """
         most = self._entry.share.max_per_container
@@ -174,6 +174,8 @@ class Allocator:
             answer, rendered, documents = await self._backend.call(
                 self._timing.allocate, self._answer, tuple(wanted.values()), terms
             )
+            if answer.unclaimed:
+                self.inventory.give(answer.devices, answer.unclaimed)
             if rendered is not None:
                 granted = await rendered.inject(tuple(wanted))
         except AllocationError:

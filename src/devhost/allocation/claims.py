@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,6 +73,17 @@ class Ledger(Protocol):
     def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
         """Which containers use a claim, by the newest list of the kubelet."""
 
+    def give(
+        self,
+        resource: str,
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
+        claim: ClaimHolder | None = None,
+        *,
+        running: bool = False,
+    ) -> None:
+        """Counts nodes that a container is about to get with devices that do not claim them."""
+
     def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
         """The claims hold other devices.
 
@@ -116,7 +127,27 @@ class ClaimAllocations:
             yield
         finally:
             self._reserved.remove(entry)
-            self._ledger.claims_changed((), replan=False)
+            _, kept = self._prepared.get(claim.uid, (claim, ()))
+            self._ledger.claims_changed((), replan=kept != holding)
+
+    def give(
+        self,
+        claim: ClaimHolder,
+        resource: str,
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
+        *,
+        running: bool = False,
+    ) -> None:
+        """Counts nodes that a claim is about to get with devices that do not claim them.
+
+        Args:
+            running: whether containers use the claim already, so that it has them anyway.
+
+        Raises:
+            DeviceHeld: a container or another claim has one of the nodes.
+        """
+        self._ledger.give(resource, devices, nodes, claim, running=running)
 
     def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
         """The claim holds these devices, and no others."""

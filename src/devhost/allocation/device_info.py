@@ -69,6 +69,8 @@ def flaw(document: object) -> str:
         isinstance(text, str) and text for pair in facts.items() for text in pair
     ):
         return f"its {kind!r} is not a mapping of texts"
+    if not all(text.isprintable() for pair in facts.items() for text in pair):
+        return f"its {kind!r} has a character that does not print"
     lacking = [key for key in _REQUIRED[kind] if key not in facts]
     return f"its {kind!r} lacks {', '.join(lacking)}" if lacking else ""
 

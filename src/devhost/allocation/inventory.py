@@ -212,6 +212,14 @@ class Inventory:
         listed = all(name in self.snapshot.entries for name in wanted)
         return self.allocations.reserved(self.backend, wanted, self._unshared(wanted), listed=listed)
 
+    def give(self, devices: Iterable[Device], nodes: frozenset[str]) -> None:
+        """Counts nodes that a container is about to get with devices that do not claim them.
+
+        Raises:
+            DeviceHeld: another container or claim has one of the nodes.
+        """
+        self.allocations.give({(self.backend, device.id): device for device in devices}, nodes)
+
     def allocated(
         self,
         tokens: Iterable[str],

@@ -16,6 +16,7 @@ from devhost.planning.naming import variable, variable_problem
 from devhost.planning.settings import ResourceSettings
 
 from .device_info import Document, flaw
+from .handed_out import unclaimed
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -24,7 +25,9 @@ MAX_NODES = 1024
 """Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
 
 _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
-_NO_TEXT = re.compile("[\\0\\ud800-\\udfff]")  # what neither protobuf nor a runtime takes
+_CONTROL = r"\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_NO_TEXT = re.compile(f"[{_CONTROL}]")  # control characters, text directions, and halves of characters
+_NO_VALUE = re.compile(rf"(?![\n\t])[{_CONTROL}]")  # a value may have several lines, if the user wrote them
 _CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^/=\s]+")  # qualified device name of the CDI specification
 
 _ORDINARY = frozenset("rw")
@@ -66,12 +69,14 @@ class Answer:
     """What a backend answered: for which devices, or what of the host each of them lacks.
 
     ``left_out`` are devices that others replace, each with the reason; ``lacking`` may name them too.
+    ``unclaimed`` are the claims of nodes that the devices do not claim, see :mod:`.given_nodes`.
     """
 
     granted: Granted
     devices: Sequence[Device]
     lacking: Mapping[str, Sequence[str]]
     left_out: Mapping[str, str]
+    unclaimed: frozenset[str] = frozenset()
 
 
 class ResourceBackend:
@@ -170,6 +175,13 @@ class ResourceBackend:
             AllocationError: for some token the backend gives nothing at all.
             BackendError: the same, and for some device it failed.
         """
+        answer = self._answered(wanted, terms)
+        if not answer.devices:
+            return answer
+        granted, root = answer.granted, self.runner.context.root
+        return replace(answer, unclaimed=unclaimed(granted.edits, answer.devices, root, granted.left_out))
+
+    def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answer:
         devices = each_once(wanted)
         must = all(len(some) == 1 for some in wanted)
         try:
@@ -336,12 +348,16 @@ def check_edits(edits: Edits, backend: str) -> None:
     for name in edits.cdi_devices:
         if not _CDI_NAME.fullmatch(name):
             raise BackendError(f"{wrong} {quoted(name)} for a CDI name; it reads vendor/class=device")
-    texts = [text for node in edits.nodes for text in (node.path, node.container_path)]
-    texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
-    texts += [text for pair in (*edits.env.items(), *edits.annotations.items()) for text in pair]
-    for text in texts if _NO_TEXT.search("".join(texts)) else ():
-        if _NO_TEXT.search(text):
-            raise BackendError(f"{wrong} {quoted(text)}, which has a NUL or half a character in it")
+    seen_as = [node.container_path or node.path for node in edits.nodes]
+    seen_as += [mount.container_path for mount in edits.mounts]
+    for path in seen_as:
+        if ".." in path and ".." in path.split("/"):
+            raise BackendError(f"{wrong} {quoted(path)} for a path in the container, which goes up with ..")
+    texts = [node.path for node in edits.nodes] + [mount.host_path for mount in edits.mounts] + seen_as
+    texts += [*edits.env, *edits.annotations, *edits.cdi_devices]
+    values = [*edits.env.values(), *edits.annotations.values()]
+    for text in (*filter(_NO_TEXT.search, texts), *filter(_NO_VALUE.search, values)):
+        raise BackendError(f"{wrong} {quoted(text)}, which has a control character or half a character in it")
 
 
 def _mistyped(edits: Any) -> str:

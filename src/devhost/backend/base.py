@@ -288,6 +288,10 @@ class Backend:
     attributes: ClassVar[Mapping[str, Attribute]] = {}
     """Every attribute a device of this backend can have."""
 
+    claim_kinds: ClassVar[Collection[str]] = ()
+    """The kinds of claims that only this backend and related ones use: the first arguments of
+    :func:`devhost.backend.claim.other`."""
+
     subsystems: ClassVar[Collection[str]] = ()
     """Kernel subsystems whose uevents cause a scan; ``"*"`` for all of them."""
 

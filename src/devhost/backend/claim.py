@@ -6,13 +6,16 @@
            part_of=frozenset({claim.pci("0000:3b:00.0")}))
 
 Two devices with a common claim are never allocated to two pods, even if they belong to different backends. A
-claim is a plain string such as ``pci:0000:3b:00.1``; it is compared, never parsed. Each constructor raises
-:class:`ValueError` for a name that cannot be valid: a misspelled claim would never equal another one.
+claim is a plain string such as ``pci:0000:3b:00.1``, and two of them are equal or not: a misspelled one would
+never equal another. So each constructor raises :class:`ValueError` for a name that cannot be valid, and the
+core refuses a device with a claim that no constructor makes (:func:`flaw`).
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections.abc import Callable, Collection
 
 from .sysfs import BDF
 
@@ -28,9 +31,9 @@ def pci(address: str) -> str:
 
 
 def node(path: str) -> str:
-    """A device node, by its path on the host: ``/dev/fuse``."""
-    if not path.startswith("/") or path.endswith("/"):
-        raise ValueError(f"{path!r} is not the absolute path of a device node")
+    """A device node, by its path on the host: ``/dev/fuse``. It has no ``..`` and no repeated slash."""
+    if not path.startswith("/") or path.startswith("//") or path != posixpath.normpath(path) or path == "/":
+        raise ValueError(f"{path!r} is not the absolute path of a device node such as /dev/fuse")
     return other("node", path)
 
 
@@ -89,9 +92,72 @@ def device(backend: str, name: str) -> str:
 
 
 def other(kind: str, name: str) -> str:
-    """A thing of another kind. ``kind`` has lower-case letters, digits and hyphens."""
+    """A thing of another kind, which :attr:`.Backend.claim_kinds` declares.
+
+    ``kind`` has lower-case letters, digits and hyphens.
+    """
     if not _KIND.fullmatch(kind):
         raise ValueError(f"{kind!r} is not a kind of claim: lower-case letters, digits and hyphens")
     if not name or not name.isprintable() or name != name.strip():
         raise ValueError(f"{name!r} is not a name that can be claimed")
     return f"{kind}:{name}"
+
+
+KINDS: dict[str, tuple[Callable[[str], str], str]] = {
+    "pci": (pci, 'claim.pci("0000:3b:00.0")'),
+    "node": (node, 'claim.node("/dev/fuse")'),
+    "aux": (auxiliary, 'claim.auxiliary("mlx5_core.sf.4")'),
+    "iommu": (iommu_group, 'claim.iommu_group("17")'),
+    "block": (block, 'claim.block("8:0")'),
+    "usb": (usb, 'claim.usb("1-1.2")'),
+    "rdma": (rdma, 'claim.rdma("0000:3b:00.0")'),
+    "ib": (infiniband, 'claim.infiniband("mlx5_0")'),
+    "fpga": (fpga, 'claim.fpga("region0")'),
+    "mig": (mig, 'claim.mig("MIG-…")'),
+    "partition": (partition, 'claim.partition("amdgpu_xcp_3")'),
+}
+"""The kinds that every backend may use: the constructor of each, and how it is written."""
+
+
+def is_kind(text: object) -> bool:
+    """Whether a backend may declare this as another kind of claim."""
+    reserved = text in KINDS or text == "device"
+    return isinstance(text, str) and _KIND.fullmatch(text) is not None and not reserved
+
+
+def flaw(text: object, kinds: Collection[str] = ()) -> str:
+    """Why a string is not a claim, and how to write it; empty if it is one.
+
+    Args:
+        kinds: the kinds that the backend declares.
+    """
+    if not isinstance(text, str):
+        return f"claim {text!r} is not a string"
+    kind, colon, name = text.partition(":")
+    if kind in KINDS and colon:
+        make, example = KINDS[kind]
+        try:
+            return "" if make(name) == text else f"claim {text!r} is malformed (write {example})"
+        except ValueError as error:
+            return f"claim {text!r} is malformed: {error} (write {example})"
+    if kind in kinds and colon:
+        try:
+            return "" if other(kind, name) == text else f"claim {text!r} is malformed"
+        except ValueError as error:
+            return f"claim {text!r} is malformed: {error}"
+    if kind == "device" and colon:
+        return f"claim {text!r} is of a kind that only Context.held() has"
+    return f"claim {text!r} {_kindless(text, kind if colon else '')}"
+
+
+def _kindless(text: str, kind: str) -> str:
+    """What is wrong with a claim without a known kind."""
+    if text.startswith("/"):
+        return f'has no kind (write claim.node("{text}"))' if text.isprintable() else "has no kind"
+    if not kind:
+        return f"has no kind (write claim.other(kind, name), or one of {', '.join(sorted(KINDS))})"
+    import difflib  # 0.2 MB, only after a misspelling
+
+    close = difflib.get_close_matches(kind, KINDS, n=1)
+    meant = f"did you mean {KINDS[close[0]][1]}? If not, " if close else ""
+    return f"is of the unknown kind {kind!r} ({meant}list {kind!r} in the backend's claim_kinds)"

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .text import printable
+
 
 class DevhostError(Exception):
     """Base of all errors meant for a user: ``message`` is what failed and where, ``hint`` how to fix it."""
@@ -94,7 +96,7 @@ class AllocationError(BackendError):
 def words(error: BaseException) -> str:
     """The text of an exception from third-party code, as one line of at most 500 characters."""
     try:
-        return " ".join(str(error).split())[:500]
+        return printable(" ".join(str(error).split()))[:500]
     except Exception:  # noqa: BLE001 - a third-party __str__ may fail as well
         return ""
 
@@ -125,7 +127,7 @@ def _refusal(error: OSError) -> str:
     names: list[object] = [name for name in (error.filename, error.filename2) if name is not None]
     path = " ".join(" -> ".join(map(_name, names)).split())
     text = f"{path[:400]}: {reason}" if path else reason
-    return " ".join(text.split())[:500]
+    return printable(" ".join(text.split()))[:500]
 
 
 def _name(name: object) -> str:

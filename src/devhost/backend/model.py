@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
+from .text import printable
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -103,17 +105,24 @@ class DeviceNode:
     ``permissions`` are any of ``r``, ``w``, ``m`` (cgroup device rules: read, write, mknod). A resource may
     configure other permissions; they never widen permissions that are less than ``rw`` here.
     A node that is not ``required`` is omitted if the host does not have it.
+    ``shared`` is true for a node that any number of containers use at the same time, such as
+    ``/dev/vfio/vfio``. Every other node belongs to the device: it is among its ``claims`` or ``part_of``, and
+    the core counts it as a claim if it is in neither.
     """
 
     path: str
     container_path: str = ""
     permissions: str = "rw"
     required: bool = True
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A bind mount that a container gets; ``required`` as for :class:`DeviceNode`."""
+    """A bind mount that a container gets; ``required`` as for :class:`DeviceNode`.
+
+    A device node as the source belongs to the device like one in ``nodes`` that is not ``shared``.
+    """
 
     host_path: str
     container_path: str
@@ -178,7 +187,8 @@ class Device:
         have is omitted, never empty or ``-1``.
     ``claims``
         The physical things that this device occupies completely: ``pci:0000:3b:00.1``, ``node:/dev/fuse``.
-        Of two devices with a common claim, only one is offered.
+        Of two devices with a common claim, only one is offered. A device with a string that is no claim (see
+        :mod:`devhost.backend.claim`) is refused.
     ``part_of``
         Things that this device shares with others as one of several parts (the physical function of a virtual
         function). Parts are offered together, but never together with a device that claims the whole.
@@ -243,14 +253,15 @@ NO_REASON = "the backend gives no reason"
 
 
 def sound_reason(reason: str | None) -> str:
-    """A reason that can be shown: never empty, and not longer than :data:`MAX_REASON`."""
+    """A reason that can be shown: printable, never empty, and not longer than :data:`MAX_REASON`."""
     if reason is None or not reason.strip():
         return NO_REASON
+    reason = printable(reason)
     return f"{reason[: MAX_REASON - 1]}…" if len(reason) > MAX_REASON else reason
 
 
 def sound_health(health: Health) -> Health:
-    """The same health with a reason that can be shown: never empty if unhealthy, and not too long."""
+    """The same health with a reason that can be shown, see :func:`sound_reason`."""
     if health.healthy:
         return health
     reason = sound_reason(health.reason)

@@ -108,7 +108,8 @@ def read_line(path: str) -> str:
 def read_lines(path: str) -> list[str]:
     """The lines of a ``uevent`` file or a udevd record; none if it cannot be read."""
     data = read_bytes(path, RECORD_LIMIT)
-    return data.decode(errors="replace").splitlines() if data else []
+    # only "\n" ends a line: other separators are part of the text that hardware reports
+    return data.decode(errors="replace").removesuffix("\n").split("\n") if data else []
 
 
 def is_regular(path: str) -> bool:
@@ -207,8 +208,9 @@ class Sysfs:
 
     def uevent(self, path: str) -> dict[str, str]:
         """The properties in the ``uevent`` file of the device at ``path``."""
-        pairs = (line.partition("=") for line in read_lines(f"{self.prefix}{path}/uevent"))
-        return {key: value for key, _, value in pairs if key}
+        pairs = [line.partition("=") for line in read_lines(f"{self.prefix}{path}/uevent")]
+        # the driver core writes its own lines first; text from hardware in a later one cannot replace them
+        return {key: value for key, _, value in reversed(pairs) if key}
 
     def names(self, path: str) -> list[str]:
         """The names in a directory, in natural order; none if it does not exist."""

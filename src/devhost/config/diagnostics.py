@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from devhost.backend.errors import ConfigError, Diagnostic
+from devhost.backend.text import printable
 
 MAX_DIAGNOSTICS = 200
 """A file with more errors than this is not read further: no user fixes more at once."""
@@ -40,9 +41,7 @@ def one_line(text: str, limit: int = 500) -> str:
     """``text`` on one line: what does not print is escaped, what exceeds ``limit`` characters is cut."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(text)
 
 
 def shown(text: str) -> str:

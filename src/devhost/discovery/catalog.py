@@ -23,7 +23,7 @@ from typing import Any
 
 import pluggy
 
-from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, trusted
+from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, claim, trusted
 from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, overrides
 from devhost.backend.observe import ObserverHooks
 from devhost.missing import missing_package
@@ -434,6 +434,11 @@ def flaws(backend: Any) -> Iterable[str]:
         yield "subsystems is one string; write a tuple of strings"
     elif not isinstance(subsystems, Collection) or not all(isinstance(one, str) for one in subsystems):
         yield "subsystems is not a tuple of strings"
+    kinds: Any = backend.claim_kinds
+    if isinstance(kinds, str) or not isinstance(kinds, Collection):
+        yield "claim_kinds is not a tuple of strings"
+    elif odd := [kind for kind in kinds if not claim.is_kind(kind)]:
+        yield f"claim_kinds has {odd[0]!r}: a new kind has lower-case letters, digits and hyphens"
     declared: Any = backend.attributes
     if not isinstance(declared, Mapping):
         yield "attributes is not a mapping of name to Attribute"

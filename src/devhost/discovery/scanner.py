@@ -371,7 +371,8 @@ class Scanner:
 
     def _validated(self, devices: Iterable[object]) -> Mapping[str, Device]:
         """The devices by id; invalid ones are omitted, recorded, and logged once."""
-        good, refused = valid_devices(devices, self.runner.kind.attributes, self._seen)
+        kind = self.runner.kind
+        good, refused = valid_devices(devices, kind.attributes, self._seen, kind.claim_kinds)
         self._log_refused(self.condition.refused, refused)
         self.condition.refused = refused
         return good

@@ -7,11 +7,11 @@ further type checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from devhost.backend import Attribute
+from devhost.backend import Attribute, claim
 from devhost.backend.errors import one_line
 from devhost.backend.model import MAX_DEVICE_ID, PURPOSE, Device, sound_health, sound_reason
 
@@ -33,7 +33,10 @@ class RefusedDevice:
 
 
 def valid_devices(
-    returned: Iterable[object], declared: Mapping[str, Attribute], known: Mapping[str, Device]
+    returned: Iterable[object],
+    declared: Mapping[str, Attribute],
+    known: Mapping[str, Device],
+    kinds: Collection[str] = (),
 ) -> tuple[Mapping[str, Device], tuple[RefusedDevice, ...]]:
     """Separates what a backend returned into valid devices, by id, and refused ones.
 
@@ -41,12 +44,13 @@ def valid_devices(
         declared: the backend's ``attributes``.
         known: the devices of the last scan; unchanged ones stay the same objects, so that all later
             comparisons are by identity.
+        kinds: the backend's ``claim_kinds``.
     """
     good: dict[str, Device] = {}
     refused: list[RefusedDevice] = []
     for device in returned:
         before = known.get(device.id) if isinstance(device, Device) and type(device.id) is str else None
-        flaw = "" if before is device else flaw_of(device, declared)
+        flaw = "" if before is device else flaw_of(device, declared, kinds)
         if flaw or not isinstance(device, Device):
             refused.append(RefusedDevice(name_of(device), flaw))
         elif device.id in good:
@@ -65,20 +69,33 @@ def _canonical(device: Device, before: Device | None) -> Device:
         reasons = {use: sound_reason(why) for use, why in device.unusable_for.items()}
         if reasons != device.unusable_for:
             device = replace(device, unusable_for=reasons)
+    if odd := {name for name, value in device.attributes.items() if not _is_plain(value)}:
+        # Text from hardware that is more than text: it would reach variables, paths and other programs.
+        plain = {name: value for name, value in device.attributes.items() if name not in odd}
+        device = replace(device, attributes=plain, inherited=device.inherited - odd)
+    if device.withheld and not device.withheld.isprintable():
+        device = replace(device, withheld=sound_reason(device.withheld))
     if any(node < 0 for node in device.numa_nodes):
         # The kernel's -1 means "no node"; the kubelet would treat it as a node.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
     return before if before is not None and before == device else device
 
 
-def flaw_of(device: object, declared: Mapping[str, Attribute]) -> str:
+def _is_plain(value: object) -> bool:
+    """Whether an attribute has no character that does not print: no line break, no control character."""
+    texts = value if isinstance(value, tuple) else (value,)
+    return all(text.isprintable() for text in texts if isinstance(text, str))
+
+
+def flaw_of(device: object, declared: Mapping[str, Attribute], kinds: Collection[str] = ()) -> str:
     """Why a value that a backend returned is not a valid device; empty if it is.
 
     Args:
         declared: the backend's ``attributes``.
+        kinds: the backend's ``claim_kinds``.
     """
     try:
-        return _flaw(device, declared)
+        return _flaw(device, declared, kinds)
     except Exception as error:  # noqa: BLE001 - a third-party mapping may raise on any access
         return f"reading its fields failed: {one_line(error)}"
 
@@ -92,7 +109,7 @@ def name_of(device: object) -> str:
     return name if len(name) <= 80 else name[:77] + "..."
 
 
-def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
+def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[str]) -> str:
     if not isinstance(device, Device):
         return f"the backend returned {type(device).__name__}, not Device"
     given: Any = device  # the fields may not have the types of their annotations
@@ -106,6 +123,9 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return "its attributes are not a mapping, or its health is not a Health with a string for a reason"
     if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):
         return "its claims or part_of are not a frozenset"
+    flaws = [flaw for text in (*given.claims, *given.part_of) if (flaw := claim.flaw(text, kinds))]
+    if flaws:
+        return f"its {min(flaws)}"  # a set has no order
     if not isinstance(given.numa_nodes, tuple) or not all(map(_is_node, given.numa_nodes)):
         return f"its numa_nodes are not a tuple of whole numbers below {NUMA_LIMIT}"
     if not _strings(given.pcie_path):

@@ -96,6 +96,15 @@ class Group:
         return self.members[0].found.backend
 
     @property
+    def resource(self) -> str:
+        return self.members[0].found.resource
+
+    @property
+    def by_key(self) -> dict[Key, Device]:
+        """Each device once, by its key."""
+        return {one.found.key: one.found.device for one in self.members}
+
+    @property
     def devices(self) -> list[Device]:
         """Each device once, in the order of the allocation."""
         return list({one.found.device.id: one.found.device for one in self.members}.values())
@@ -180,11 +189,13 @@ class Rendering:
     """What the containers of a group get.
 
     Either ``single`` has the edits and further CDI names for each device, by its id; or, if the devices
-    together give more than each by itself, ``whole`` has them all.
+    together give more than each by itself, ``whole`` has them all. ``unclaimed`` are the claims of nodes that
+    the devices do not claim.
     """
 
     single: Mapping[str, tuple[ContainerEdits, tuple[str, ...]]]
     whole: tuple[ContainerEdits, tuple[str, ...]] | None = None
+    unclaimed: frozenset[str] = frozenset()
 
 
 async def render(group: Group, deadline: float) -> Rendering:
@@ -218,7 +229,7 @@ def _render(
         return answer.lacking
     whole = rendered(answer.granted, root), answer.granted.edits.cdi_devices
     if len(devices) == 1:
-        return Rendering({devices[0].id: whole})
+        return Rendering({devices[0].id: whole}, unclaimed=answer.unclaimed)
     single = {}
     try:
         for device in devices:
@@ -226,10 +237,10 @@ def _render(
             granted = backend.ask((device,), replace(terms, shares=shares))
             single[device.id] = rendered(granted, root), granted.edits.cdi_devices
     except BackendError:  # the backend gives these devices together only
-        return Rendering({}, whole)
+        return Rendering({}, whole, answer.unclaimed)
     same = adds_up([edits for edits, _ in single.values()], whole[0])
     same = same and {name for _, names in single.values() for name in names} == set(whole[1])
-    return Rendering(single) if same else Rendering({}, whole)
+    return Rendering(single, None, answer.unclaimed) if same else Rendering({}, whole, answer.unclaimed)
 
 
 def record_of(

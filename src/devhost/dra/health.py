@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from devhost.backend.text import printable
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock
 
 from .api import health_v1_pb2, health_v1alpha1_pb2
@@ -159,7 +160,7 @@ class HealthStreams:
                 health=health,
                 last_updated_time=now,
                 health_check_timeout_seconds=TIMEOUT,
-                message=one.message.encode()[:MESSAGE].decode(errors="ignore"),
+                message=printable(one.message).encode()[:MESSAGE].decode(errors="ignore"),
             )
             added.device.pool_name, added.device.device_name = one.pool, one.device
         return response

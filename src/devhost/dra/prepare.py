@@ -23,8 +23,9 @@ from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
-from devhost.backend.model import ClaimHolder
+from devhost.backend.model import ClaimHolder, Device
 from devhost.discovery.reconciler import LOOP_CLOCK
+from devhost.planning.claims import Key
 from devhost.telemetry.log import get
 from devhost.telemetry.tables import few
 
@@ -68,6 +69,22 @@ class ClaimLedger(Protocol):
 
         Raises:
             DeviceHeld: a container or another claim holds one.
+        """
+        ...
+
+    def give(
+        self,
+        claim: ClaimHolder,
+        resource: str,
+        devices: Mapping[Key, Device],
+        nodes: frozenset[str],
+        *,
+        running: bool = False,
+    ) -> None:
+        """Counts nodes that the claim is about to get with devices that do not claim them.
+
+        Raises:
+            DeviceHeld: a container or another claim has one of the nodes.
         """
         ...
 
@@ -248,6 +265,9 @@ class Preparer:
 
     async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
         renderings = [(group, await render(group, self._timing.allocate)) for group in groups(chosen)]
+        for group, rendering in renderings:
+            if nodes := rendering.unclaimed:
+                self._claims.give(holder, group.resource, group.by_key, nodes, running=running)
         if not running:
             for group, _ in renderings:
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock
-from devhost.telemetry.log import get
+from devhost.telemetry.log import get, printable
 
 from .api import dra_v1_pb2, dra_v1beta1_pb2
 from .health import HealthSource, HealthStreams
@@ -125,7 +125,7 @@ class DraServer:
             response = api.NodePrepareResourcesResponse()
             for uid, result in results.items():
                 if isinstance(result, str):
-                    response.claims[uid].error = result or _FAILED
+                    response.claims[uid].error = printable(result) or _FAILED
                     continue
                 entry = response.claims[uid]
                 for one in result:
@@ -144,7 +144,7 @@ class DraServer:
             results = await self._results(request.claims, self._preparer.unprepare)
             response = api.NodeUnprepareResourcesResponse()
             for uid, error in results.items():
-                response.claims[uid].error = error
+                response.claims[uid].error = printable(error)
             return response
 
         unary = grpc.unary_unary_rpc_method_handler

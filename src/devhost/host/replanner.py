@@ -102,7 +102,7 @@ class Replanner:
             return
         self._planned_at = time.monotonic()
         settings, backends = self._configuration.settings, self._backends.scanners
-        found = {name: backend.devices for name, backend in backends.items()}
+        found = self._allocations.completed({name: one.devices for name, one in backends.items()})
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides)
         refusals = Counter(refusal.kind for refusal in self.plan.refusals)
         self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})

@@ -22,6 +22,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Snapshot
 from devhost.backend.backoff import TokenBucket
 from devhost.backend.descriptors import exhausted
@@ -29,7 +30,7 @@ from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError
 from devhost.backend.incident import Recurring
 from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
-from devhost.telemetry.log import get
+from devhost.telemetry.log import get, printable
 from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, MAX_SOCKET_PATH, UNHEALTHY, VERSION
@@ -346,11 +347,11 @@ class PluginServer:
             return await work
         except DevhostError as error:
             code, kind = _status(error)
-            held_by = error.held_by if isinstance(error, UnhealthyDevice) else ()
+            held_by = error.held_by if isinstance(error, UnhealthyDevice | DeviceHeld) else ()
             fields = {"reason": str(error), **holder_field(held_by), "code": code.name}
             log.warning(event, resource=self._resource.name, **fields)
             failed(kind)
-            await context.abort(code, str(error))
+            await context.abort(code, printable(str(error)))
             raise  # unreachable: abort() raises
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -127,17 +127,23 @@ class ClaimIndex:
             alone = exclusive or one.exclusive or side is not serve
             if (name, side) != (resource, serve) and alone:
                 objections.append(one.objection(one.moving or one.holds("it")))
+        objections += self._claimed(key, device)
+        return _first(objections)
+
+    def conflict(self, key: Key, device: Device, together: Collection[Key] = ()) -> Objection | None:
+        """Why a device must not be allocated now: another device that is held conflicts with it.
+
+        Args:
+            together: the devices that are allocated together.
+        """
+        return _first(self._claimed(key, device, together))
+
+    def _claimed(self, key: Key, device: Device, together: Collection[Key] = ()) -> Iterator[Objection]:
         for claim, one in self._conflicts(device):
-            if one.key != key:
+            if one.key != key and one.key not in together:
                 what = f"{one.device.id} of backend {one.backend}"
                 why = f"{what}: {one.moving}" if one.moving else one.holds(what)
-                objections.append(one.objection(f"{claim} is in use: {why}"))
-        # a set has no order, and the plan must be deterministic
-        return min(
-            objections,
-            key=lambda one: (one.moving, one.reason.text, [*map(str, one.reason.held_by)]),
-            default=None,
-        )
+                yield one.objection(f"{claim} is in use: {why}")
 
     def _conflicts(self, device: Device) -> Iterator[tuple[str, Held]]:
         for claim in device.claims:
@@ -148,3 +154,12 @@ class ClaimIndex:
         for claim in device.part_of:
             for one in self._wholes.get(claim, ()):
                 yield claim, one
+
+
+def _first(objections: Iterable[Objection]) -> Objection | None:
+    """One of several objections: a set has no order, and the plan must be deterministic."""
+    return min(
+        objections,
+        key=lambda one: (one.moving, one.reason.text, [*map(str, one.reason.held_by)]),
+        default=None,
+    )

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Literal
 
+from devhost.backend.text import printable as printable
+
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -31,24 +33,6 @@ _DEPTH = 8
 _DEEPER = "\u2026"
 """Replaces anything below them."""
 _RESERVED = ("time", "level", "logger", "message", "exception")
-
-
-def printable(text: str) -> str:
-    """``text`` with every character that does not print escaped as ``\\n``, ``\\x1b``, ``\\u202e`` …
-
-    Attributes of a device come from its firmware. They must not be able to forge a log line, control a
-    terminal, change the direction of the text around them, or look like another attribute. The decision
-    follows Unicode's categories, as in ``str.isprintable``: escaped are control and format characters (Cc,
-    Cf), line and paragraph separators (Zl, Zp), every space but the ordinary one (Zs), private and unassigned
-    characters (Co, Cn), and bytes that are not UTF-8, which Python keeps as surrogates (Cs) and no stream can
-    encode.
-
-    The joiners in some scripts and emoji (U+200C, U+200D) are format characters as well: if they are escaped
-    a word stays legible, and two names that differ only in them can be distinguished.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 # Commands that show a backend's failure themselves do not configure a log. Without this handler, Python would
@@ -160,13 +144,13 @@ class JsonFormatter(logging.Formatter):
             "time": f"{clock}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage().rstrip(),
+            "message": printable(record.getMessage().rstrip()),
         }
         for key, value in _fields(record).items():
             line[f"{key}_" if key in _RESERVED else _key(key)] = _plain(value)
         exception = _exception(record)
         if exception:
-            line["exception"] = exception
+            line["exception"] = "\n".join(map(printable, exception.splitlines()))
         return json.dumps(line, separators=(",", ":"))
 
 

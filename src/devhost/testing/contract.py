@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost.allocation.device_info import flaw
+from devhost.allocation.handed_out import unclaimed
 from devhost.allocation.resource_backend import check_edits
 from devhost.backend import AllocateRequest, Backend, Conditions, Event, MissingDriver
 from devhost.backend.base import overrides
@@ -250,6 +251,21 @@ class BackendContract:
                 f"{device.id} is healthy, but these paths do not exist on the host: {', '.join(missing)}"
             )
 
+    def test_every_node_that_is_handed_out_is_claimed(self, tmp_path: Path) -> None:
+        """Two pods never get one node: it is a claim of the device, or ``shared=True``.
+
+        A node that several devices have in common and that no other device may have is in their ``part_of``.
+        """
+        root = self._machine(tmp_path)
+        backend = self._made(root)
+        for device, use in self._usable(_scan(backend)):
+            left = unclaimed(self._edits(backend, [device], use), [device], root)
+            nodes = ", ".join(sorted(text.removeprefix("node:") for text in left))
+            assert not left, (
+                f"{device.id} is given {nodes}, which it does not claim: add claim.node(…) to its claims or "
+                "part_of, or shared=True to a DeviceNode that any number of containers use at the same time"
+            )
+
     def test_allocating_again_gives_the_same_answer(self, tmp_path: Path) -> None:
         """The kubelet requests the same devices again, also after a restart of devhost."""
         root = self._machine(tmp_path)
@@ -422,7 +438,7 @@ class BackendContract:
 
     def _check(self, devices: Sequence[Device]) -> None:
         for device in devices:
-            flaw = flaw_of(device, self.backend.attributes)
+            flaw = flaw_of(device, self.backend.attributes, self.backend.claim_kinds)
             assert not flaw, f"device {device!r}: {flaw}"
             assert all(node >= 0 for node in device.numa_nodes), f"{device.id} has a negative NUMA node"
             empty = [name for name, value in device.attributes.items() if value in ("", ())]

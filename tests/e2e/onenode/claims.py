@@ -35,7 +35,7 @@ class Cards(Backend):
         for line in FILE.read_text().splitlines():
             name, disk, *ill = line.split()
             verdict = {"health": unhealthy("it is hot")} if ill else {}
-            yield Device(name, {"sysName": disk}, claims=frozenset({f"card:{name}"}), **verdict)
+            yield Device(name, {"sysName": disk}, claims=frozenset({f"fpga:{name}"}), **verdict)
 
     def allocate(self, request):
         return Edits(env={"CARDS": ",".join(one.id for one in request.devices)})

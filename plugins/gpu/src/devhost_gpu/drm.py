@@ -29,6 +29,7 @@ from devhost.backend import (
     Edits,
     Event,
     Health,
+    claim,
     unhealthy,
 )
 from devhost.backend.purpose import DISPLAY, PURPOSE
@@ -37,7 +38,10 @@ from devhost.backend.sysfs import Sysfs
 from .discovery import OTHER, Adapter
 from .environment import STANDARD, Environment
 from .options import GpuOptions
-from .vendor import GPU, VF, Card, ContainerRequest, device, of_adapter
+from .vendor import GPU, VF, Card, ContainerRequest, device, of_adapter, own_claims
+
+KFD = "/dev/kfd"
+"""The node for computing on AMD GPUs, which all of them share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +308,11 @@ class DrmFacts:
         """Paths of its DRM nodes."""
         return self.adapter.nodes
 
+    @property
+    def extra_nodes(self) -> tuple[str, ...]:
+        """Paths of the other nodes that only this card has."""
+        return ()
+
 
 class DrmVendor:
     """The base of the code for such cards. Subclasses name the vendor and add what is specific to it."""
@@ -356,9 +365,13 @@ class DrmVendor:
             "parent": adapter.physical_function,
             **self.extra_attributes(adapter),
         }
+        facts = self.facts(adapter)
+        claims = own_claims(adapter) | {claim.node(node) for node in facts.extra_nodes}
         reserved = SHOWS_CONSOLE if attributes[PURPOSE] else None
-        made = device(adapter, attributes, state.health, withheld=state.withheld, reserved=reserved)
-        return Card(made, self.vendor, self.facts(adapter))
+        made = device(
+            adapter, attributes, state.health, withheld=state.withheld, reserved=reserved, claims=claims
+        )
+        return Card(made, self.vendor, facts)
 
 
 class Other(DrmVendor):
@@ -381,4 +394,4 @@ def drm_nodes(nodes: Iterable[tuple[str, Sequence[str]]]) -> Edits:
         if not own:
             raise AllocationError(f"{name} has no device node")
         found.update(dict.fromkeys(own))
-    return Edits(tuple(map(DeviceNode, found)))
+    return Edits(tuple(DeviceNode(path, shared=path == KFD) for path in found))

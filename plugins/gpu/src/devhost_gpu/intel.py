@@ -37,6 +37,11 @@ class IntelFacts(DrmFacts):
 
     mei: tuple[str, ...] = ()
 
+    @property
+    def extra_nodes(self) -> tuple[str, ...]:
+        """Paths of the other nodes that only this card has."""
+        return self.mei
+
 
 class Intel(DrmVendor):
     """Intel cards."""

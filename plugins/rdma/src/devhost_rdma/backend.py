@@ -186,7 +186,9 @@ class Rdma(Backend):
             rdma_cm_needed |= Role.RDMA_CM in needed
         if rdma_cm:
             nodes[rdma_cm] = rdma_cm_needed
-        edits = tuple(DeviceNode(path, required=is_needed) for path, is_needed in nodes.items())
+        edits = tuple(
+            DeviceNode(path, required=is_needed, shared=path == rdma_cm) for path, is_needed in nodes.items()
+        )
         variables = (request.variable(DEVICES), DEVICES)
         return Edits(edits, env=dict.fromkeys(variables, ",".join(names)))
 

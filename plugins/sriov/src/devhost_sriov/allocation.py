@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from devhost.backend import AllocateRequest, AllocationError, DeviceNode, Edits
@@ -24,6 +25,8 @@ from .options import RDMA, VHOST_NET, SriovUse
 
 CONTAINER, IOMMU = "/dev/vfio/vfio", "/dev/iommu"
 VHOST_NET_NODE, TUN = "/dev/vhost-net", "/dev/net/tun"
+_COMMON = frozenset({CONTAINER, IOMMU, VHOST_NET_NODE, TUN})
+"""Nodes that all functions have in common."""
 
 _HARMLESS = frozenset({"", "pci-stub", "pcieport", "shpchp"})
 """Drivers that keep a group viable: they set ``driver_managed_dma``, like the vfio drivers."""
@@ -64,6 +67,22 @@ def parts_of(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterato
         yield vhost_net()
     if RDMA in uses and (part := rdma(sysfs, function)):
         yield part
+
+
+def own_nodes(sysfs: Sysfs, function: Function) -> frozenset[str]:
+    """The paths of nodes that a container gets with this function, whether it can be used now or not.
+
+    The node of its IOMMU group and what all functions have in common are not among them.
+    """
+    found = {_own_device(sysfs, function.path)} if function.uses_vfio else set()
+    with suppress(AllocationError):
+        if function.is_passed_on and not function.uses_vfio:
+            found.update(node.path for node in uio(sysfs, function).nodes)
+    with suppress(AllocationError):
+        if part := vhost_vdpa(sysfs, function):
+            found.update(node.path for node in part.nodes)
+    found.update(node.path for node in nodes_below(sysfs, function.path))
+    return frozenset(found - {""})
 
 
 def own_parts(sysfs: Sysfs, function: Function) -> Iterator[Part]:
@@ -255,7 +274,13 @@ def edits(sysfs: Sysfs, functions: Sequence[Function], request: AllocateRequest)
     for function in ordered:
         _check_unchanged(sysfs, function)
     parts = {function.id: list(parts_of(sysfs, function, use.uses)) for function in ordered}
-    given = [node for own in parts.values() for part in own for node in _nodes(part, use)]
+    rdma_cm = rdma_cm_node(sysfs)
+    given = [
+        replace(node, shared=node.path in _COMMON or node.path == rdma_cm)
+        for own in parts.values()
+        for part in own
+        for node in _nodes(part, use)
+    ]
     ids = ",".join(parts)
     info = json.dumps({name: _info(name, own, use) for name, own in parts.items()}, sort_keys=True)
     env = {}

@@ -33,7 +33,7 @@ from devhost.backend.purpose import (
 )
 from devhost.backend.sysfs import Sysfs, pcie_path
 
-from .allocation import document, edits, group_node
+from .allocation import document, edits, group_node, own_nodes
 from .attributes import ATTRIBUTES, of_function
 from .bursts import BurstWait
 from .health import Lacks, Readiness, verdict
@@ -259,9 +259,10 @@ class Sriov(Backend):
 
     def _claims(self, function: Function) -> frozenset[str]:
         """Claims of a function: itself, and its IOMMU group if a program gets that."""
+        nodes = {claim.node(path) for path in own_nodes(self._sysfs, function)}
         if function.kind is Kind.SCALABLE:
-            return frozenset((claim.auxiliary(function.id),))
-        own = {claim.pci(function.address)}
+            return frozenset((claim.auxiliary(function.id), *nodes))
+        own = {claim.pci(function.address), *nodes}
         if function.uses_vfio and (group := function.iommu_group).isascii() and group.isdecimal():
             own |= {claim.iommu_group(group), claim.node(group_node(self._sysfs, group))}
         return frozenset(own)

@@ -104,7 +104,7 @@ class Reader:
             sys_path=path,
             node=node,
             name=self._namer.name(key, node, chain, found, usb, pcie[-1] if pcie else ""),
-            attributes={name: value for name, value in found.items() if value not in ("", ())},
+            attributes={name: value for name, value in found.items() if _is_plain(value)},
             claims=frozenset(claims.own),
             part_of=frozenset(claims.part_of),
             numa_nodes=() if numa is None else (numa,),
@@ -184,7 +184,7 @@ class Reader:
             elif tag == "S":
                 links.append(f"/dev/{text}")
         if self._links:
-            found[LINKS] = tuple(links)
+            found[LINKS] = tuple(link for link in dict.fromkeys(links) if link.isprintable())
         for name, value in properties.items():
             if self._properties and name.startswith(PROPERTY_FAMILY):
                 found[sys.intern(name)] = value
@@ -228,6 +228,12 @@ def _own(chain: Sequence[Kobject]) -> Iterator[Kobject]:
         yield kobject
         if kobject.dev_type == "usb_device" or kobject.subsystem in _WHOLE:
             return
+
+
+def _is_plain(value: AttributeValue) -> bool:
+    """Whether a value exists, and is text without a line break or any other character that does not print."""
+    texts = value if isinstance(value, tuple) else (value,)
+    return value not in ("", ()) and all(text.isprintable() for text in texts if isinstance(text, str))
 
 
 def _pci_source(chain: Sequence[Kobject]) -> str:

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, claim, unhealthy
 from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.text import printable
+from devhost.backend.where import show
 
 from . import templates
 from .allocation import also_at
 from .facts import node_claims
 from .ids import RANKS, apart, fit, joined, ranked
-from .members import Hardware, Pairing, Part, Paths, Row, outside_dev
+from .members import Function, Hardware, Pairing, Part, Paths, Row, last_number, outside_dev
 from .options import Group, GroupMount, Member, is_glob
 from .scan import Record, Scan
 
@@ -42,12 +44,14 @@ class Naming:
 class DistinctPath:
     """A path that distinguishes a group's devices, and its record in the scan.
 
-    ``repeats`` is whether several devices of the group may have it, according to ``limit``.
+    ``repeats`` is whether several devices of the group may have it, according to ``limit``. ``place`` names
+    it by the PCI function that it is at, if only ``at`` shows that.
     """
 
     path: str
     record: Record | None
     repeats: bool = False
+    place: str = ""
 
 
 def name_of(group: str, alternative: int, paths: Sequence[DistinctPath]) -> Naming:
@@ -63,7 +67,7 @@ def name_of(group: str, alternative: int, paths: Sequence[DistinctPath]) -> Nami
     for path in paths:
         record = path.record
         withheld = withheld or (record.device.withheld if record else None)
-        labels.append(_id_of(record) if record else path.path.rpartition("/")[2])
+        labels.append(path.place or (_id_of(record) if record else path.path.rpartition("/")[2]))
         if not path.repeats:
             break
     stem = f"alt{alternative}" if alternative else ""
@@ -72,6 +76,8 @@ def name_of(group: str, alternative: int, paths: Sequence[DistinctPath]) -> Nami
     plain = joined(group, first, "" if first else stem)
     former = ranked(plain) if text != plain else ()
     if labels and (record := paths[0].record):
+        if paths[0].place:
+            former += ranked(joined(group, record.own.id))
         former += tuple(
             joined(group, one.removesuffix(RANKS)) + (RANKS if one.endswith(RANKS) else "")
             for one in _listed(record.own.former_ids if record.device.withheld else record.device.former_ids)
@@ -102,6 +108,9 @@ def _listed(former: Sequence[str]) -> tuple[str, ...]:
 
 
 Attributes = Mapping[str, AttributeValue]
+
+_NO_ATTRIBUTES = frozenset({"numaNode", templates.NUMBER})
+"""What a group does not have from its first node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,8 @@ class Assembled:
             if templates.lacking(wanted, known):
                 continue
             base = _within(templates.fill(wanted, known, index), part.target.path)
+            if _unfit(wanted, known, base + below):
+                continue  # of an optional member; any other makes the device unhealthy
             for path in (base + below, *also_at(known)):
                 yield DeviceNode(node, path, permissions, required=not part.optional)
 
@@ -154,6 +165,8 @@ class Assembled:
         if templates.lacking(mount.container_path, self.first):
             return None
         at = _within(templates.fill(mount.container_path, self.first, index), path)
+        if _unfit(mount.container_path, self.first, at):
+            return None
         return Mount(path, at, mount.read_only, not mount.optional)
 
     def _env(self, index: int) -> Iterator[tuple[str, str]]:
@@ -222,9 +235,19 @@ class Groups:
             key=lambda part: part.target is not row.leader,
         )
         return [
-            DistinctPath(part.target.path, by_node.get(part.target.nodes[0][0]), part.repeats)
+            DistinctPath(
+                part.target.path, by_node.get(part.target.nodes[0][0]), part.repeats, self._place_of(part)
+            )
             for part in parts
         ]
+
+    def _place_of(self, part: Part) -> str:
+        """The id of a node by the PCI function that ``at`` names; empty if it has another."""
+        node = part.target.nodes[0][0]
+        function, record = self._pairing.function(part.member, node), self._scan.by_node.get(node)
+        if function is None or record is None:
+            return ""
+        return joined(str(record.own.attributes.get("subsystem", "")), function.pcie_path[-1])
 
     def _layout(self, group: Group) -> Layout:
         mounts, lacking = [], []
@@ -250,8 +273,12 @@ class Groups:
         part_of: set[str] = set()
         records: list[Record] = []
         unclaimable: list[str] = []
+        placed: dict[str, Function] = {}
         for part in row.parts:
             for node, _ in part.target.nodes:
+                if function := self._pairing.function(part.member, node):
+                    placed[node] = function
+                    part_of.add(claim.pci(function.pcie_path[-1]))
                 record = self._scan.by_node.get(node)
                 own, flaw = (record.device.claims, None) if record else node_claims(node)
                 unclaimable += [f"{node}: {flaw}"] if flaw else []
@@ -259,19 +286,32 @@ class Groups:
                 if record is not None:
                     part_of |= record.device.part_of
                     records.append(record)
+        for mount, path in layout.mounts:
+            for node in self._paths.mounted_nodes(path):
+                own, flaw = node_claims(node)
+                unclaimable += [f"{node}: {flaw}"] if flaw and not mount.optional else []
+                (part_of if len(layout.rows) > 1 else claims).update(own - part_of)
         nodes = [node for part in row.parts for node, _ in part.target.nodes]
-        first = dict(records[0].device.attributes) if records else {}
+        known = {
+            node: _described(node, self._scan.by_node.get(node))
+            | (placed[node].attributes if node in placed else {})
+            for node in nodes
+        }
+        first = dict(known[records[0].node]) if records else {}
         if nodes:
             first["devNode"] = nodes[0]
-        numa = tuple(sorted({node for record in records for node in record.device.numa_nodes}))
+            first |= {name: known[nodes[0]][name] for name in (templates.NUMBER,) if name in known[nodes[0]]}
+        near = {one.numa_node for one in placed.values() if one.numa_node is not None}
+        numa = tuple(sorted(near.union(*(record.device.numa_nodes for record in records))))
+        paths = [one.pcie_path for one in placed.values()] + [one.device.pcie_path for one in records]
         attributes: dict[str, AttributeValue] = {"group": group.name, "alternative": alternative}
         if nodes:
             attributes["members"] = tuple(nodes)
         if len(numa) == 1:
             attributes["numaNode"] = numa[0]
-        inherited = {name: first[name] for name in first.keys() - attributes.keys() - {"numaNode"}}
-        known = {node: _described(node, self._scan.by_node.get(node)) | attributes for node in nodes}
-        flaws = list(_flaws(group, row.parts, first | attributes, known))
+        inherited = {name: first[name] for name in first.keys() - attributes.keys() - _NO_ATTRIBUTES}
+        known = {node: own | attributes for node, own in known.items()}
+        flaws = list(_flaws(row.parts, layout.mounts, first | attributes, known))
         problems = [one.target.problem for one in row.parts if one.target.problem and not one.optional]
         problems = list(dict.fromkeys([*unclaimable, *problems, *flaws, *layout.lacking]))
         device = Device(
@@ -280,7 +320,7 @@ class Groups:
             claims=frozenset(claims),
             part_of=frozenset(part_of - claims),
             numa_nodes=numa,
-            pcie_path=next((r.device.pcie_path for r in records if r.device.pcie_path), ()),
+            pcie_path=next(filter(None, paths), ()),
             health=unhealthy("; ".join(problems[:3])) if problems else HEALTHY,
             inherited=frozenset(inherited),
             withheld=naming.withheld,
@@ -291,13 +331,17 @@ class Groups:
 
 def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
     """The attributes of a node, even of one that does not exist."""
-    return {"devNode": node, "sysName": node.rpartition("/")[2]} | dict(
-        record.device.attributes if record else {}
-    )
+    found: dict[str, AttributeValue] = {"devNode": node, "sysName": node.rpartition("/")[2]}
+    if (number := last_number(node)) is not None:
+        found[templates.NUMBER] = number
+    return found | dict(record.device.attributes if record else {})
 
 
 def _flaws(
-    group: Group, parts: Sequence[Part], first: Attributes, known: Mapping[str, Attributes]
+    parts: Sequence[Part],
+    mounts: Iterable[tuple[GroupMount, str]],
+    first: Attributes,
+    known: Mapping[str, Attributes],
 ) -> Iterator[str]:
     """What a device lacks besides paths: a node on the same hardware, or an attribute that a path needs."""
     places: dict[str, str] = {}
@@ -314,15 +358,35 @@ def _flaws(
                 yield f"{node} has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
                 continue
             path = _within(templates.fill(wanted, known.get(node, {}), 0), target.path) + below
-            if ".." in path.split("/"):
-                yield f"{node} would be at {path} in the container, which goes up with .."
+            if node.isprintable() and (unfit := _unfit(wanted, known.get(node, {}), path)):
+                yield f"{node} would be at {printable(path)} in the container, {unfit}"
             if places.setdefault(path, node) != node:
                 yield f"{places[path]} and {node} would both be {path} in the container"
-    for mount in group.mounts:
-        lacking = templates.lacking(mount.container_path, first)
-        if lacking and not mount.optional:
+    for mount, source in mounts:
+        wanted = mount.container_path
+        if mount.optional:
+            continue
+        if lacking := templates.lacking(wanted, first):
             names = " and no ".join(lacking)
-            yield f"the group's first node has no {names}, which containerPath {mount.container_path} needs"
+            yield f"the group's first node has no {names}, which containerPath {wanted} needs"
+            continue
+        path = _within(templates.fill(wanted, first, 0), source)
+        if unfit := _unfit(wanted, first, path):
+            yield f"{printable(source)} would be at {printable(path)} in the container, {unfit}"
+
+
+_PATHS = frozenset({"devNode", "sysName", "sysPath"})
+"""Attributes whose slashes are the kernel's. That of any other value would lead to another directory."""
+
+
+def _unfit(wanted: str, values: Attributes, path: str) -> str:
+    """Why a path that was made from a node's attributes cannot be used in a container; empty if it can."""
+    for field in templates.fields(wanted):
+        if field in values and field not in _PATHS and "/" in show(values[field]):
+            return f"where the slash in its {field} would lead to another directory"
+    if ".." in path.split("/"):
+        return "which goes up with .."
+    return "" if path.isprintable() else "which has a character that does not print"
 
 
 def _container_path(part: Part) -> str:

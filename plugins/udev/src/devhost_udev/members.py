@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend import AttributeValue
-from devhost.backend.sysfs import natural, prefix_of
+from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
 
+from . import templates
 from .nodes import DEV, SKIPPED
 from .options import Group, Member, Pair, UsbMember, is_glob
 from .scan import Record, Scan
@@ -51,6 +52,29 @@ class Place:
         return self.unit.rpartition("/")[2]
 
 
+@dataclass(frozen=True, slots=True)
+class Function:
+    """The PCI function that a node is at according to ``at``; ``path`` is its directory in sysfs."""
+
+    path: str
+    vendor: str
+    device: str
+    numa_node: int | None
+
+    @property
+    def pcie_path(self) -> tuple[str, ...]:
+        """PCI addresses from the root port down to it."""
+        return pcie_path(self.path)
+
+    @property
+    def attributes(self) -> dict[str, AttributeValue]:
+        """What its nodes have as attributes, like those that sysfs places on it."""
+        found: dict[str, AttributeValue] = {"pciBusID": self.pcie_path[-1]}
+        found |= {"pciVendor": self.vendor} if self.vendor else {}
+        found |= {"pciDevice": self.device} if self.device else {}
+        return found | ({} if self.numa_node is None else {"numaNode": self.numa_node})
+
+
 class Hardware:
     """Finds the places of nodes. What was read is cached until :meth:`forget`."""
 
@@ -67,7 +91,19 @@ class Hardware:
         That is the case for devices of a class below ``/sys/devices/virtual``, and nodes that are not in
         sysfs.
         """
-        chain = self._tree.chain(sys_path) if sys_path else ()
+        return self._placed(self._tree.chain(sys_path) if sys_path else ())
+
+    def function(self, address: str) -> Function | None:
+        """The PCI function at an address; ``None`` if there is none."""
+        path = self._tree.pci(address) if BDF.fullmatch(address) else ""
+        if not path:
+            return None
+        vendor, device = (self._tree.read(path, file).removeprefix("0x") for file in ("vendor", "device"))
+        texts = (self._tree.read(kobject.path, "numa_node") for kobject in self._tree.chain(path))
+        numa = next((int(text) for text in texts if text.isdecimal()), None)
+        return Function(path, vendor, device, numa)
+
+    def _placed(self, chain: Sequence[Kobject]) -> Place | None:
         unit = _unit(chain)
         if unit is None:
             return None
@@ -127,6 +163,15 @@ class Target:
     problem: str = ""
 
 
+EVERYWHERE = frozenset(
+    f"/dev/{name}" for name in ("console", "full", "null", "ptmx", "random", "tty", "urandom", "zero")
+)
+"""The nodes that every container has (OCI runtime specification, "Default Devices")."""
+
+_FILES = ("/dev/hugepages/", "/dev/mqueue/", "/dev/pts/", "/dev/shm/")
+"""Directories in ``/dev`` with files that are no devices."""
+
+
 class Paths:
     """Looks up paths below ``root``, in ``/dev`` mostly from the listings of the scan."""
 
@@ -146,7 +191,7 @@ class Paths:
         else:
             below = self._prefix or "/"
             found = [f"/{one}" for one in glob.glob(pattern.lstrip("/"), root_dir=below)]  # noqa: PTH207 - strings
-        return sorted(found, key=natural)
+        return sorted(sorted(found), key=natural)  # a1 and a01 have an order, too
 
     def exists(self, path: str) -> bool:
         """Whether there is anything at ``path``."""
@@ -171,6 +216,13 @@ class Paths:
             inside = tuple(self._inside(real))
             return Target(path, inside, "" if inside else f"{path} contains no device node")
         return Target(path, ((real, ""),), "" if self._is_node(mode) else f"{path} is not a device node")
+
+    def mounted_nodes(self, path: str) -> Iterator[str]:
+        """The device node that a mount of ``path`` is, except those that every container has."""
+        real = self._real(path)
+        if not outside_dev(real) and real not in EVERYWHERE and not real.startswith(_FILES):
+            target = self.target(real)
+            yield from (node for node, below in target.nodes if not (target.problem or below))
 
     def _real(self, path: str) -> str:
         real = os.path.realpath(self._prefix + path)
@@ -256,6 +308,11 @@ class _Column:
     def required(self) -> bool:
         return isinstance(self.member, UsbMember) or not self.member.optional
 
+    def pair(self, group: Group) -> Pair:
+        """How its nodes are combined with those of the group's first member."""
+        own = self.member.pair if isinstance(self.member, Member) else None
+        return own or group.pair
+
     @property
     def limit(self) -> int:
         """How many devices of the group one of its nodes may be in; 0 if that is not configured."""
@@ -285,7 +342,10 @@ class Pairing:
         columns = [_Column(member, self._targets(member)) for member in members]
         varying = [column for column in columns if column.varies]
         leader = next((c for c in varying if c.required), varying[0] if varying else None)
-        joining = [c for c in varying if c is not leader] if group.pair is Pair.HARDWARE else []
+        others = [c for c in varying if c is not leader]
+        by_order = [c for c in others if c.pair(group) is Pair.ORDER]
+        refused = [c for c in by_order if leader is not None and not _in_step(leader, c)]
+        joining = [c for c in others if c not in by_order or c in refused]
         spine = [column for column in columns if column not in joining]
         rows = []
         for n in range(_height(spine)):
@@ -298,7 +358,13 @@ class Pairing:
         if leader is not None:
             leaders = [next(iter(found.get(id(leader), ())), None) for found in rows]
             for column in joining:
-                for found, targets in zip(rows, self._joined(leaders, column), strict=True):
+                if column in refused:
+                    joined: Iterable[list[Target]] = _refused(leaders, leader, column)
+                elif column.pair(group) is Pair.NUMBER:
+                    joined = _by_number(leaders, column)
+                else:
+                    joined = self._by_hardware(leaders, leader, column)
+                for found, targets in zip(rows, joined, strict=True):
                     found[id(column)] = targets
         return [_row(columns, found, leader if joining else None) for found in rows]
 
@@ -327,53 +393,157 @@ class Pairing:
     def _records(self, fits: Callable[[Mapping[str, AttributeValue]], bool]) -> list[Record]:
         return [record for record in self._scan.records.values() if fits(record.device.attributes)]
 
-    def _place(self, target: Target) -> Place | None:
-        record = self._scan.by_node.get(target.nodes[0][0])
+    def function(self, member: Member | UsbMember, node: str) -> Function | None:
+        """The PCI function of a node that sysfs places on no hardware, according to its member's ``at``."""
+        if not isinstance(member, Member) or not member.at:
+            return None
+        record = self._scan.by_node.get(node)
+        if record is None or self._hardware.place(record.sys_path) is not None:
+            return None
+        if templates.lacking(member.at, record.device.attributes):
+            return None
+        return self._hardware.function(templates.fill(member.at, record.device.attributes, 0))
+
+    def _place(self, member: Member | UsbMember, target: Target) -> Place | None:
+        node = target.nodes[0][0]
+        if function := self.function(member, node):
+            return self._hardware.place(function.path)
+        record = self._scan.by_node.get(node)
         return self._hardware.place(record.sys_path) if record else None
 
-    def _joined(self, leaders: Sequence[Target | None], column: _Column) -> Iterator[list[Target]]:
+    def _by_hardware(
+        self, leaders: Sequence[Target | None], leader: _Column, column: _Column
+    ) -> Iterator[list[Target]]:
         """The nodes of a member for each row, on the hardware of the leader, or why there is none.
 
-        A node belongs to the leader nearest to it in the device tree. If several are equally near, such as
-        two leaders on one chip, each gets one node, in natural order.
+        A node belongs to the leader nearest to it in the device tree.
         """
-        places = [self._place(leader) if leader else None for leader in leaders]
-        own = {leader.nodes[0][0] for leader in leaders if leader}
-        nearest: dict[tuple[int, ...], list[Target]] = {}
-        for target in column.targets:
-            if target.nodes[0][0] in own:
-                continue
-            place = self._place(target)
-            near = [closeness(one, place) for one in places]
-            if any(near):
-                rows = tuple(n for n, one in enumerate(near) if one == max(near))
-                nearest.setdefault(rows, []).append(target)
-        given: list[list[Target]] = [[] for _ in leaders]
-        for rows, targets in nearest.items():
-            if len(rows) == 1:
-                given[rows[0]] += targets
-                continue
-            for rank, row in enumerate(rows[: len(targets) * (column.limit or 1)]):
-                given[row].append(targets[rank % len(targets)])
-        for n, leader in enumerate(leaders):
-            if leader is None:
-                yield []
-            elif given[n]:
-                yield given[n]
-            else:
-                taken = any(n in rows for rows in nearest)
-                yield [Target(column.member.title, (), _lacks(column, leader, places[n], taken=taken))]
+        places = [self._place(leader.member, first) if first else None for first in leaders]
+        nowhere: list[str] = []
+
+        def near(target: Target) -> list[int]:
+            place = self._place(column.member, target)
+            nowhere.extend([target.path] if place is None else [])
+            return [closeness(one, place) for one in places]
+
+        def lacks(n: int, first: Target, *, taken: bool) -> str:
+            return _lacks(column, first, places[n], next(iter(nowhere), ""), taken=taken)
+
+        return _joined(leaders, column, near, lacks)
 
 
-def _lacks(column: _Column, leader: Target, place: Place | None, *, taken: bool) -> str:
-    """Why a row has no node of a member."""
+def _joined(
+    leaders: Sequence[Target | None],
+    column: _Column,
+    near: Callable[[Target], list[int]],
+    lacks: Callable[..., str],
+) -> Iterator[list[Target]]:
+    """The nodes of a member for each row, or why there is none.
+
+    If a node is equally near to several leaders, such as two on one chip, each gets one node, in natural
+    order.
+
+    Args:
+        leaders: the first node of each row.
+        column: the member.
+        near: how near a node is to each leader; 0 if they do not belong together.
+        lacks: why a row has no node, given its number and leader, and whether others have taken them all.
+    """
+    own = {leader.nodes[0][0] for leader in leaders if leader}
+    nearest: dict[tuple[int, ...], list[Target]] = {}
+    for target in column.targets:
+        if target.nodes[0][0] in own:
+            continue
+        distances = near(target)
+        if any(distances):
+            rows = tuple(n for n, one in enumerate(distances) if one == max(distances))
+            nearest.setdefault(rows, []).append(target)
+    given: list[list[Target]] = [[] for _ in leaders]
+    for rows, targets in nearest.items():
+        if len(rows) == 1:
+            given[rows[0]] += targets
+            continue
+        for rank, row in enumerate(rows[: len(targets) * (column.limit or 1)]):
+            given[row].append(targets[rank % len(targets)])
+    for n, leader in enumerate(leaders):
+        if leader is None:
+            yield []
+        elif given[n]:
+            yield given[n]
+        else:
+            taken = any(n in rows for rows in nearest)
+            yield [Target(column.member.title, (), lacks(n, leader, taken=taken))]
+
+
+_NUMBER = re.compile(r"([0-9]+)[^0-9]*$")
+
+
+def last_number(path: str) -> int | None:
+    """The last number in the last part of a path: 1 of ``/dev/accel/accel_controlD1``."""
+    found = _NUMBER.search(path.rpartition("/")[2])
+    return int(found[1]) if found else None
+
+
+def _by_number(leaders: Sequence[Target | None], column: _Column) -> Iterator[list[Target]]:
+    """The nodes of a member for each row, with the number of the leader, or why there is none."""
+    numbers = [last_number(leader.path) if leader else None for leader in leaders]
+
+    def near(target: Target) -> list[int]:
+        number = last_number(target.path)
+        return [int(number is not None and number == one) for one in numbers]
+
+    def lacks(n: int, leader: Target, *, taken: bool) -> str:
+        wanted, number = column.member.title, numbers[n]
+        if number is None:
+            return f"{leader.path} has no number in its name, so {wanted} cannot be paired with it"
+        if taken:
+            return f"{_taken(column)} all nodes that match {wanted} with the number {number}{_limit(column)}"
+        return f"no node that matches {wanted} has the number {number} of {leader.path}"
+
+    return _joined(leaders, column, near, lacks)
+
+
+def _in_step(leader: _Column, column: _Column) -> bool:
+    """Whether the order of nodes can show which belong together: there must be the same number of each.
+
+    Not where one node is meant for several devices, and not for whole USB devices, which are different
+    hardware anyway.
+    """
+    if leader.limit > 1 or column.limit > 1:
+        return True
+    if isinstance(leader.member, UsbMember) or isinstance(column.member, UsbMember):
+        return True
+    return len(leader.targets) == len(column.targets)
+
+
+def _refused(leaders: Sequence[Target | None], first: _Column, column: _Column) -> Iterator[list[Target]]:
+    """Why no row gets a node of a member by order."""
+    title, count = column.member.title, len(column.targets)
+    why = (
+        f"{len(first.targets)} nodes match {first.member.title} and {count} {title}, so their order does not "
+        "show which belong together (set pair: number)"
+    )
+    for leader in leaders:
+        yield [Target(title, (), why)] if leader else []
+
+
+def _taken(column: _Column) -> str:
+    return "another device has" if (column.limit or 1) == 1 else f"{column.limit} other devices have"
+
+
+def _limit(column: _Column) -> str:
+    return f" (limit: {column.limit or 1})"
+
+
+def _lacks(column: _Column, leader: Target, place: Place | None, nowhere: str, *, taken: bool) -> str:
+    """Why a row has no node of a member on its hardware; ``nowhere`` is a node that is on no hardware."""
     wanted, first = column.member.title, leader.path
     if place is None:
-        return f"{first} is on no hardware, so {wanted} cannot be paired with it (set pair: order)"
+        return f"{first} is on no hardware, so {wanted} cannot be paired with it (set pair: number)"
     if taken:
-        most = "another device has" if (column.limit or 1) == 1 else f"{column.limit} other devices have"
-        return f"{most} all nodes that match {wanted} on {place.name} (limit: {column.limit or 1})"
-    return f"no node that matches {wanted} is on {place.name}, the hardware of {first}"
+        return f"{_taken(column)} all nodes that match {wanted} on {place.name}{_limit(column)}"
+    hint = f"; {nowhere} is on no hardware (set pair: number)" if nowhere else ""
+    return f"no node that matches {wanted} is on {place.name}, the hardware of {first}{hint}"
 
 
 def _row(columns: Iterable[_Column], found: Mapping[int, Sequence[Target]], leader: _Column | None) -> Row:

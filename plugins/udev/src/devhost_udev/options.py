@@ -31,8 +31,10 @@ class Pair(StrEnum):
 
     HARDWARE = "hardware"
     """Nodes on the same hardware."""
+    NUMBER = "number"
+    """Nodes with the same number at the end of their names, regardless of hardware."""
     ORDER = "order"
-    """The first with the first, the second with the second, regardless of hardware."""
+    """The first with the first, the second with the second, regardless of hardware and names."""
 
 
 def is_glob(path: str) -> bool:
@@ -49,6 +51,8 @@ def _check_path(path: str, key: str, *, required: bool = True) -> None:
         raise OptionError(f"{path!r} contains ..", key=key, hint="write the path that it leads to")
     if "\0" in path:
         raise OptionError("a path cannot contain a NUL character", key=key)
+    if not path.isprintable():
+        raise OptionError("a path cannot contain a character that does not print", key=key)
     if key == "path" and path.endswith("/"):
         raise OptionError(f"{path!r} ends in /", key=key, hint="remove the last /")
     if key == "path":
@@ -69,7 +73,8 @@ class Member:
     container_path: str = option(
         "",
         "Path in the container; the same path if empty, that directory if it ends in `/`. `{minor}` or "
-        "another attribute is that of the node, `{index}` the number of the device.",
+        "another attribute is that of the node, `{number}` the last number in its name, `{index}` the "
+        "number of the device.",
         example="/dev/char/{major}:{minor}",
     )
     permissions: str = option("rw", "Any of `r`, `w` and `m` (mknod).")
@@ -80,6 +85,14 @@ class Member:
     shared: bool = option(False, "Whether other groups may use the same node at the same time.")
     where: Selection = option(
         (), "Selects nodes by their attributes, with the syntax of a resource's `where`. Instead of `path`."
+    )
+    pair: Pair | None = option(
+        None, "How its nodes are combined with the others; if omitted, as the group's."
+    )
+    at: str = option(
+        "",
+        "PCI address of nodes that sysfs places on no hardware, from their attributes.",
+        example="{sysattr.device/pci_addr}",
     )
 
     @property
@@ -100,6 +113,7 @@ class Member:
             if any(name in block.attributes() for block in self.where):
                 message = f"a member is a single node, which has no {name}"
                 raise OptionError(message, key="where", hint="remove it")
+        templates.check(self.at, "at", index=False)
         _check_path(self.path, "path", required=not self.where)
         _check_path(self.container_path, "containerPath", required=False)
         if not _PERMISSIONS.fullmatch(self.permissions):
@@ -171,14 +185,15 @@ class Group:
     mounts: tuple[GroupMount, ...] = option((), "Files and directories.")
     env: dict[str, str] = option(
         {},
-        "Variables; `{devNode}` or another attribute in a name or value is that of the group's first node, "
-        "`{index}` the number of the device among those that the container gets, from 0.",
+        "Variables. In a name or value `{devNode}` or another attribute is that of the group's first node, "
+        "`{number}` the last number in that node's name, and `{index}` the number of the device among those of "
+        "the container, from 0.",
         example={"MODEM": "{devNode}"},
     )
     pair: Pair = option(
         Pair.HARDWARE,
         "How the nodes of several globs, `where` and USB members are combined: those on the same `hardware`, "
-        "or by their `order` in the list of each.",
+        "with the same `number` at the end of their names, or by their `order` in the list of each.",
     )
 
     def __post_init__(self) -> None:
@@ -204,7 +219,7 @@ class Group:
     @property
     def wanted(self) -> frozenset[str]:
         """All attributes that members are selected by, or that are inserted into a text."""
-        texts = [member.container_path for member in self.members]
+        texts = [text for member in self.members for text in (member.container_path, member.at)]
         texts += [mount.container_path for mount in self.mounts]
         texts += [text for pair in self.env.items() for text in pair]
         conditions = (block.attributes() for member in self.members for block in member.where)

@@ -25,6 +25,8 @@ _ACTS_ON_READ = frozenset({"hot_add", "vpd", "rom", "config"})
 """Files that are never read: zram's ``hot_add`` creates a device, ``vpd`` may take seconds, others are
 binary."""
 
+_BREAKS = re.compile(r"[\t\n]+")
+
 _NUMBER = re.compile(r"[0-9]+:[0-9]+")
 
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
@@ -117,6 +119,11 @@ class SysTree:
         directory = f"/sys/dev/{KINDS[key[0]]}"
         return self._linked(directory, link_target(f"{self._prefix}{directory}/{key[1:]}"))
 
+    def pci(self, address: str) -> str:
+        """The directory of a PCI function, ``/sys/devices/…``; empty if there is none."""
+        directory = "/sys/bus/pci/devices"
+        return self._linked(directory, link_target(f"{self._prefix}{directory}/{address}"))
+
     def _linked(self, directory: str, target: str) -> str:
         path = posixpath.normpath(posixpath.join(directory, target)) if target else ""
         return path if path.startswith(DEVICES) else ""
@@ -132,8 +139,9 @@ class SysTree:
         directory, _, subsystem = link_target(f"{here}/subsystem").rpartition("/")
         if not subsystem:
             return None
-        pairs = (line.partition("=") for line in read_lines(f"{here}/uevent"))
-        properties = {key: value for key, _, value in pairs if key}
+        pairs = [line.partition("=") for line in read_lines(f"{here}/uevent")]
+        # the driver core writes its own lines first; text from hardware in a later one cannot replace them
+        properties = {key: value for key, _, value in reversed(pairs) if key}
         driver = properties.get("DRIVER") or link_target(f"{here}/driver").rpartition("/")[2]
         return Kobject(path, subsystem, properties, driver, directory.endswith("/class"))
 
@@ -165,13 +173,19 @@ class SysTree:
         return self._linked(path, link_target(f"{self._prefix}{path}/{names[0]}"))
 
     def read(self, path: str, attribute: str) -> str:
-        """A text attribute in the directory ``path``, of one or more lines; empty if there is none."""
+        """A text attribute of one line in the directory ``path``; empty if there is none.
+
+        Serial numbers and names come from the firmware of devices. A second line would be one in a variable
+        of a container, too.
+        """
         asked = (path, attribute)
-        if path not in self._kobjects:
-            return read_line(f"{self._prefix}{path}/{attribute}")
-        if asked not in self._texts:
-            self._texts[asked] = read_line(f"{self._prefix}{path}/{attribute}")
-        return self._texts[asked]
+        text = self._texts.get(asked)
+        if text is None:
+            text = read_line(f"{self._prefix}{path}/{attribute}")
+            text = text if text.isprintable() else ""
+            if path in self._kobjects:
+                self._texts[asked] = text
+        return text
 
     def lines(self, path: str, attribute: str) -> list[str]:
         """The lines of a text attribute in the directory ``path``; none if it does not exist."""
@@ -219,7 +233,8 @@ class SysTree:
         """The value of the attribute ``sysattr.<name>`` for the device at ``path``; empty if there is none.
 
         Links and ``..`` are followed within the part of sysfs that describes devices. Only regular files are
-        read; those that are binary, unreadable or larger than a page count as absent.
+        read; those that are binary, unreadable or larger than a page count as absent. Line breaks and tabs
+        become spaces.
         """
         here = f"{self._prefix}{path}/{name}"
         if "/" in name:
@@ -229,4 +244,4 @@ class SysTree:
                 return ""
         if here.rpartition("/")[2] in _ACTS_ON_READ or not is_regular(here):
             return ""
-        return read_line(here)
+        return " ".join(_BREAKS.split(read_line(here)))

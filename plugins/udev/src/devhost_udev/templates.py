@@ -13,12 +13,15 @@ from .attributes import ATTRIBUTES, PROPERTY_FAMILY, SYSATTR_FAMILY
 INDEX = "index"
 """The placeholder for the number, from 0, of a device among those of one resource in a container."""
 
+NUMBER = "number"
+"""The placeholder for the last number in the name of a node."""
+
 RESOURCE = frozenset({"RESOURCE", "RESOURCE-"})
 """Placeholders in a variable's name that the core fills in (:class:`devhost.backend.model.Edits`)."""
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _NO_VARIABLE = re.compile(r"[^A-Za-z0-9_]")
-_KNOWN = frozenset({INDEX, *(name for name in ATTRIBUTES if not name.endswith("*"))})
+_KNOWN = frozenset({INDEX, NUMBER, *(name for name in ATTRIBUTES if not name.endswith("*"))})
 
 
 def fields(text: str) -> list[str]:
@@ -28,21 +31,22 @@ def fields(text: str) -> list[str]:
 
 def attributes(text: str) -> set[str]:
     """The attributes that are needed to fill in ``text``."""
-    return set(fields(text)) - {INDEX, *RESOURCE}
+    return set(fields(text)) - {INDEX, NUMBER, *RESOURCE}
 
 
-def check(text: str, key: str, *, name: bool = False) -> None:
+def check(text: str, key: str, *, name: bool = False, index: bool = True) -> None:
     """Refuses placeholders that do not exist.
 
     Args:
         text: the text with placeholders.
         key: the key of the option, for the error.
         name: whether it is the name of a variable, which may contain ``{RESOURCE}``, too.
+        index: whether it may contain ``{index}``.
 
     Raises:
         OptionError: with the nearest placeholder, or a list.
     """
-    known = _KNOWN | RESOURCE if name else _KNOWN
+    known = _KNOWN | RESOURCE if name else _KNOWN if index else _KNOWN - {INDEX}
     for field in fields(text):
         family = next((f for f in (PROPERTY_FAMILY, SYSATTR_FAMILY) if field.startswith(f)), None)
         if field not in known and (family is None or field == family or "*" in field):

@@ -454,7 +454,7 @@ def _written(devices: Sequence[_Device], domain: str, remarks: Sequence[str]) ->
     groups = [group for device in devices for group in device.groups]
     if any(_globs(group) > 1 for group in groups):
         yield "# - the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware;"
-        yield "#   `pair: order` in a group makes devhost do the same."
+        yield "#   `pair: number` in a group is for nodes without hardware, `pair: order` pairs in order."
     if any(group.usb for group in groups):
         yield "# - for devhost two equal USB devices are two devices, for the plugin one."
     shared = _shared(groups)

@@ -85,7 +85,10 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
         nodes = [_node(root, path) for card in ordered for path in _paths(card)]
         # NVIDIA's container runtime and CDI create those that are missing
         alone = options.strategies == {"device-specs"}
-        nodes += [_node(root, f"/dev/{name}", required=needed and alone) for name, needed in CONTROL.items()]
+        nodes += [
+            _node(root, f"/dev/{name}", required=needed and alone, shared=True)
+            for name, needed in CONTROL.items()
+        ]
         parts.append(Edits(tuple(nodes), _driver(options)))
     if "cdi" in options.strategies:
         names = [_cdi_name(card) for card in ordered]
@@ -138,9 +141,9 @@ def _paths(card: NvidiaFacts) -> Sequence[str]:
     return card.nodes
 
 
-def _node(root: str, path: str, *, required: bool = True) -> DeviceNode:
+def _node(root: str, path: str, *, required: bool = True, shared: bool = False) -> DeviceNode:
     """A node, which may be below another root on the host."""
-    return DeviceNode(f"{root}{path}", path, required=required)
+    return DeviceNode(f"{root}{path}", path, required=required, shared=shared)
 
 
 def dev_root(options: GpuOptions, exists: Callable[[str], bool]) -> str:
@@ -162,7 +165,7 @@ def _channels(options: GpuOptions, root: str, exists: Callable[[str], bool]) -> 
     if "volume-mounts" in options.strategies:
         mounts = [Mount("/dev/null", f"{VOLUMES}/imex/{number}") for number in numbers]
     if "device-specs" in options.strategies:
-        nodes = [_node(root, f"{CHANNEL}{number}") for number in numbers]
+        nodes = [_node(root, f"{CHANNEL}{number}", shared=True) for number in numbers]
     return Edits(tuple(nodes), tuple(mounts), env)
 
 

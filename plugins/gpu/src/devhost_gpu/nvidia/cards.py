@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
@@ -220,8 +221,13 @@ class GpuState:
         return self.information.minor if self.gpu is None else self.gpu.minor
 
 
-def gpu_card(state: GpuState) -> Card:
-    """The card of a GPU as a whole."""
+def gpu_card(state: GpuState, root: str = "") -> Card:
+    """The card of a GPU as a whole.
+
+    Args:
+        state: the GPU.
+        root: the prefix of its nodes on the host.
+    """
     adapter, gpu = state.adapter, state.gpu
     withheld = _why_withheld(state)
     facts = NvidiaFacts(
@@ -247,7 +253,7 @@ def gpu_card(state: GpuState) -> Card:
                 "cardNode": adapter.card_node,
             }
         ),
-        claims=own_claims(adapter) | {claim.node(node) for node in facts.nodes},
+        claims=own_claims(adapter) | _node_claims(facts.nodes, root),
         part_of=parents(adapter),
         numa_nodes=_numa(adapter),
         pcie_path=adapter.pcie_path,
@@ -259,7 +265,11 @@ def gpu_card(state: GpuState) -> Card:
 
 
 def mig_card(
-    state: GpuState, instance: Instance, reason: str, capabilities: Callable[[int, int], tuple[int, ...]]
+    state: GpuState,
+    instance: Instance,
+    reason: str,
+    capabilities: Callable[[int, int], tuple[int, ...]],
+    root: str = "",
 ) -> Card:
     """The card of a MIG instance.
 
@@ -268,6 +278,7 @@ def mig_card(
         instance: NVML's report about it.
         reason: why it cannot be used; empty if it can.
         capabilities: returns the minors of its capability nodes.
+        root: the prefix of its nodes on the host.
     """
     adapter, gpu = state.adapter, state.gpu
     number = gpu.index if gpu else None
@@ -281,7 +292,8 @@ def mig_card(
         capabilities=capabilities(instance.gi, instance.ci),
         shape=instance.shape,
     )
-    own = {claim.node(node) for node in facts.nodes[-1:]} if facts.capabilities else set()
+    own = _node_claims(facts.nodes[-1:] if facts.capabilities else (), root)
+    common = _node_claims(facts.nodes, root) - own
     device = Device(
         id=instance.uuid,
         attributes=_present(
@@ -296,12 +308,17 @@ def mig_card(
             }
         ),
         claims=frozenset({claim.mig(instance.uuid), *own}),
-        part_of=frozenset({claim.pci(adapter.address)}),
+        part_of=frozenset({claim.pci(adapter.address), *common}),
         numa_nodes=_numa(adapter),
         pcie_path=adapter.pcie_path,
         health=_health(reason),
     )
     return Card(device, NVIDIA, facts)
+
+
+def _node_claims(nodes: Sequence[str], root: str) -> set[str]:
+    """The claims of nodes, also below another root on the host, where containers may get them from."""
+    return {claim.node(posixpath.normpath(f"{place}{node}")) for place in ("", root) for node in nodes}
 
 
 def _shared(state: GpuState) -> dict[str, AttributeValue | None]:

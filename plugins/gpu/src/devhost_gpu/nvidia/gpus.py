@@ -20,7 +20,7 @@ from devhost_gpu.nvml.reports import NvLinks
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 
-from .allocation import edits
+from .allocation import dev_root, edits
 from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, mig_card
 from .health import HealthMonitor, XidRule
 from .unloading import Unloading
@@ -56,7 +56,9 @@ class Nvidia:
         self._context = context
         self._timings = timings
         self._clock = clock
-        self._driver_files = DriverFiles(Sysfs(context.root))
+        self._options = options
+        self._sysfs = Sysfs(context.root)
+        self._driver_files = DriverFiles(self._sysfs)
         self.client = NvmlClient(
             context,
             options.driver_root,
@@ -106,11 +108,12 @@ class Nvidia:
         self._read_inventory()
         cards: list[Card] = []
         problem = self._lasting_problem()
+        root = dev_root(self._options, self._sysfs.exists)
         for adapter in adapters:
             state = self._state(adapter, problem)
-            cards.append(gpu_card(state))
+            cards.append(gpu_card(state, root))
             if state.gpu and adapter.driver in (DRIVER, ""):
-                cards += self._mig_cards(state, problem)
+                cards += self._mig_cards(state, problem, root)
         self._shown = self._visible_state()
         self._log_state(adapters, cards)
         return cards
@@ -255,7 +258,7 @@ class Nvidia:
             cuda,
         )
 
-    def _mig_cards(self, state: GpuState, problem: str) -> list[Card]:
+    def _mig_cards(self, state: GpuState, problem: str, root: str) -> list[Card]:
         def capabilities(gi: int, ci: int) -> tuple[int, ...]:
             return self._driver_files.capabilities(state.minor, gi, ci)
 
@@ -265,7 +268,7 @@ class Nvidia:
                 why = self.health.reason_at(state.adapter.address, (instance.gi, instance.ci)) or problem
             else:
                 why = state.reason
-            made.append(mig_card(state, instance, why, capabilities))
+            made.append(mig_card(state, instance, why, capabilities, root))
         return made
 
     def _lasting_problem(self) -> str:
