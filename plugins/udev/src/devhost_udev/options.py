@@ -186,8 +186,8 @@ class Group:
     env: dict[str, str] = option(
         {},
         "Variables. In a name or value `{devNode}` or another attribute is that of the group's first node, "
-        "`{number}` the last number in that node's name, and `{index}` the number of the device among those of "
-        "the container, from 0.",
+        "`{number}` the last number in that node's name, and `{index}` the number of the device among those "
+        "of the container, from 0.",
         example={"MODEM": "{devNode}"},
     )
     pair: Pair = option(
