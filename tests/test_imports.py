@@ -59,7 +59,6 @@ PURE = (
     "planning",
     "backend.model",
     "backend.errors",
-    "backend.text",
     "backend.where",
     "backend.backoff",
     "allocation.allocations",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
-from .text import printable
+from .errors import printable
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -31,7 +31,7 @@ COMMANDS = {
     "import": "import_",
     "kubelet": "kubelet",
     "plugins": "plugins",
-    "record": "record",
+    "record": "recording.command",
     "release": "releases.release",
     "resume": "releases.resume",
     "run": "run",

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
-from devhost.backend.errors import ConfigError, Diagnostic
-from devhost.backend.text import printable
+from devhost.backend.errors import ConfigError, Diagnostic, printable
 
 MAX_DIAGNOSTICS = 200
 """A file with more errors than this is not read further: no user fixes more at once."""

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Literal
 
-from devhost.backend.text import printable as printable
+from devhost.backend.errors import printable as printable
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, claim, unhealthy
+from devhost.backend.errors import printable
 from devhost.backend.model import MAX_DEVICE_ID
-from devhost.backend.text import printable
 from devhost.backend.where import show
 
 from . import templates

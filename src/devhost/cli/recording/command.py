@@ -11,11 +11,11 @@ from typing import NoReturn
 
 import click
 
+from devhost.cli import options as shared
 from devhost.config.loader import DEFAULT, load_or_everything
 from devhost.telemetry.log import printable
 
-from . import options as shared
-from .recording import MANIFEST, Recording, record
+from . import MANIFEST, Recording, record
 
 _ENDING = (signal.SIGHUP, signal.SIGTERM)
 
