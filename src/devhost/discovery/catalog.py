@@ -69,6 +69,7 @@ ENTRY_KEYS = frozenset(
         "healthyWhile",
         "optional",
         "takeOver",
+        "checkStarts",
         "permissions",
         "serve",
         "dra",
