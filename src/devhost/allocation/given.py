@@ -11,10 +11,11 @@ Both name things that change: a device may get another path or number, and anoth
   claims of the held device, so that no other container gets them.
 * The same comparison gives the differences, as reasons for every output.
 
-What a device has now are its claims of the kind ``node``. A backend that makes none is asked for the device's
-edits instead (:attr:`Given.asked`). Nodes that belong to no device, such as ``/dev/vfio/vfio``, are in no
-gift. The checkpoint has them too; there a node counts only if another device of the same backend has it now,
-or if it does not exist.
+What a device has now are its claims of the kind ``node``. A node of an answer that the device did not claim,
+such as ``/dev/vfio/vfio``, may be in any number of containers. It is in no gift, except where it is not known
+what was claimed: the checkpoint has all nodes of an answer, and some backends claim none. Then a node has
+strayed only if another device of the same backend claims it now, or if it does not exist; and a backend that
+claims none is asked what the device has now (:attr:`Given.asked`).
 
 This module knows numbers only as :attr:`Given.numbers`, which the host reads on a thread.
 """
@@ -41,7 +42,7 @@ Token = tuple[str, str]
 class Node(NamedTuple):
     """A node that a container was given: its path on the host, and its number (``c188:0``) if known.
 
-    ``key`` is the device that it stood for; ``None`` if that is not known.
+    ``key`` is the device that claimed it; ``None`` if that is not known.
     """
 
     path: str
@@ -94,15 +95,12 @@ class Stray(NamedTuple):
 
 
 def node_paths(device: Device) -> frozenset[str]:
-    """The paths of the nodes that a device occupies, alone or with others."""
-    claims = (*device.claims, *device.part_of)
-    return frozenset(claim.removeprefix(_NODE) for claim in claims if claim.startswith(_NODE))
+    """The paths of the nodes that a device occupies."""
+    return frozenset(claim.removeprefix(_NODE) for claim in device.claims if claim.startswith(_NODE))
 
 
 def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -> tuple[Node, ...]:
-    """The nodes that stand for one of the devices.
-
-    If no device claims a node, all of them stand for the only device, or for an unknown one.
+    """The nodes that one of the devices claims; if none of them claims any, all nodes.
 
     Args:
         numbers: the number of each node that a container gets, by its path.
@@ -111,8 +109,7 @@ def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -
     if any(mine.values()):
         owner = {path: (backend, name) for name, some in mine.items() for path in some}
         return tuple(Node(path, number, owner[path]) for path, number in numbers.items() if path in owner)
-    key = (backend, devices[0].id) if len(devices) == 1 else None
-    return tuple(Node(path, number, key) for path, number in numbers.items())
+    return tuple(Node(path, number) for path, number in numbers.items())
 
 
 @dataclass(slots=True)
@@ -368,7 +365,7 @@ class _There:
         """The device of a node: one of the gift's devices that has it now, if it is not known."""
         if node.key is not None:
             return node.key
-        some = [key for key in self._devices.get(id(gift), ()) if node.path in (self.has(key) or ())]
+        some = [key for key in self._devices.get(id(gift), ()) if key in self._all().get(node.path, ())]
         return some[0] if len(some) == 1 else None
 
     def has(self, key: Key) -> frozenset[str] | None:
@@ -435,9 +432,6 @@ class _There:
                 for device in devices.values():
                     for path in node_paths(device):
                         self._owners.setdefault(path, []).append((backend, device.id))
-            for key, paths in self._given.asked.items():
-                for path in paths if self.exists(key) else ():
-                    self._owners.setdefault(path, []).append(key)
         return self._owners
 
     def _text(self, node: Node, key: Key, has: frozenset[str] | None, gift: Gift) -> str | None:
@@ -458,7 +452,7 @@ class _There:
             return None  # its nodes are not known yet
         other = self.owner(node.path, key, same_backend=node.key is None)
         missing = self._given.numbers.get(node.path, "") is None
-        if node.key is None and not self._means(node, key, has, gift, other, missing=missing):
+        if node.key is None and not self._means(key, has, gift, other, missing=missing):
             return None
         if not self.exists(key):
             gone = f"{beginning} for {key[1]}, which is gone, and {node.path} is "
@@ -471,16 +465,14 @@ class _There:
         return f"{beginning} for {key[1]}, {what}{rest}"
 
     def _means(
-        self,
-        node: Node,
-        key: Key,
-        has: frozenset[str] | None,
-        gift: Gift,
-        other: Key | None,
-        *,
-        missing: bool,
+        self, key: Key, has: frozenset[str] | None, gift: Gift, other: Key | None, *, missing: bool
     ) -> bool:
-        """Whether a node of an unknown device was given for this one: its device must have moved."""
+        """Whether a node that was given for an unknown device was given for this one, which lacks it now."""
+        devices = self._devices.get(id(gift), set())
+        if other in devices:
+            return False
+        if has is not None and not node_paths(self._found[key[0]][key[1]]):
+            return len(devices) == 1  # the backend was asked, and has no such node for it
         if not (other or (missing and has)):
             return False
         return has is None or has.isdisjoint(one.path for one in gift.nodes)
