@@ -82,7 +82,7 @@ def reason(host, device: str) -> str:
 
 
 def healthy(kubelet) -> set[str]:
-    return {device.id for device in kubelet.devices(TTY) if device.health == "Healthy"}
+    return set(kubelet.healthy(TTY))
 
 
 async def given(kubelet, pod: str) -> tuple[str, str]:

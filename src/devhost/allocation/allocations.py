@@ -748,8 +748,8 @@ class Allocations:
             self.compare()
         self._stale = False
 
-    def compare(self, found: Found | None = None) -> None:
-        """Compares what containers were given with the devices that exist.
+    def compare(self, found: Found | None = None) -> bool:
+        """Compares what containers were given with the devices that exist; true if more is held than before.
 
         Args:
             found: every device of every backend, if not those of the last plan.
@@ -759,8 +759,10 @@ class Allocations:
             for token in allocations.unresolved():
                 if not allocations.devices_of(token):
                     allocations.infer(token, self._absent(resource, token, allocations.holder(token)))
-        if self.devices.join(self.given.compare(self.held(), found)):
+        more = self.devices.join(self.given.compare(self.held(), found))
+        if more:
             self._held = None
+        return more
 
     def _absent(self, resource: str, token: str, holder: Holder | None) -> Mapping[Key, Device]:
         """What a container was given by a token of which no backend has the device."""

@@ -187,8 +187,7 @@ class GivenKeeper:
         await self.look()
         before = given.differences, given.strays
         given.fill()
-        allocations.compare(self._found())
-        if (given.differences, given.strays) != before:
+        if allocations.compare(self._found()) or (given.differences, given.strays) != before:
             self._replan()
         await self._write()
         return self._check if self._given.tokens or self._given.claims else None
