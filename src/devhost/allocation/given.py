@@ -267,7 +267,7 @@ class Given:
         Returns:
             Further claims of held devices: what they were given and others have now.
         """
-        if not (self.tokens or self.claims):
+        if not (self.tokens or self.claims or self.checkpointed):
             self.differences, self.strays = {}, ()
             return {}
         held = tuple(held)
