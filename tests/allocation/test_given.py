@@ -59,11 +59,15 @@ def test_nodes_of_an_answer_of_which_only_the_paths_are_known_count_if_another_d
     swapped = there(device("A", "/dev/ttyUSB1"), device("B", "/dev/ttyUSB0")) | other
     more = given.compare(held("A"), swapped)
     assert more == {("udev", "A"): {"node:/dev/ttyUSB0"}}
-    assert reasons(given)["A"].startswith("a container was given /dev/ttyUSB0 for A, which is /dev/ttyUSB1 now")
+    assert reasons(given)["A"].startswith(
+        "a container was given /dev/ttyUSB0 for A, which is /dev/ttyUSB1 now"
+    )
 
 
 def test_an_answer_for_another_container_of_the_pod_does_not_count():
-    first, second = (Gift((Node(path),), container=name) for name, path in (("init", "/dev/a"), ("main", "/dev/b")))
+    first, second = (
+        Gift((Node(path),), container=name) for name, path in (("init", "/dev/a"), ("main", "/dev/b"))
+    )
     given = Given(checkpointed={(TTY, "A"): [second, first]})
     assert given.of(held("A")[0]) == second
 

@@ -30,6 +30,7 @@ async def offered(kubelet, *devices: str) -> None:
 
 async def held(rig, host, device: str) -> None:
     """The kubelet has named the holder, and the record is written."""
+
     def named() -> bool:
         resources = status(host)["resources"]
         return any(one["device"] == device and one["holder"] for row in resources for one in row["devices"])
@@ -113,7 +114,9 @@ async def test_a_device_that_is_not_what_a_container_was_given_is_a_problem_in_e
         assert (row["health"], row["reason"]) == ("Unhealthy", MOVED + AND_OTHER)
         assert [one["pod"] for one in row["heldBy"]] == ["one"]
         await rig.until(lambda: [one.device.id for one in seen if not one.health.healthy] == [A])
-        (line,) = [one for one in caplog.records if one.msg == "a container has another device than it was given"]
+        (line,) = [
+            one for one in caplog.records if one.msg == "a container has another device than it was given"
+        ]
         assert line.fields["holder"].endswith("/one/main")
         assert (line.fields["device"], line.fields["reason"]) == (A, MOVED + AND_OTHER)
         sticks.replug({A: USB0, B: USB1})
@@ -154,6 +157,16 @@ async def test_a_number_that_changed_is_a_problem_and_what_has_the_old_one_is_wi
         await offered(kubelet)
         kubelet.release("one")
         await offered(kubelet, A, B)
+
+
+async def test_a_container_that_only_the_checkpoint_knows_is_followed_from_then_on(rig, kubelet, sticks):
+    await given_and_stopped(rig, kubelet, sticks)
+    shutil.rmtree(sticks.options["state_dir"])
+    async with sticks.running() as host:
+        await held(rig, host, A)
+        await recorded(rig, sticks, "c188:0")
+        sticks.number(USB0, "c511:7")
+        await rig.until(lambda: "as c188:0" in reason(host, A))
 
 
 async def test_a_boot_gives_new_numbers_and_no_problem(rig, kubelet, sticks):

@@ -76,7 +76,9 @@ class GivenKeeper:
         """The checkpoint that was read last."""
         self._reported: Mapping[tuple[str, Key], Difference] = {}
         self._sources = {
-            source: FailureLog(log, "what containers were given is not known", "it is known again", source=source)
+            source: FailureLog(
+                log, "what containers were given is not known", "it is known again", source=source
+            )
             for source in ("the kubelet's checkpoint", "record", "nodes")
         }
         self._unwritten = FailureLog(
@@ -114,7 +116,11 @@ class GivenKeeper:
         """A plan was made: logs the differences that have begun or ended, and looks at the nodes."""
         now, before = self._given.differences, self._reported
         self._reported = now
-        new = [one for one, difference in now.items() if one not in before or before[one].reason != difference.reason]
+        new = [
+            one
+            for one, difference in now.items()
+            if one not in before or before[one].reason != difference.reason
+        ]
         for resource, key in new[:NAMED]:
             difference = now[resource, key]
             log.warning(
@@ -152,7 +158,12 @@ class GivenKeeper:
                 if mine and difference is not None and not difference.restarts:
                     raise AllocationError(f"{resource}: {difference.reason}")
                 scanner = self._scanners.get(key[0])
-                if gift is not None and scanner is not None and scanner.listed and key[1] not in scanner.devices:
+                if (
+                    gift is not None
+                    and scanner is not None
+                    and scanner.listed
+                    and key[1] not in scanner.devices
+                ):
                     raise AllocationError(f"{resource}: the container cannot start: {key[1]} is gone")
         if self._given.started(resource, tokens, found):
             self._replan()
