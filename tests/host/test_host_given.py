@@ -85,8 +85,9 @@ async def test_with_cdi_names_no_second_pod_gets_the_first_ones_node_either(rig,
         await recorded(rig, sticks)
     sticks.plug_real({A: zero, B: null})
     async with sticks.running() as host:
-        told = f"a container was given {null} for {A}, which is {zero} now: restart the container or delete the pod"
-        await rig.until(lambda: reason(host, A) == f"{told} ({null} is {B} now)")
+        told = f"a container was given {null} for {A}, which is {zero} now"
+        advice = f"restart the container or delete the pod ({null} is {B} now)"
+        await rig.until(lambda: reason(host, A) == f"{told}: {advice}")
         await offered(kubelet)
 
 

@@ -6,7 +6,8 @@ Both name things that change: a device may get another path or number, and anoth
 * Allocate and Prepare leave a *gift*: the nodes that the container got, each with the device that it stood
   for. After a restart of devhost, gifts come from the record (:mod:`.given_record`), from the kubelet's
   checkpoint (:mod:`devhost.kubelet.checkpoint`), which knows the paths only, and from the files of claims.
-* A gift counts as long as the ledger has its token or claim as held. Each plan compares it with what is there.
+* A gift counts as long as the ledger has its token or claim as held. Each plan compares it with
+  what exists.
 * A node that is no longer the device's is *strayed*. Its path, and what has its number now, are further
   claims of the held device, so that no other container gets them.
 * The same comparison gives the differences, as reasons for every output.

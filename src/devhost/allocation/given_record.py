@@ -22,7 +22,7 @@ from devhost.backend import trusted
 from devhost.backend.errors import DevhostError
 from devhost.backend.files import make_directory, replace_file
 
-from .given import Gift, Given, Node, Token
+from .given import Gift, Node, Token
 
 MAX_BYTES = 8 << 20
 """A larger file is neither written nor read. 100 000 tokens need about 5 MB."""

@@ -18,8 +18,8 @@ from devhost.allocation.inventory import Changes, Given, Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Device, Health, unhealthy
-from devhost.discovery.scanner import Scanner
 from devhost.discovery.health import worst
+from devhost.discovery.scanner import Scanner
 from devhost.discovery.verdicts import Verdict, Verdicts
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller

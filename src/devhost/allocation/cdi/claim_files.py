@@ -342,7 +342,7 @@ class ClaimFiles:
         return {uid: known.record for uid, known in self._known.items()}
 
     def nodes(self, uid: str) -> Sequence[tuple[str, str]]:
-        """The nodes in the file of a claim: the path of each on the host, and its number (``c188:0``) if known."""
+        """The nodes in a claim's file: their paths on the host, and their numbers (``c188:0``) if known."""
         known = self._known.get(uid)
         return [] if known is None else list(_nodes(known.data))
 
