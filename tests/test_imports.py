@@ -63,7 +63,7 @@ PURE = (
     "backend.backoff",
     "allocation.allocations",
     "allocation.claims",
-    "allocation.given_nodes",
+    "allocation.unclaimed",
     "allocation.listing",
     "allocation.other_drivers",
     "allocation.timing",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation.given_nodes import GivenNodes
 from devhost.allocation.handed_out import EVERYWHERE, unclaimed
+from devhost.allocation.unclaimed import UnclaimedNodes
 from devhost.backend import Device, DeviceNode, Edits, Mount, claim
 
 FUSE = claim.node("/dev/fuse")
@@ -60,7 +60,7 @@ def test_an_optional_node_that_is_missing_is_not_given(root: Path) -> None:
 
 
 def test_devices_of_one_backend_are_parts_of_the_node_and_those_of_a_second_claim_it() -> None:
-    nodes, device = GivenNodes(), Device("d")
+    nodes, device = UnclaimedNodes(), Device("d")
     for key in (("a", "d"), ("b", "d")):
         nodes.add(key, {FUSE})
     assert nodes.device(("a", "d"), device).part_of == {FUSE}
@@ -69,7 +69,7 @@ def test_devices_of_one_backend_are_parts_of_the_node_and_those_of_a_second_clai
 
 
 def test_unchanged_devices_stay_the_same_objects_and_gone_ones_are_forgotten() -> None:
-    nodes, found = GivenNodes(), {"a": {"d": Device("d"), "e": Device("e")}, "b": {"x": Device("x")}}
+    nodes, found = UnclaimedNodes(), {"a": {"d": Device("d"), "e": Device("e")}, "b": {"x": Device("x")}}
     assert nodes.completed(found) is found
     nodes.add(("a", "d"), {FUSE})
     first = nodes.completed(found)

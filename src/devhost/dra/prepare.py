@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.given import Given, Node, owned
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder, Device
@@ -94,6 +95,11 @@ class ClaimLedger(Protocol):
 
     def released(self, uid: str) -> None:
         """The claim holds nothing."""
+        ...
+
+    @property
+    def given(self) -> Given:
+        """What containers were given."""
         ...
 
 
@@ -249,6 +255,7 @@ class Preparer:
                 await self._files.remove(ref.uid)
                 raise _released(ref)
             self._claims.prepared(holder, devices)
+            self._claims.given.gave_claim(ref.uid, self._nodes(ref.uid, chosen))
         return record
 
     async def release(self, uid: str) -> bool:
@@ -274,6 +281,14 @@ class Preparer:
         record, edits = record_of(holder, self.driver, chosen, renderings)
         await self._files.write(record, edits)
         return record
+
+    def _nodes(self, uid: str, chosen: Sequence[Chosen]) -> list[Node]:
+        """The nodes that the containers of a claim are given, each with the device that it stands for."""
+        numbers = dict(self._files.nodes(uid))
+        devices: dict[str, list[Device]] = {}
+        for one in chosen:
+            devices.setdefault(one.found.key[0], []).append(one.found.device)
+        return [node for backend, some in devices.items() for node in owned(numbers, backend, some)]
 
     async def _prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice] | str:
         try:
@@ -304,6 +319,7 @@ class Preparer:
                     await self._files.restore([ref.uid])
                     record = await self._files.read(ref.uid)
                 if record is not None and (isinstance(claim, Unreachable) or self._records(record, claim)):
+                    self._refuse_gone(record)
                     self._hold(record)
                     return record
                 if isinstance(claim, Unreachable):
@@ -328,6 +344,16 @@ class Preparer:
         recorded = [(one.request, one.pool, one.device, one.share, one.admin) for one in record.devices]
         allocated = [(one.request, one.pool, one.device, one.share, one.admin) for one in claim.results]
         return record.driver == self.driver and recorded == allocated
+
+    def _refuse_gone(self, record: ClaimRecord) -> None:
+        """Refuses to prepare a claim again whose file no longer has the nodes of each device.
+
+        Raises:
+            ClaimError: a device is gone.
+        """
+        for one in record.devices:
+            if self._resources.is_gone(one.key):
+                raise ClaimError(f"device {one.pool}/{one.device} is not available: the device is gone")
 
     def _hold(self, record: ClaimRecord) -> None:
         """Makes sure that a prepared claim holds its devices.

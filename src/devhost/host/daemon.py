@@ -187,6 +187,7 @@ async def serve(options: Options) -> None:
         options.pod_resources,
         notify.reloading,
         last_good,
+        directory,
         dra=options.dra,
         released=_socket(options).with_suffix(".released"),
     )

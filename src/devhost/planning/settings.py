@@ -124,8 +124,8 @@ class ResourceSettings:
     it has none. Without ``topology`` the kubelet receives no NUMA nodes. ``permissions`` are those of the
     device nodes in a container; if empty, the backend decides. If an ``optional`` entry has no device, that
     is no problem. ``expect`` is how many devices it should have; any number if empty. With ``take_over`` the
-    resource is registered even while another plugin serves it on this
-    node.
+    resource is registered even while another plugin serves it on this node. With ``check_starts`` a container
+    does not start while a node that it was given is another device.
     """
 
     index: int
@@ -143,6 +143,7 @@ class ResourceSettings:
     permissions: str = ""
     optional: bool = False
     take_over: bool = False
+    check_starts: bool = False
     serve: Serve = Serve.PLUGIN
     dra: DraTerms = DraTerms()
     options: object = field(default=None, hash=False)  # third-party values need not be hashable

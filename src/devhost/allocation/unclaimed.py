@@ -20,7 +20,7 @@ from devhost.planning.claims import Key
 from devhost.planning.plan import Found
 
 
-class GivenNodes:
+class UnclaimedNodes:
     """Remembers which unclaimed nodes devices were given, as long as the devices exist."""
 
     def __init__(self) -> None:
