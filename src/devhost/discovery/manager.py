@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from devhost.backend import Event
@@ -33,6 +34,7 @@ class BackendManager:
             :class:`Scanner`.
         changed: called when the condition of a backend's provisioning changed.
         held: returns the claims that containers use, for backends.
+        scanned: called with the name of a backend after each of its successful scans.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class BackendManager:
         changed: Callable[[], None],
         held: HeldClaims,
         timing: Timing = NODE,
+        scanned: Callable[[str], None] = lambda backend: None,
     ) -> None:
         self.scanners: dict[str, Scanner] = {}
         self.provisioning: dict[str, Provisioning] = {}
@@ -53,6 +56,7 @@ class BackendManager:
         self._found = found
         self._changed = changed
         self._held = held
+        self._scanned = scanned
         self._timing = timing
 
     def follow(self, settings: Settings, catalog: Catalog) -> None:
@@ -78,7 +82,14 @@ class BackendManager:
                 continue
             before = running.runner if running else None
             runner = BackendRunner(backend, options, self._root, wanted, self._held, entries, before)
-            scanner = Scanner(runner, self._metrics, self._found, running, self._timing)
+            scanner = Scanner(
+                runner,
+                self._metrics,
+                self._found,
+                running,
+                self._timing,
+                scanned=partial(self._scanned, name),
+            )
             if running:
                 self._stop(name)
             self._metrics.backend_added(name)
