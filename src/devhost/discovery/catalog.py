@@ -28,6 +28,7 @@ from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, over
 from devhost.backend.observe import ObserverHooks
 
 from .entry_points import EntryPoint, entry_points
+from .unread import unread
 
 GROUP = "devhost"
 """The entry point group, which is also pluggy's project name."""
@@ -412,6 +413,7 @@ def flaws(backend: Any) -> Iterable[str]:
     misspelt = misspelt_methods(backend)
     for wrong, meant in misspelt.items():
         yield f"it defines {wrong}(), which is never called: did you mean {meant}()?"
+    yield from unread(backend)
     for method in REQUIRED_METHODS:
         if not overrides(backend, method) and method not in misspelt.values():
             yield f"it does not define {method}()"

@@ -231,9 +231,7 @@ class _Claim:
         if changed or not certain:
             self._withhold(devices, why)
 
-    def _take(
-        self, devices: Sequence[RecordedDevice], members: Sequence[Chosen], found: Rendering
-    ) -> None:
+    def _take(self, devices: Sequence[RecordedDevice], members: Sequence[Chosen], found: Rendering) -> None:
         """Takes what the backend answered. The names stay those that the kubelet knows."""
         own, together = self._names(devices)
         parts = dict(found.single)

@@ -322,13 +322,13 @@ class CdiGarbageCollector:
         removed, left = await self._files.sweep(templates, held)
         for path in removed:
             log.info("removed a stale CDI specification", path=str(path))
-        await self._doubt(held)
         for resource in held:
             if self._files.path(resource) in left:
                 self._allocations.follow(resource)  # its release is to be noticed
+        await self._doubt()
         return None
 
-    async def _doubt(self, held: Collection[str]) -> None:
+    async def _doubt(self) -> None:
         """Lets names that no service keeps right give nothing once their nodes may be another device's.
 
         That is so for a resource that left the configuration, and for one of which no device has been found.
@@ -345,10 +345,10 @@ class CdiGarbageCollector:
         by_name: dict[str, list[Device]] = {}
         for device in present:
             by_name.setdefault(device_name(device.id), []).append(device)
-        holding = {self._files.path(one).name: self._allocations.of(one) for one in held}
+        holding = {self._files.path(one.resource).name: one for one in self._allocations.in_use()}
         for path in unserved:
-            allocations = holding.get(path.name)
-            mine = claims_of(one.device for one in allocations.held()) if allocations else frozenset[str]()
+            held = holding[path.name].held() if path.name in holding else ()
+            mine = claims_of(one.device for one in held)
 
             def is_certain(name: str, seen: Seen, mine: Collection[str] = mine) -> bool:
                 own = mine if is_set(name) else claims_of(by_name.get(name, ()))

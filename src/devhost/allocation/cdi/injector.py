@@ -524,9 +524,7 @@ class CdiInjection:
         if needed:
             self._withheld[name] = reason
 
-    def _doubt_set(
-        self, name: str, devices: Sequence[Device], reason: str, claimed: Collection[str]
-    ) -> None:
+    def _doubt_set(self, name: str, devices: Sequence[Device], reason: str, claimed: Collection[str]) -> None:
         """Takes that a set cannot be rendered now; the same as :meth:`_fail`."""
         unit = self._sets[name]
         if not _is_certain(unit, devices, claimed):
