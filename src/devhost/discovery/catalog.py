@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
+from importlib.util import decode_source
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -371,6 +372,9 @@ class _Uncached(SourceFileLoader):
     def __init__(self, fullname: str, path: str, text: bytes) -> None:
         super().__init__(fullname, path)
         self._text = text
+
+    def get_source(self, fullname: str) -> str:
+        return decode_source(self._text)
 
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self._text, self.path)

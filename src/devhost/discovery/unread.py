@@ -9,7 +9,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from types import ModuleType
 
 from devhost.backend import Backend
 
@@ -65,18 +64,14 @@ def _meant(name: str) -> str:
 
 
 def _is_read(base: type, name: str) -> bool:
-    """Whether a name occurs more than once in the source of the package that defines a class."""
+    """Whether the package that defines a class mentions a name more than once; true if that is not known."""
     package = base.__module__.partition(".")[0]
-    modules = [
-        module
-        for path, module in list(sys.modules.items())
-        if (path == package or path.startswith(f"{package}.")) and isinstance(module, ModuleType)
-    ]
-    found = 0
-    for module in modules:
-        try:
-            found += len(re.findall(rf"\b{name}\b", inspect.getsource(module)))
-        except (OSError, TypeError):
-            if module.__name__ == base.__module__:
-                return True
-    return found != 1
+    mentioned = 0
+    for path, module in list(sys.modules.items()):
+        if path == package or path.startswith(f"{package}."):
+            try:
+                text = module.__spec__.loader.get_source(path)  # type: ignore[union-attr]
+            except Exception:  # noqa: BLE001 - a third-party loader may raise anything
+                text = None
+            mentioned += len(re.findall(rf"\b{name}\b", text or ""))
+    return mentioned != 1
