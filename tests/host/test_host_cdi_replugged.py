@@ -1,4 +1,4 @@
-"""`inject: cdi` while devices keep their ids and change their paths or numbers: files follow, or say why not."""
+"""`inject: cdi` while devices keep their ids and change their paths or numbers: the files follow."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ async def test_a_resource_without_any_device_withholds_what_it_gave(rig, kubelet
     await life.replug(strangers, nodes)
     await rig.until(pod.refusal)
     await life.replug(every)
-    await rig.until(lambda: pod.numbers() == {ALL["/dev/null"], ALL["/dev/zero"]})
+    await rig.until(lambda: not pod.refusal())
+    assert pod.numbers() == {ALL["/dev/null"], ALL["/dev/zero"]}
 
 
 async def test_a_node_that_becomes_another_one_is_noticed_although_its_device_is_the_same(
@@ -180,7 +181,7 @@ async def test_a_number_and_a_mode_that_change_below_one_path_reach_the_file(
     await life.replug(rig.scripts["toy"].devices, also=replug)
     await rig.until(lambda: pod.numbers() == {("c", 1, 5)})
     await life.replug(rig.scripts["toy"].devices, also=lambda: node.chmod(0o640))
-    await rig.until(lambda: specs.devices()[token]["deviceNodes"][0]["fileMode"] == 0o640)
+    await rig.until(lambda: specs.devices()[token]["deviceNodes"][0].get("fileMode") == 0o640)
 
 
 async def test_a_set_of_devices_follows_each_of_them(rig, kubelet, specs, life):

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, RecordedDevice
 from devhost.allocation.cdi.rendering import Rendered, Seen, claims_of, is_own, outdated, recorded
-from devhost.allocation.cdi.spec import ContainerEdits, claim_kind, gone, withheld
+from devhost.allocation.cdi.spec import claim_kind, gone, withheld
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident

@@ -340,18 +340,13 @@ class CdiGarbageCollector:
         self._unserved = bool(unserved)
         if not unserved:
             return
-        present = list(self._devices())
-        claimed = claims_of(present)
-        by_name: dict[str, list[Device]] = {}
-        for device in present:
-            by_name.setdefault(device_name(device.id), []).append(device)
+        claimed = claims_of(self._devices())
         holding = {self._files.path(one.resource).name: one for one in self._allocations.in_use()}
         for path in unserved:
-            held = holding[path.name].held() if path.name in holding else ()
-            mine = claims_of(one.device for one in held)
+            held = [one.device for one in holding[path.name].held()] if path.name in holding else []
 
-            def is_certain(name: str, seen: Seen, mine: Collection[str] = mine) -> bool:
-                own = mine if is_set(name) else claims_of(by_name.get(name, ()))
+            def is_certain(name: str, seen: Seen, held: Sequence[Device] = held) -> bool:
+                own = claims_of(one for one in held if is_set(name) or device_name(one.id) == name)
                 return is_own(seen, own, claimed)
 
             if await self._files.doubt(path, is_certain, self._root):

@@ -30,6 +30,7 @@ from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unheal
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer
+from devhost.planning.tokens import unit_of
 from devhost.telemetry.log import get
 
 from . import spec
@@ -156,6 +157,7 @@ class CdiInjection:
         )
         self._clock = clock
         self._stopping = False
+        files.served.add(files.path(backend.resource))
         self._rendering: asyncio.Timeout | None = None
         self._loop = Reconciler(self._pass, backoff=backoff, clock=clock)
 
@@ -252,6 +254,7 @@ class CdiInjection:
             self._rendering.reschedule(asyncio.get_running_loop().time())
         self.ready.set()
         self._loop.stop()
+        self._files.served.discard(self._files.path(self._resource))
         if self._file is not None:
             self._files.served.discard(self._file)
 
@@ -388,9 +391,8 @@ class CdiInjection:
         found: dict[Holder, Counter[str]] = {}
         for token in sorted(allocations.tokens()):
             if (holder := allocations.holder(token)) is not None:
-                found.setdefault(holder, Counter()).update(
-                    device for _, device in sorted(allocations.devices_of(token))
-                )
+                devices = [device for _, device in sorted(allocations.devices_of(token))]
+                found.setdefault(holder, Counter()).update(devices or [unit_of(token)])
         return found.values()
 
     def _present(self) -> Mapping[str, Device] | None:
@@ -546,9 +548,10 @@ class CdiInjection:
             self._adopted = frozenset()
         held = allocations.tokens()
         self._set_of = {token: name for token, name in self._set_of.items() if token in held}
-        needed = {*self._set_of.values(), *(self._adopted or ())}
+        adopted = self._adopted or frozenset()
+        needed = {*self._set_of.values(), *adopted}
         for name, unit in list(self._sets.items()):
-            gone = any(device.id not in kept for device in unit.devices)
+            gone = name not in adopted and any(device.id not in kept for device in unit.devices)
             if gone or (len(self._sets) > self._most_sets and name not in needed):
                 del self._sets[name]
         content = {name: self._unless_gone(edits, (name,)) for name, edits in self._earlier.items()}
