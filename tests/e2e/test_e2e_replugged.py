@@ -169,7 +169,9 @@ def starts_again(pod: Pod) -> None:
 
 
 @pytest.fixture(params=["cdi", "dra"])
-def scene(request: pytest.FixtureRequest, cluster: Cluster, access: None, claims: Claims) -> Iterator[Scene]:
+def scene(
+    request: pytest.FixtureRequest, cluster: Cluster, access: None, claims: Claims, zram: Zram
+) -> Iterator[Scene]:
     """Serves the disks by CDI names of a resource, or of claims."""
     with Driver(cluster, backend=DISKS) as driver:
         pods = Pods(cluster)
@@ -219,7 +221,7 @@ def test_a_container_keeps_its_disk_when_two_disks_swap_their_paths(scene, disks
 
 @stopped
 def test_a_container_whose_disk_is_gone_does_not_start_and_gets_it_back(scene, disks, stopped):
-    first, second, third = disks
+    first, _, third = disks
     scene.serve(f"a {first}")
     pod = scene.pod("pod")
     assert disk_in(pod) == number(first)

@@ -22,6 +22,7 @@ from devhost.discovery.scanner import Scanner
 from devhost.telemetry.log import get
 
 from .claim_devices import Basis, Chosen, DraDevice, Group, Rendering, chosen_again, rendering
+from .kube import Unreachable
 from .prepare import Preparer
 from .prepared import ClaimRef
 
@@ -119,7 +120,7 @@ class Refresher:
         unknown = ""
         try:
             chosen = await self._chosen(record, now, basis)
-        except DevhostError as error:
+        except (DevhostError, Unreachable) as error:
             unknown = error.message
         with self._preparer.turn(uid) as turn:
             async with turn.lock:
@@ -129,7 +130,7 @@ class Refresher:
                 await claim.render(chosen, unknown, self._timing.allocate)
                 changed = await self._files.rewrite(record, claim.edits)
                 self._preparer.bases.pop(uid, None)
-                if not claim.failure and not unknown:
+                if not claim.doubtful:
                     self._preparer.bases[uid] = Basis(tuple(chosen), tuple(now), tuple(claim.seen))
         if changed:
             log.warning("the CDI file of a claim follows its devices", claim=str(record.claim), uid=uid)
@@ -171,6 +172,8 @@ class _Claim:
         """By CDI name."""
         self.seen: list[Seen] = []
         """What the host had."""
+        self.doubtful = False
+        """Whether some of it was not rendered, so that it is to be looked at after each scan."""
         self.failure = ""
         """Why some of it may be outdated."""
         self._record = record
@@ -220,6 +223,7 @@ class _Claim:
 
     async def _doubt(self, devices: Sequence[RecordedDevice], scanner: Scanner, why: str) -> None:
         """Lets names give what they gave if that is still their devices', else nothing."""
+        self.doubtful = True
         own, together = self._names(devices)
         before = [recorded(self.edits[name]) for name in (*own, *together) if self.edits.get(name)]
         known = [seen for seen in before if seen is not None]

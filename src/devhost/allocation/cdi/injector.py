@@ -1,8 +1,8 @@
 """The CDI specification of one resource, which follows its devices: ``inject: cdi``.
 
-The order matters. A device is listed only after the specification that names it is on the disk. Its name leaves
-the specification only after it has left the list and no container holds it, because the kubelet repeats an
-earlier answer as long as the pod lives. Allocate writes the changes until then.
+The order matters. A device is listed only after the specification that names it is on the disk. Its name
+leaves the specification only after it has left the list and no container holds it, because the kubelet
+repeats an earlier answer as long as the pod lives. Allocate writes the changes until then.
 
 What a name gives follows the device. It is rendered again when the device changes, and when the host has
 another node, number, mode or owner at a path, which changes no device. A name whose device is gone gives
@@ -371,7 +371,7 @@ class CdiInjection:
                 units[name] = replace(unit, outdated=True)
 
     def _recognize(self) -> None:
-        """Finds the devices of names that an earlier run wrote: by their ids, and by what a container holds."""
+        """Finds the devices of names that an earlier run wrote: by their ids, and by what containers hold."""
         present = self._present() or {}
         for device in present if self._earlier else ():
             if (edits := self._earlier.pop(spec.device_name(device), None)) is not None:

@@ -15,7 +15,7 @@ from . import spec
 from .spec import ContainerEdits, HostNode
 
 Seen = Mapping[str, HostNode | bool | None]
-"""What the host has at paths: at those of nodes the node or ``None``, at those of mounts whether it exists."""
+"""What the host has: at the path of a node the node or ``None``, at that of a mount whether it exists."""
 
 
 @dataclass(frozen=True, slots=True)
