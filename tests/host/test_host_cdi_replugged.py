@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from dataclasses import replace
 
@@ -30,7 +31,10 @@ class Pod:
 
     def numbers(self):
         """The devices that it has."""
-        return set(self.starts().numbers.values())
+        try:
+            return set(self.starts().numbers.values())
+        except runtime.Refused as error:
+            return {str(error)}
 
     def refusal(self):
         """Why it does not start; empty if it does."""
@@ -50,11 +54,12 @@ async def admitted(rig, kubelet, count=1, name="pod"):
 
 
 class Life:
-    """Runs devhost, and replugs devices while it runs or while it is stopped."""
+    """Runs devhost, and replugs devices while it runs, while it is stopped, or over a reboot."""
 
-    def __init__(self, rig, *, stopped):
+    def __init__(self, rig, how):
         self._rig = rig
-        self._stopped = stopped
+        self._stopped = how != "running"
+        self._rebooted = how == "rebooted"
         self._running = None
 
     async def start(self):
@@ -70,6 +75,8 @@ class Life:
         """There are other devices and nodes from now on, and the backend scans."""
         if self._stopped:
             await self.stop()
+        if self._rebooted:  # the directory is in memory
+            shutil.rmtree(self._rig.cdi, ignore_errors=True)
         self._rig.scripts["toy"].nodes.update(nodes or {})
         also()
         self._rig.scripts["toy"].devices = devices
@@ -79,9 +86,9 @@ class Life:
             self._rig.host.scanners["toy"].request_scan()
 
 
-@pytest.fixture(params=[False, True], ids=["running", "stopped"])
+@pytest.fixture(params=["running", "stopped", "rebooted"])
 async def life(request, rig):
-    life = Life(rig, stopped=request.param)
+    life = Life(rig, request.param)
     yield life
     await life.stop()
 
@@ -247,6 +254,20 @@ async def test_names_of_a_resource_that_left_the_file_never_give_another_device(
         owner = replace(rig.scripts["other"].devices[0], claims=frozenset({"node:/dev/null"}))
         rig.change("other", [owner])
         await rig.until(pod.refusal)
+
+
+async def test_a_name_of_a_former_id_gives_what_the_device_has_now(rig, kubelet, specs):
+    """A new version of a backend gives a device another id; the kubelet repeats the old name."""
+    rig.write(TOY_LINE)
+    async with rig.running():
+        pod, (token,) = await admitted(rig, kubelet)
+    every = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [
+        replace(one, id="e0", former_ids=(token,)) if one.id == token else one for one in every
+    ]
+    rig.scripts["toy"].nodes["e0"] = "/dev/full"
+    async with rig.running():
+        await rig.until(lambda: pod.numbers() == {ALL["/dev/full"]})
 
 
 async def test_a_file_without_numbers_gets_them_at_the_start(rig, kubelet, specs):

@@ -30,7 +30,7 @@ from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unheal
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer
-from devhost.planning.tokens import unit_of
+from devhost.planning.tokens import ALL, unit_of
 from devhost.telemetry.log import get
 
 from . import spec
@@ -136,6 +136,8 @@ class CdiInjection:
         """Sets that an earlier run gave to unknown containers; ``None`` until its file has been read."""
         self._earlier: dict[str, ContainerEdits] = {}
         """What an earlier run wrote for devices that have not been found yet, by CDI name."""
+        self._guessed: set[str] = set()
+        """Sets that containers may have whose allocation this run has not seen."""
         self._recognized: set[str] = set()
         """Devices of which an earlier run wrote something that an unknown container may still have."""
         self._withheld: dict[str, str] = {}
@@ -378,19 +380,23 @@ class CdiInjection:
                 self._units.setdefault(device, _earlier((Device(device),), edits))
                 self._recognized.add(device)
         unknown = {name for name, unit in self._sets.items() if not unit.devices}
-        for counts in self._holdings() if unknown else ():
+        for counts in self._holdings():
             shares = {name: self._share_of[name] * n for name, n in counts.items() if name in self._share_of}
             name = spec.set_name(self._label(device, shares.get(device)) for device in counts)
-            if name in unknown:
+            known = name in self._sets or name in self._guessed or (len(counts) == 1 and not shares)
+            if name in unknown or not known:
                 devices = tuple(present.get(device, Device(device)) for device in counts)
-                self._sets[name] = replace(self._sets[name], devices=devices, terms=Terms(shares=shares))
+                earlier = self._sets.get(name, _Unit((), {}))
+                self._sets[name] = replace(earlier, devices=devices, terms=Terms(shares=shares))
+                self._guessed.add(name)
 
     def _holdings(self) -> Iterable[Counter[str]]:
-        """What each container holds: its devices, each with the number of tokens that give it."""
+        """What each container of an earlier run holds: its devices, each with the number of its tokens."""
         allocations = self._inventory.allocations
         found: dict[Holder, Counter[str]] = {}
         for token in sorted(allocations.tokens()):
-            if (holder := allocations.holder(token)) is not None:
+            holder = allocations.holder(token)
+            if holder is not None and token not in self._set_of:
                 devices = [device for _, device in sorted(allocations.devices_of(token))]
                 found.setdefault(holder, Counter()).update(devices or [unit_of(token)])
         return found.values()
@@ -482,7 +488,9 @@ class CdiInjection:
             except BackendError as error:
                 reason = error.message
             if not reason:
-                if set_name:
+                if set_name and not self._sets[set_name].edits and self._is_needless(unit):
+                    del self._sets[set_name]  # its file was lost, and it was never a set
+                elif set_name:
                     self._sets[set_name] = unit
                 else:
                     self._take({devices[0].id: unit})
@@ -493,6 +501,11 @@ class CdiInjection:
                 self._doubt_set(set_name, devices, reason, claimed)
             else:
                 self._fail(devices[0], reason, claimed, held=devices[0].id in held)
+
+    def _is_needless(self, whole: _Unit) -> bool:
+        """Whether the names of single devices give a container the same."""
+        single = {device.id: self._units[device.id] for device in whole.devices if device.id in self._units}
+        return _adds_up(single, whole, len(whole.devices))
 
     def _take(self, units: Mapping[str, _Unit]) -> None:
         self._units |= units
@@ -555,6 +568,7 @@ class CdiInjection:
             if gone or (len(self._sets) > self._most_sets and name not in needed):
                 del self._sets[name]
         content = {name: self._unless_gone(edits, (name,)) for name, edits in self._earlier.items()}
+        content |= self._absent()
         content |= {spec.device_name(name): spec.withheld(reason) for name, reason in self._withheld.items()}
         content |= {
             spec.device_name(device): self._unless_gone(unit.edits, (device,))
@@ -562,6 +576,33 @@ class CdiInjection:
         }
         content |= {name: self._of_set(unit) for name, unit in self._sets.items()}
         return {name: edits for name, edits in content.items() if edits}
+
+    def _absent(self) -> dict[str, ContainerEdits]:
+        """What the names give of ids that containers hold and no device has.
+
+        The device had another id before, or it is gone.
+        """
+        allocations, present = self._inventory.allocations, self._present()
+        found: dict[str, ContainerEdits] = {}
+        if present is None:
+            return found
+        for token in allocations.tokens():
+            name = unit_of(token)
+            if name in present or name == ALL:
+                continue
+            heirs = [device for _, device in sorted(allocations.devices_of(token)) if device in present]
+            edits = self._earlier.get(spec.device_name(name), {})
+            if len(heirs) == 1 and heirs[0] in self._units:
+                found[spec.device_name(name)] = self._units[heirs[0]].edits
+            elif heirs and is_own(
+                recorded(edits) or {},
+                claims_of(present[device] for device in heirs),
+                claims_of(present.values()),
+            ):
+                found[spec.device_name(name)] = edits
+            else:
+                found[spec.device_name(name)] = spec.withheld(spec.gone([name]))
+        return found
 
     def _unless_gone(self, edits: ContainerEdits, devices: Sequence[str]) -> ContainerEdits:
         """What a name gives while some of its devices may be gone."""
