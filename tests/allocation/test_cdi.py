@@ -38,7 +38,7 @@ def check(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def look(path: str) -> spec.HostNode:
-    return spec.HostNode(path, 0o660, 0, 44)
+    return spec.HostNode(path, "c", 226, 7, 0o660, 0, 44)
 
 
 def render(edits: Edits) -> spec.ContainerEdits:
@@ -57,10 +57,22 @@ def test_every_part_of_the_edits_that_cdi_can_carry_is_rendered():
     assert render(FULL) == {
         "env": ["CARD=0", "EMPTY=", "ODD=a=b\nc"],
         "deviceNodes": [
-            {"path": "/dev/fuse", "permissions": "rwm", "fileMode": 0o660, "uid": 0, "gid": 44},
+            {
+                "path": "/dev/fuse",
+                "type": "c",
+                "major": 226,
+                "minor": 7,
+                "permissions": "rwm",
+                "fileMode": 0o660,
+                "uid": 0,
+                "gid": 44,
+            },
             {
                 "path": "/dev/card",
                 "hostPath": "/dev/host0",
+                "type": "c",
+                "major": 226,
+                "minor": 7,
                 "permissions": "r",
                 "fileMode": 0o660,
                 "uid": 0,
@@ -208,8 +220,8 @@ def test_what_devhost_renders_is_all_that_ever_asks_for_a_version():
     rendered = render(edits)
     assert rendered.keys() == {"env", "deviceNodes", "mounts"}
     assert {key for node in rendered["deviceNodes"] for key in node} == {
-        *("path", "hostPath", "permissions"),
-        *("fileMode", "uid", "gid"),
+        *("path", "hostPath", "type", "major", "minor"),
+        *("permissions", "fileMode", "uid", "gid"),
     }
     assert {key for mount in rendered["mounts"] for key in mount} == {"hostPath", "containerPath", "options"}
     assert spec.document("a.b/c", {"d": rendered}).keys() == {"cdiVersion", "kind", "devices"}
@@ -293,7 +305,8 @@ def test_a_node_is_looked_at_through_links_and_keeps_its_mode_and_owner(tmp_path
     status = Path("/dev/null").stat()
     found = spec.host_node(str(link))
     mode = stat.S_IMODE(status.st_mode)
-    assert found == spec.HostNode(os.path.realpath("/dev/null"), mode, status.st_uid, status.st_gid)
+    path = os.path.realpath("/dev/null")
+    assert found == spec.HostNode(path, "c", 1, 3, mode, status.st_uid, status.st_gid)
 
 
 def test_below_another_root_a_node_has_its_path_as_the_host_sees_it(monkeypatch, tmp_path):

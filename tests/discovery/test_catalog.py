@@ -409,6 +409,36 @@ def test_each_flaw_of_a_backend_is_described_in_a_clause(change: dict[str, objec
     assert reason in "; ".join(catalog.flaws(type("Changed", (_Sound,), change)))
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("resync_interval = 1.0", "devhost scans after each event that watch() yields"),
+        ("probe_timeout = 3", "did you mean discover_deadline?"),
+        ("discoverDeadline = 3", "did you mean discover_deadline?"),
+        ("subsystem = ('tty',)", "did you mean subsystems?"),
+        ("takes_share = True", "did you mean takes_shares?"),
+        ("exclusive = False", "devhost reads Options, ResourceOptions, api_version, attributes"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused_with_the_right_name(
+    tmp_path: Path, text: str, advice: str
+) -> None:
+    name = text.partition(" ")[0]
+    drop_in(tmp_path, "card", good("card").replace('"card"', f'"card"\n    {text}'))
+    found = load([tmp_path])
+    (refused,) = found.refused
+    assert refused.reason.startswith(f"it sets {name}, which nothing reads: {advice}")
+    used = f"    {text}\n    def mine(self): return self.{name}"
+    drop_in(tmp_path, "card", good("card").replace('"card"', f'"card"\n{used}'))
+    assert "card" in load([tmp_path]).installed
+
+
+@pytest.mark.parametrize("text", ["_speed = 3", "SPEED = 3", "label = 'A'", "table = {1: 2}", "made = []"])
+def test_what_looks_like_no_setting_is_the_business_of_the_backend(tmp_path: Path, text: str) -> None:
+    drop_in(tmp_path, "card", good("card").replace('"card"', f'"card"\n    {text}'))
+    assert "card" in load([tmp_path]).installed
+
+
 def test_a_misspelled_required_method_is_one_error() -> None:
     class Odd(Backend):
         name = "odd"

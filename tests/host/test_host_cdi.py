@@ -54,6 +54,9 @@ async def test_the_file_describes_what_a_container_gets_and_is_readable_by_all(r
             "deviceNodes": [
                 {
                     "path": "/dev/null",
+                    "type": "c",
+                    "major": 1,
+                    "minor": 3,
                     "permissions": "rw",
                     "fileMode": stat.S_IMODE(status.st_mode),
                     "uid": status.st_uid,

@@ -344,9 +344,14 @@ class ResourceAllocations:
         """Every token that a container has, or is about to get."""
         return self._leases.tokens() | self._reserved.keys()
 
+    @property
+    def known(self) -> bool:
+        """Whether the kubelet has named what containers have."""
+        return self._everything.known
+
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
-        return self._everything.known and not self.tokens()
+        return self.known and not self.tokens()
 
     def holder(self, token: str) -> Holder | None:
         """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
+from importlib.util import decode_source
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ from devhost.backend.observe import ObserverHooks
 from devhost.missing import missing_package
 
 from .entry_points import EntryPoint, entry_points
+from .unread import unread
 
 GROUP = "devhost"
 """The entry point group, which is also pluggy's project name."""
@@ -376,6 +378,9 @@ class _Uncached(SourceFileLoader):
         super().__init__(fullname, path)
         self._text = text
 
+    def get_source(self, fullname: str) -> str:
+        return decode_source(self._text)
+
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self._text, self.path)
         return code
@@ -417,6 +422,7 @@ def flaws(backend: Any) -> Iterable[str]:
     misspelt = misspelt_methods(backend)
     for wrong, meant in misspelt.items():
         yield f"it defines {wrong}(), which is never called: did you mean {meant}()?"
+    yield from unread(backend)
     for method in REQUIRED_METHODS:
         if not overrides(backend, method) and method not in misspelt.values():
             yield f"it does not define {method}()"

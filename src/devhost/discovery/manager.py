@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from devhost.backend import Event
@@ -36,6 +37,7 @@ class BackendManager:
         changed: called when the condition of a backend's provisioning changed.
         held: returns the claims that containers use, for backends.
         released: the file that records which backends have released their drivers; ``None`` for none.
+        scanned: called with the name of a backend after each of its successful scans.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class BackendManager:
         held: HeldClaims,
         timing: Timing = NODE,
         released: Path | None = None,
+        scanned: Callable[[str], None] = lambda backend: None,
     ) -> None:
         self.scanners: dict[str, Scanner] = {}
         self.provisioning: dict[str, Provisioning] = {}
@@ -57,6 +60,7 @@ class BackendManager:
         self._found = found
         self._changed = changed
         self._held = held
+        self._scanned = scanned
         self._timing = timing
         self.releases = Releases(root, released)
 
@@ -83,7 +87,14 @@ class BackendManager:
                 continue
             before = running.runner if running else None
             runner = BackendRunner(backend, options, self._root, wanted, self._held, entries, before)
-            scanner = Scanner(runner, self._metrics, self._found, running, self._timing)
+            scanner = Scanner(
+                runner,
+                self._metrics,
+                self._found,
+                running,
+                self._timing,
+                scanned=partial(self._scanned, name),
+            )
             if running:
                 self._stop(name)
             self._metrics.backend_added(name)

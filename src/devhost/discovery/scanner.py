@@ -76,6 +76,7 @@ class Scanner:
         predecessor: the previous scanner of the same hardware. Its unchanged devices stay the same objects,
             and a device or backend that was unhealthy stays unhealthy until there is a new answer.
         clock: the source of time.
+        scanned: called after each successful scan, also if no device has changed.
     """
 
     def __init__(
@@ -86,10 +87,12 @@ class Scanner:
         predecessor: Scanner | None = None,
         timing: Timing = NODE,
         clock: Clock = LOOP_CLOCK,
+        scanned: Callable[[], None] = lambda: None,
     ) -> None:
         self.runner = runner
         self._metrics = metrics
         self._found = found
+        self._after_scan = scanned
         self._timing = timing
         self._clock = clock
         self.devices: Mapping[str, Device] = {}
@@ -290,6 +293,7 @@ class Scanner:
         changed = bool(restored) or missing_drivers != self.condition.missing_drivers
         self.condition.missing_drivers = missing_drivers
         self._publish(event_at, changed=changed)
+        self._after_scan()
         return True
 
     async def probe_once(self) -> bool:

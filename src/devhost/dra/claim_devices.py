@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from devhost.allocation.cdi.claim_files import ClaimRecord, RecordedDevice, device_name, set_name
-from devhost.allocation.cdi.rendering import adds_up, rendered
+from devhost.allocation.cdi.rendering import Rendered, Seen, adds_up, rendered
 from devhost.allocation.cdi.spec import ContainerEdits, claim_kind
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend, Terms
@@ -150,19 +150,28 @@ def choose(
         if found is None:
             reason = resources.missing(result.pool, result.device) or "devhost has no such device"
             raise ClaimError(f"device {name} is not available: {reason}")
-        options = options_for(
-            result.request,
-            claim.config,
-            found.backend.terms.options,
-            found.backend.runner.kind,
-            found.entry,
-            found.entry.dra.claim_options,
-            found.resource,
-        )
+        options = _options(claim, result, found)
         if not running:
             _check_health(result, found, options, driver)
         chosen.append(Chosen(result, found, options))
     return chosen
+
+
+def _options(claim: ClaimObject, result: Result, found: DraDevice) -> object:
+    """The options of a resource with what the claim configures for one of its devices.
+
+    Raises:
+        ClaimError: its configuration is wrong.
+    """
+    return options_for(
+        result.request,
+        claim.config,
+        found.backend.terms.options,
+        found.backend.runner.kind,
+        found.entry,
+        found.entry.dra.claim_options,
+        found.resource,
+    )
 
 
 def _check_health(result: Result, found: DraDevice, options: object, driver: str) -> None:
@@ -178,6 +187,57 @@ def _check_health(result: Result, found: DraDevice, options: object, driver: str
         reason = reason or found.device.unusable_for.get(use, "")
     if reason:
         raise ClaimError(f"device {result.pool}/{result.device} is unhealthy: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What the file of a claim was rendered from; ``None`` for a device that was not there.
+
+    ``seen`` is what the host had.
+    """
+
+    chosen: tuple[Chosen | None, ...]
+    devices: tuple[DraDevice | None, ...]
+    seen: tuple[Seen, ...]
+
+    def is_of(self, now: Sequence[DraDevice | None]) -> bool:
+        """Whether the devices are still the same, and found by the same backends."""
+        return all(
+            (one and one.device) is (new and new.device)
+            and (one and one.backend.runner) is (new and new.backend.runner)
+            for one, new in zip(self.devices, now, strict=True)
+        )
+
+    def renewed(self, now: Sequence[DraDevice | None]) -> list[Chosen | None] | None:
+        """The devices that are there now, on the same terms; ``None`` if these are not known for each."""
+        if any(new is not None and one is None for one, new in zip(self.chosen, now, strict=True)):
+            return None
+        return [
+            None if one is None or new is None else replace(one, found=new)
+            for one, new in zip(self.chosen, now, strict=True)
+        ]
+
+
+def chosen_again(
+    record: ClaimRecord, claim: ClaimObject, now: Sequence[DraDevice | None]
+) -> list[Chosen | None]:
+    """The devices of a prepared claim that are there now, on the terms of the claim.
+
+    Raises:
+        ClaimError: the claim has other devices by now, or its configuration is wrong.
+    """
+    if not is_recorded(record, claim):
+        raise ClaimError(f"{record.claim} was allocated again")
+    return [
+        None if found is None else Chosen(result, found, _options(claim, result, found))
+        for result, found in zip(claim.results, now, strict=True)
+    ]
+
+
+def is_recorded(record: ClaimRecord, claim: ClaimObject) -> bool:
+    """Whether a record is of the devices that are allocated to the claim now."""
+    recorded = [(one.request, one.pool, one.device, one.share, one.admin) for one in record.devices]
+    return recorded == [(one.request, one.pool, one.device, one.share, one.admin) for one in claim.results]
 
 
 def groups(chosen: Sequence[Chosen]) -> list[Group]:
@@ -197,13 +257,33 @@ class Rendering:
     the devices do not claim.
     """
 
-    single: Mapping[str, tuple[ContainerEdits, tuple[str, ...]]]
-    whole: tuple[ContainerEdits, tuple[str, ...]] | None = None
+    single: Mapping[str, tuple[Rendered, tuple[str, ...]]]
+    whole: tuple[Rendered, tuple[str, ...]] | None = None
     unclaimed: frozenset[str] = frozenset()
+
+    @property
+    def seen(self) -> list[Seen]:
+        """What the host had."""
+        parts = [*self.single.values(), *([self.whole] if self.whole else [])]
+        return [part.seen for part, _ in parts]
+
+
+async def rendering(group: Group, deadline: float) -> Rendering:
+    """Asks the backend what the containers of a group get, and reports nothing that is missing.
+
+    Raises:
+        AllocationError: a device cannot be used now.
+        BackendError: the backend failed, or did not answer within ``deadline`` seconds.
+    """
+    backend = group.backend
+    result = await backend.call(deadline, _render, backend, group.devices, group.terms)
+    if isinstance(result, Rendering):
+        return result
+    raise backend.lacking(result)
 
 
 async def render(group: Group, deadline: float) -> Rendering:
-    """Asks the backend what the containers of a group get.
+    """The same for a claim that is being prepared: the backend looks again at devices that lack something.
 
     Raises:
         AllocationError: a device cannot be used now.
@@ -242,7 +322,7 @@ def _render(
             single[device.id] = rendered(granted, root), granted.edits.cdi_devices
     except BackendError:  # the backend gives these devices together only
         return Rendering({}, whole, answer.unclaimed)
-    same = adds_up([edits for edits, _ in single.values()], whole[0])
+    same = adds_up([one.edits for one, _ in single.values()], whole[0].edits)
     same = same and {name for _, names in single.values() for name in names} == set(whole[1])
     return Rendering(single, None, answer.unclaimed) if same else Rendering({}, whole, answer.unclaimed)
 
@@ -277,7 +357,8 @@ def record_of(
         if rendering.whole is not None:
             number = sets[base] = sets.get(base, 0) + 1
             name = set_name(claim.uid, base, number)
-            edits[name], more = rendering.whole
+            found, more = rendering.whole
+            edits[name] = found.edits
             names[positions[id(first)]] += [f"{kind}={name}"] if edits[name] else []
             if not edits[name]:
                 del edits[name]
@@ -285,9 +366,9 @@ def record_of(
             continue
         rest = dict(rendering.single)
         for one in group.members:  # two shares of one device need its edits once
-            own, more = rest.pop(one.found.device.id, ({}, ()))
+            own, more = rest.pop(one.found.device.id, (Rendered({}), ()))
             own_names = names[positions[id(one)]]
-            edits[own_names[0].rpartition("=")[2]] = own
+            edits[own_names[0].rpartition("=")[2]] = own.edits
             _add(own_names, more, there)
     devices = tuple(_recorded(one, names[position]) for position, one in enumerate(chosen))
     return ClaimRecord(claim, driver, devices), edits

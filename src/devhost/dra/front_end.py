@@ -30,6 +30,7 @@ from .prepare import Preparer
 from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
 from .publisher import Publisher
 from .record import SliceRecord
+from .refresher import Refresher
 from .server import DraServer
 from .upkeep import Upkeep
 
@@ -119,6 +120,8 @@ class DraFrontEnd:
             driver, options.node, self._api, sides, self.inventory, lists, replan, timing=pace, clock=clock
         )
         self._upkeep = Upkeep(self.preparer, files, timing=timing)
+        refresher = Refresher(self.preparer, self.inventory, files, timing=timing)
+        self._refreshing = Reconciler(refresher.refresh, backoff=Backoff(1.0, 60.0), clock=clock)
         self._metrics = metrics
         metrics.driver_added(driver)
         self._server = self._new_server()
@@ -133,8 +136,13 @@ class DraFrontEnd:
         self.inventory.follow(plan, settings, scanners)
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
+        self._refreshing.wake()
         counts = Counter((one.resource, one.health.healthy) for one in self.inventory.offered())
         self._metrics.dra_offered(self.driver, counts, len(self.inventory.moving()))
+
+    def scanned(self) -> None:
+        """A backend has scanned: a device node may be another one, also if no device has changed."""
+        self._refreshing.wake()
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the health of a device; ``None`` if it will not."""
@@ -185,6 +193,10 @@ class DraFrontEnd:
             await loop.run()
         finally:
             end()
+
+    async def refresh_files(self) -> None:
+        """Keeps the files of claims in agreement with their devices, until cancelled."""
+        await self._refreshing.run()
 
     async def _compare(self) -> None:
         if (listing := self._pods.listing) is not None:

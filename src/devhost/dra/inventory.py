@@ -106,6 +106,23 @@ class DraInventory:
         """
         return self._devices.get((pool, device))
 
+    def scanner(self, one: RecordedDevice) -> Scanner | None:
+        """The backend that finds a device of a claim; ``None`` if it has not listed its devices."""
+        return self._scanners[one.key[0]] if self._listed(one.key[0]) else None
+
+    def present(self, one: RecordedDevice) -> DraDevice | None:
+        """A device of a claim as it is now; ``None`` if it is gone, or its resource is not known.
+
+        Also a device that is not offered any longer: the claim keeps it.
+        """
+        scanner = self._scanners.get(one.key[0])
+        device = scanner.devices.get(one.key[1]) if scanner is not None else None
+        backend, entry = self._backends.get(one.resource), self._entries.get(one.resource)
+        if scanner is None or device is None or backend is None or entry is None:
+            return None
+        health = scanner.health.verdict(device, time.monotonic())
+        return DraDevice(one.key, device, health, one.resource, entry, backend, one.replicas)
+
     def key(self, pool: str, device: str) -> Key | None:
         """The device that has, or had, this name in this pool; ``None`` if there never was one."""
         known = self._known.get((pool, device))

@@ -30,7 +30,7 @@ from devhost.planning.claims import Key
 from devhost.telemetry.log import get
 from devhost.telemetry.tables import few
 
-from .claim_devices import Chosen, DraResources, choose, groups, record_of, render
+from .claim_devices import Basis, Chosen, DraResources, choose, groups, is_recorded, record_of, render
 from .claim_objects import API, ClaimError, ClaimObject, read_claim
 from .kube import ApiError, Unreachable
 from .prepared import ClaimRef, PreparedDevice
@@ -152,6 +152,8 @@ class Preparer:
         self._api_deadline = api_deadline
         self._deadline = deadline
         self._clock = clock
+        self.bases: dict[str, Basis] = {}
+        """What the files of claims were rendered from, by the claim's uid, as far as that is known."""
         self._turns: dict[str, Turn] = {}
         self._unprepared_at: dict[str, float] = {}
 
@@ -253,6 +255,7 @@ class Preparer:
             record = await self._write(holder, chosen, running=running)
             if turn.unprepared != calls:
                 await self._files.remove(ref.uid)
+                self.bases.pop(ref.uid, None)
                 raise _released(ref)
             self._claims.prepared(holder, devices)
             self._claims.given.gave_claim(ref.uid, self._nodes(ref.uid, chosen))
@@ -267,6 +270,7 @@ class Preparer:
         if uid in self._turns:
             self._turns[uid].changes += 1
         removed = await self._files.remove(uid)
+        self.bases.pop(uid, None)
         self._claims.released(uid)
         return removed
 
@@ -280,6 +284,8 @@ class Preparer:
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)
         record, edits = record_of(holder, self.driver, chosen, renderings)
         await self._files.write(record, edits)
+        seen = tuple(seen for _, one in renderings for seen in one.seen)
+        self.bases[holder.uid] = Basis(tuple(chosen), tuple(one.found for one in chosen), seen)
         return record
 
     def _nodes(self, uid: str, chosen: Sequence[Chosen]) -> list[Node]:
@@ -341,9 +347,7 @@ class Preparer:
 
     def _records(self, record: ClaimRecord, claim: ClaimObject) -> bool:
         """Whether a record is of the devices that are allocated now."""
-        recorded = [(one.request, one.pool, one.device, one.share, one.admin) for one in record.devices]
-        allocated = [(one.request, one.pool, one.device, one.share, one.admin) for one in claim.results]
-        return record.driver == self.driver and recorded == allocated
+        return record.driver == self.driver and is_recorded(record, claim)
 
     def _refuse_gone(self, record: ClaimRecord) -> None:
         """Refuses to prepare a claim again whose file no longer has the nodes of each device.

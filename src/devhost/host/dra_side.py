@@ -124,11 +124,17 @@ class DraSide:
             self._tasks.spawn("dra slices", front_end.publish)
             self._tasks.spawn("dra moves", front_end.move)
             self._tasks.spawn("dra claims", front_end.keep_files)
+            self._tasks.spawn("dra files", front_end.refresh_files)
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
         if self.front_end is not None:
             self.front_end.follow(plan, settings, scanners)
+
+    def scanned(self) -> None:
+        """A backend has scanned: a device node may be another one, also if no device has changed."""
+        if self.front_end is not None:
+            self.front_end.scanned()
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the slices; ``None`` if it will not."""

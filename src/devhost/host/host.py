@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from devhost.allocation.cdi.files import CdiGarbageCollector, SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given_record import BOOT_ID, GivenRecord
 from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Refusal
@@ -120,6 +121,7 @@ class Host:
             self.allocations.claims_in_use,
             timing.discovery,
             released,
+            self._scanned,
         )
         self.monitors = Monitors(self.backends, root, changed)
 
@@ -143,7 +145,9 @@ class Host:
         # the files that devhost writes
         self.last_good = last_good or LastGood(config, None)
         self._cdi_files = SpecFiles(settings.cdi_directory, tag)
-        self.cdi_garbage = CdiGarbageCollector(self._cdi_files, settings, self.allocations)
+        self.cdi_garbage = CdiGarbageCollector(
+            self._cdi_files, settings, self.allocations, self._devices, root
+        )
         self.device_info = DeviceInfoFiles(settings.device_info_directory, self.allocations, tag)
         self.node_labels = NodeLabels(
             settings.label_directory,
@@ -375,6 +379,19 @@ class Host:
         self.backends.follow(settings, catalog)
         self.replan()
         self.cdi_garbage.wake()
+
+    def _devices(self) -> Iterator[Device]:
+        """All devices that exist."""
+        for scanner in self.scanners.values():
+            yield from scanner.devices.values()
+
+    def _scanned(self, backend: str) -> None:
+        """A backend has scanned: a device node may be another one, also if no device has changed."""
+        for service in self.services.values():
+            if service.entry.backend == backend:
+                service.scanned()
+        self.dra.scanned()
+        self.cdi_garbage.scanned()
 
     def _allocations_changed(self) -> None:
         """The kubelet has reported other holders."""

@@ -248,9 +248,9 @@ _host_node = spec.host_node
 
 
 def _file_or_node(path: str, root: Path) -> spec.HostNode:
-    """A file of a tree, treated as the device node that it represents."""
+    """A file of a tree, treated as the device node that it represents: another file has another number."""
     file = root / path.lstrip("/")
     if not file.is_file():
         return _host_node(path, root)
     inside = f"/{file.resolve().relative_to(root.resolve())}"
-    return spec.HostNode(inside, 0o660, 0, 0)
+    return spec.HostNode(inside, "c", 240, file.stat().st_ino % (1 << 20), 0o660, 0, 0)

@@ -8,7 +8,9 @@ last value applies.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +53,8 @@ class Container:
     env: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     """The path of each node on the host."""
+    numbers: dict[str, tuple[str, int, int]] = field(default_factory=dict, compare=False)
+    """Type, major and minor of each node that was injected by CDI."""
     access: dict[str, frozenset[str]] = field(default_factory=dict)
     mounts: dict[str, tuple[str, bool]] = field(default_factory=dict)
     """The path of each mount on the host, and whether it is read-only."""
@@ -92,10 +96,30 @@ def by_cdi(directory: Path, names: Sequence[str]) -> Container:
         for node in edits.get("deviceNodes", ()):
             host = node.get("hostPath") or node["path"]
             container.nodes[node["path"]] = host
+            container.numbers[node["path"]] = _numbers(node, host)
             container.admit(host, node.get("permissions") or "rwm")
         for mount in edits.get("mounts", ()):
             container.mounts[mount["containerPath"]] = (mount["hostPath"], "ro" in mount.get("options", ()))
     return container
+
+
+def _numbers(node: Document, host: str) -> tuple[str, int, int]:
+    """What a node becomes: a fully specified one is not looked at, even if it does not exist.
+
+    Raises:
+        Refused: the specification leaves something out, and the host has no such node.
+    """
+    if node.get("type") and node.get("major"):
+        return node["type"], node["major"], node.get("minor", 0)
+    try:
+        status = Path(host).lstat()
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise Refused(f'failed to stat CDI host device "{host}": {reason}') from None
+    if stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode):
+        kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
+        return kind, os.major(status.st_rdev), os.minor(status.st_rdev)
+    raise Refused(f'failed to stat CDI host device "{host}": not a device node')
 
 
 def resolve(directory: Path) -> tuple[dict[str, Document], dict[Path, str]]:

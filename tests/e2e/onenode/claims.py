@@ -21,7 +21,9 @@ SLICES = f"{API}/resourceslices"
 CARD = "example.com/card"
 
 CARDS = '''
-from devhost.backend import Attribute, Backend, Device, Edits, hookimpl, unhealthy
+import asyncio
+
+from devhost.backend import Attribute, Backend, Device, Edits, Event, hookimpl, unhealthy
 
 
 class Cards(Backend):
@@ -29,7 +31,6 @@ class Cards(Backend):
 
     name = "cards"
     attributes = {"sysName": Attribute(str, "the disk beside it", "zram1")}
-    resync_interval = 1.0
 
     def discover(self):
         for line in FILE.read_text().splitlines():
@@ -40,6 +41,11 @@ class Cards(Backend):
     def allocate(self, request):
         return Edits(env={"CARDS": ",".join(one.id for one in request.devices)})
 
+    async def watch(self):
+        while True:
+            yield Event()
+            await asyncio.sleep(1.0)
+
 
 @hookimpl
 def devhost_backends():
@@ -49,16 +55,28 @@ def devhost_backends():
 
 
 class Driver(Devhost):
-    """A devhost that can serve claims."""
+    """A devhost that can serve claims.
 
-    def __init__(self, cluster: Cluster, *resources: Mapping[str, Any], cards: Sequence[str] = ()) -> None:
+    Args:
+        resources: of the configuration.
+        cards: see :meth:`cards`.
+        backend: the source of the backend; ``FILE`` in it is a file with a line for each device.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *resources: Mapping[str, Any],
+        cards: Sequence[str] = (),
+        backend: str = CARDS,
+    ) -> None:
         self._file: Path | None = None
         super().__init__(cluster, {}, "driver", wait=False)
         self._file = self.config.with_name("cards")
         directory = self.config.with_name("backends")
         directory.mkdir()
         (directory / "cards.py").write_text(
-            CARDS.replace("FILE.read_text", f"__import__('pathlib').Path({str(self._file)!r}).read_text")
+            backend.replace("FILE.read_text", f"__import__('pathlib').Path({str(self._file)!r}).read_text")
         )
         self.cards(*cards)
         self.serve(*resources)
@@ -78,9 +96,11 @@ class Driver(Devhost):
         )
 
     def cards(self, *cards: str) -> None:
-        """Replaces the cards, each as ``id disk`` or ``id disk ill``."""
+        """Replaces the devices of the backend: of the cards, each as ``id disk`` or ``id disk ill``."""
         assert self._file is not None
-        self._file.write_text("\n".join(cards))
+        new = self._file.with_suffix(".new")
+        new.write_text("\n".join(cards))
+        new.replace(self._file)
 
     def moving(self) -> set[str]:
         """The devices that change sides, by ``devhost status``."""

@@ -16,11 +16,11 @@ import json
 import re
 import stat
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
 from devhost.allocation.claims import ClaimedDevice
@@ -37,6 +37,9 @@ from .files import HINT
 from .spec import ContainerEdits
 
 log = get(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MAX_BYTES = 4 << 20
 """A larger file is no record: a claim has at most 32 devices."""
@@ -393,9 +396,7 @@ class ClaimFiles:
         self._hanging = {one: write for one, write in self._hanging.items() if not write.finished}
         if uid in self._hanging:
             raise EnvironmentFailure(f"cannot write {path}: an earlier write still hangs")
-        if not self._boot:
-            self._boot = await self._files.run(f"read {self._boot_id}", _boot, self._boot_id)
-        data = spec.dumps(document(record, edits, self._boot)).encode()
+        data = spec.dumps(document(record, edits, await self._this_boot())).encode()
         write = self._hanging[uid] = _Write(place, path.name, data)
         try:
             await self._files.run(f"write {path}", write.run)
@@ -405,6 +406,40 @@ class ClaimFiles:
                     await self._files.run(f"remove {path}", place.remove_file, path.name)
             raise
         self._known[uid] = _Known(place, data, record)
+
+    def edits(self, uid: str) -> dict[str, ContainerEdits]:
+        """What each name of a claim's file gives, as this process wrote or read it, without the record."""
+        found: dict[str, ContainerEdits] = {}
+        for device in json.loads(self._known[uid].data)["devices"] if uid in self._known else ():
+            edits = dict(device["containerEdits"])
+            env = [variable for variable in edits.pop("env", ()) if not variable.startswith(VARIABLE)]
+            found[device["name"]] = edits | ({"env": env} if env else {})
+        return found
+
+    async def rewrite(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> bool:
+        """Makes the file of a prepared claim give this instead; true if it gave something else.
+
+        If it raises, the file is what it was.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        """
+        known = self._known[record.claim.uid]
+        name = known.place.name(record.claim.uid)
+        data = spec.dumps(document(record, edits, await self._this_boot())).encode()
+        changed = await self._files.run(
+            f"write {known.place.directory / name}", known.place.write_file, name, data
+        )
+        known.data = data
+        return changed
+
+    async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Looks at device nodes on the thread.
+
+        Raises:
+            EnvironmentFailure: it hangs.
+        """
+        return await self._files.run("look at device nodes", call, *args, **kwargs)
 
     async def remove(self, uid: str) -> bool:
         """Removes the file of a claim, if there is one; true if there was.
@@ -442,6 +477,16 @@ class ClaimFiles:
     def close(self) -> None:
         """Lets the thread end; waits for nothing."""
         self._files.close()
+
+    async def _this_boot(self) -> str:
+        """The id of this boot.
+
+        Raises:
+            EnvironmentFailure: it cannot be read.
+        """
+        if not self._boot:
+            self._boot = await self._files.run(f"read {self._boot_id}", _boot, self._boot_id)
+        return self._boot
 
     def _places(self, uid: str) -> Sequence[ClaimDirectory]:
         """Where a claim's file may be; nowhere for what is no uid."""

@@ -8,20 +8,26 @@ has no resource with CDI injection that it could belong to, and no container has
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.backoff import Backoff
+from devhost.backend.model import Device
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.discovery.worker import FILE_DEADLINE
 from devhost.planning.settings import Inject, Settings
 from devhost.telemetry.log import get
 
-from .spec import ContainerEdits, digest
+from .rendering import Seen, claims_of, is_own, outdated, recorded
+from .spec import ContainerEdits, device_name, digest, document, dumps, is_set, withheld
 
 log = get(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HINT = "cdi.directory must be a directory that devhost may write to and the container runtime reads"
 
@@ -69,6 +75,22 @@ class SpecDirectory(OwnedDirectory):
         path.replace(path.with_name(f"{path.stem}{_ASIDE}{digest(known)}.json"))
         return {}
 
+    def doubt(self, name: str, is_certain: Callable[[str, Seen], bool], root: Path) -> bool:
+        """See :meth:`SpecFiles.doubt`.
+
+        Raises:
+            OSError: the file cannot be read or written.
+        """
+        kind, devices = self.read(name)
+        content = dict(devices)
+        for one, edits in devices.items():
+            seen = recorded(edits)
+            if seen and not (is_certain(one, seen) and not outdated([seen], root)):
+                content[one] = withheld(f"{one} has changed or is gone")
+        if content == devices:
+            return False
+        return self.write_file(name, dumps(document(kind, content)).encode())
+
     def sweep(self, templates: Sequence[str], keep: Collection[str]) -> tuple[list[Path], set[str]]:
         """Removes own files, see :meth:`SpecFiles.sweep`; also gives the stems that only ``keep`` needs.
 
@@ -112,6 +134,8 @@ class SpecFiles:
     def __init__(self, directory: Path, tag: str = "", deadline: float = FILE_DEADLINE) -> None:
         self.owner = owner(tag)
         """Sets names apart from those of other hosts and of other programs."""
+        self.served: set[Path] = set()
+        """Those that a service keeps right."""
         self._files = OwnedFiles(SpecDirectory, directory, "cdi", HINT, tag, deadline)
         self._current = self._files.of(directory)
 
@@ -153,6 +177,40 @@ class SpecFiles:
             EnvironmentFailure: the file cannot be read, or the directory hangs.
         """
         return await self._files.run(f"read {path}", self._files.of(path.parent).read, path.name)
+
+    async def unserved(self) -> list[Path]:
+        """The specifications that no service keeps right.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or a directory hangs.
+        """
+        found = [
+            place.directory / name
+            for place in self._files.directories
+            for name in await self._files.run(f"read {place.directory}", place.names)
+        ]
+        return [path for path in found if path.suffix == ".json" and path not in self.served]
+
+    async def doubt(self, path: Path, is_certain: Callable[[str, Seen], bool], root: Path) -> bool:
+        """Withholds what the names of a file give where it may be another device's; true if there was such.
+
+        Args:
+            is_certain: whether what a name gives is its devices' own if the host still has it.
+            root: the host's root directory.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        """
+        place = self._files.of(path.parent)
+        return await self._files.run(f"write {path}", place.doubt, path.name, is_certain, root)
+
+    async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Looks at device nodes on the thread.
+
+        Raises:
+            EnvironmentFailure: it hangs.
+        """
+        return await self._files.run("look at device nodes", call, *args, **kwargs)
 
     async def take_over(self, path: Path, kind: str) -> dict[str, ContainerEdits]:
         """The devices of a file that an earlier devhost left; none if there is none, or it is invalid.
@@ -198,6 +256,8 @@ class CdiGarbageCollector:
         files: the specifications.
         settings: the configuration now.
         allocations: who holds what.
+        devices: returns all devices that exist.
+        root: the host's root directory.
         backoff: delays after a file could not be removed.
         clock: monotonic time.
     """
@@ -207,6 +267,8 @@ class CdiGarbageCollector:
         files: SpecFiles,
         settings: Settings,
         allocations: Allocations,
+        devices: Callable[[], Iterable[Device]] = tuple,
+        root: Path = Path("/"),
         *,
         backoff: Backoff | None = None,
         clock: Clock = LOOP_CLOCK,
@@ -214,6 +276,10 @@ class CdiGarbageCollector:
         self._files = files
         self._settings = settings
         self._allocations = allocations
+        self._devices = devices
+        self._root = root
+        self._unserved = False
+        """Whether a specification remains that no service writes."""
         self._loop = Reconciler(
             self.collect,
             backoff=backoff,
@@ -228,6 +294,11 @@ class CdiGarbageCollector:
         self._settings = settings
         self._files.move(settings.cdi_directory)
         self._loop.wake()
+
+    def scanned(self) -> None:
+        """A backend has scanned: nodes may have changed of which specifications remain."""
+        if self._unserved:
+            self._loop.wake()
 
     def wake(self) -> None:
         """A resource was removed, or a container released something."""
@@ -254,4 +325,29 @@ class CdiGarbageCollector:
         for resource in held:
             if self._files.path(resource) in left:
                 self._allocations.follow(resource)  # its release is to be noticed
+        await self._doubt()
         return None
+
+    async def _doubt(self) -> None:
+        """Lets names that no service keeps right give nothing once their nodes may be another device's.
+
+        That is so for a resource that left the configuration, and for one of which no device has been found.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory hangs.
+        """
+        unserved = await self._files.unserved()
+        self._unserved = bool(unserved)
+        if not unserved:
+            return
+        claimed = claims_of(self._devices())
+        holding = {self._files.path(one.resource).name: one for one in self._allocations.in_use()}
+        for path in unserved:
+            held = [one.device for one in holding[path.name].held()] if path.name in holding else []
+
+            def is_certain(name: str, seen: Seen, held: Sequence[Device] = held) -> bool:
+                own = claims_of(one for one in held if is_set(name) or device_name(one.id) == name)
+                return is_own(seen, own, claimed)
+
+            if await self._files.doubt(path, is_certain, self._root):
+                log.warning("a CDI specification that is no longer written has lost devices", path=str(path))

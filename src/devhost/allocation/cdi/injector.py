@@ -1,15 +1,20 @@
 """The CDI specification of one resource, which follows its devices: ``inject: cdi``.
 
-The order matters. A device is listed only after the specification that names it is on the disk. It leaves the
-specification only after it has left the list and no container holds it, because the kubelet repeats an
-earlier answer as long as the pod lives. Allocate writes the changes until then.
+The order matters. A device is listed only after the specification that names it is on the disk. Its name
+leaves the specification only after it has left the list and no container holds it, because the kubelet
+repeats an earlier answer as long as the pod lives. Allocate writes the changes until then.
+
+What a name gives follows the device. It is rendered again when the device changes, and when the host has
+another node, number, mode or owner at a path, which changes no device. A name whose device is gone gives
+nothing and says so (:func:`.spec.withheld`): its path may be another device's by now.
 """
 
 from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,15 +26,16 @@ from devhost.allocation.timing import NODE
 from devhost.backend import NoOptions
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
-from devhost.backend.model import HEALTHY, Device, Edits, Health, unhealthy
+from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer
+from devhost.planning.tokens import ALL, unit_of
 from devhost.telemetry.log import get
 
 from . import spec
 from .files import SpecFiles
-from .rendering import adds_up, rendered
+from .rendering import Seen, adds_up, claims_of, is_own, outdated, recorded, rendered
 from .spec import ContainerEdits
 
 if TYPE_CHECKING:
@@ -53,12 +59,15 @@ class _Unit:
     """One name in the specification: its devices, and what they add to a container.
 
     ``runner`` is the backend that answered, ``terms`` are those on which a container gets the devices.
+    ``seen`` is what the host had then; once it has something else, the unit is ``outdated``.
     """
 
     devices: tuple[Device, ...]
     edits: ContainerEdits
     runner: BackendRunner | None = None
     terms: Terms = field(default_factory=Terms)
+    seen: Seen = field(default_factory=dict)
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,15 @@ class CdiInjection:
         self._adopted: frozenset[str] | None = None
         """Sets that an earlier run gave to unknown containers; ``None`` until its file has been read."""
         self._earlier: dict[str, ContainerEdits] = {}
+        """What an earlier run wrote for devices that have not been found yet, by CDI name."""
+        self._guessed: set[str] = set()
+        """Sets that containers may have whose allocation this run has not seen."""
+        self._recognized: set[str] = set()
+        """Devices of which an earlier run wrote something that an unknown container may still have."""
+        self._withheld: dict[str, str] = {}
+        """Devices whose names give nothing although they are present, each with the reason."""
+        self._tried: dict[str, tuple[Device, float]] = {}
+        """When a device could not be rendered that is not to be listed."""
         self._failures: dict[str, str] = {}
         self._on_disk: dict[str, ContainerEdits] = {}
         self._text = ""
@@ -139,14 +157,16 @@ class CdiInjection:
             level="error",
             resource=self._resource,
         )
+        self._clock = clock
         self._stopping = False
+        files.served.add(files.path(backend.resource))
         self._rendering: asyncio.Timeout | None = None
         self._loop = Reconciler(self._pass, backoff=backoff, clock=clock)
 
     def want(self, offers: Sequence[Offer], verdict: Callable[[Device], Health]) -> None:
         """Takes the devices that the resource has now; :meth:`run` does the rest.
 
-        Unhealthy ones are not rendered; what the specification has of them stays.
+        Unhealthy ones are rendered only if the specification names them or a container holds them.
         """
         devices = {offer.device.id: offer.device for offer in offers}
         self._wanted = {name: device for name, device in devices.items() if verdict(device).healthy}
@@ -197,9 +217,15 @@ class CdiInjection:
         """Keeps the file right until :meth:`stop`."""
         await self._loop.run()
 
+    def scanned(self) -> None:
+        """The backend has scanned: a node may have changed although no device has."""
+        self._loop.wake()
+
     async def _pass(self) -> float:
         if self._stopping:
             return self._check
+        with suppress(EnvironmentFailure):  # writing reports it
+            await self._look()
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as self._rendering:
                 await self._render_due()
@@ -230,6 +256,9 @@ class CdiInjection:
             self._rendering.reschedule(asyncio.get_running_loop().time())
         self.ready.set()
         self._loop.stop()
+        self._files.served.discard(self._files.path(self._resource))
+        if self._file is not None:
+            self._files.served.discard(self._file)
 
     def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> _Rendered:
         """What devices add together, and what each adds by itself. Runs on the backend's thread.
@@ -241,7 +270,7 @@ class CdiInjection:
             AllocationError: a device cannot be rendered.
             BackendError: the backend failed.
         """
-        whole = _Unit(tuple(devices), self._rendered(granted), self._backend.runner, terms)
+        whole = self._unit(tuple(devices), granted, terms)
         by_one = {device.id: self._by_one_token(device.id, terms) for device in devices}
         if len(devices) == 1 and terms == by_one[devices[0].id]:
             single = {devices[0].id: whole}
@@ -316,8 +345,7 @@ class CdiInjection:
         return known
 
     def _single(self, devices: tuple[Device, ...], terms: Terms) -> _Unit:
-        runner = self._backend.runner
-        return _Unit(devices, self._rendered(self._backend.ask(devices, terms)), runner, terms)
+        return self._unit(devices, self._backend.ask(devices, terms), terms)
 
     def _by_one_token(self, device: str, terms: Terms) -> Terms:
         """The terms on which a container gets a device by one token."""
@@ -328,8 +356,67 @@ class CdiInjection:
         """A device in the name of a set, with the share that the container has of it."""
         return device if share in (None, self._share_of.get(device)) else f"{device}*{share}"
 
-    def _rendered(self, granted: Granted) -> ContainerEdits:
-        return rendered(granted, self._backend.runner.context.root)
+    def _unit(self, devices: tuple[Device, ...], granted: Granted, terms: Terms) -> _Unit:
+        runner = self._backend.runner
+        found = rendered(granted, runner.context.root)
+        return _Unit(devices, found.edits, runner, terms, found.seen)
+
+    async def _look(self) -> None:
+        """Finds out what is outdated, and which devices the names of an earlier run belong to.
+
+        Raises:
+            EnvironmentFailure: the earlier file cannot be read, or looking at nodes hangs.
+        """
+        async with self._writing:
+            if self._adopted is None:
+                await self._adopt()
+            else:
+                self._recognize()
+        places = [
+            (units, name, unit)
+            for units in (self._units, self._sets)
+            for name, unit in units.items()
+            if unit.seen and not unit.outdated
+        ]
+        root = self._backend.runner.context.root
+        for number in await self._files.look(outdated, [unit.seen for _, _, unit in places], root):
+            units, name, unit = places[number]
+            if units.get(name) is unit:
+                units[name] = replace(unit, outdated=True)
+
+    def _recognize(self) -> None:
+        """Finds the devices of names that an earlier run wrote: by their ids, and by what containers hold."""
+        present = self._present() or {}
+        for device in present if self._earlier else ():
+            if (edits := self._earlier.pop(spec.device_name(device), None)) is not None:
+                self._units.setdefault(device, _earlier((Device(device),), edits))
+                self._recognized.add(device)
+        unknown = {name for name, unit in self._sets.items() if not unit.devices}
+        for counts in self._holdings():
+            shares = {name: self._share_of[name] * n for name, n in counts.items() if name in self._share_of}
+            name = spec.set_name(self._label(device, shares.get(device)) for device in counts)
+            known = name in self._sets or name in self._guessed or (len(counts) == 1 and not shares)
+            if name in unknown or not known:
+                devices = tuple(present.get(device, Device(device)) for device in counts)
+                earlier = self._sets.get(name, _Unit((), {}))
+                self._sets[name] = replace(earlier, devices=devices, terms=Terms(shares=shares))
+                self._guessed.add(name)
+
+    def _holdings(self) -> Iterable[Counter[str]]:
+        """What each container of an earlier run holds: its devices, each with the number of its tokens."""
+        allocations = self._inventory.allocations
+        found: dict[Holder, Counter[str]] = {}
+        for token in sorted(allocations.tokens()):
+            holder = allocations.holder(token)
+            if holder is not None and token not in self._set_of:
+                devices = [device for _, device in sorted(allocations.devices_of(token))]
+                found.setdefault(holder, Counter()).update(devices or [unit_of(token)])
+        return found.values()
+
+    def _present(self) -> Mapping[str, Device] | None:
+        """The devices that the backend finds; ``None`` if it has not listed any yet."""
+        scanner = self._backend.scanner
+        return scanner.devices if scanner.listed else None
 
     async def _adopt(self) -> None:
         """Takes over what an earlier run wrote: its pods may still live.
@@ -343,9 +430,10 @@ class CdiInjection:
         found = await self._files.take_over(self._files.path(self._resource), self.kind)
         self._on_disk = found
         self._adopted = frozenset(filter(spec.is_set, found))
-        self._sets = {name: _Unit((), found[name]) for name in sorted(self._adopted)} | self._sets
+        self._sets = {name: _earlier((), found[name]) for name in sorted(self._adopted)} | self._sets
         rendered = set(map(spec.device_name, self._units))
         self._earlier = {n: e for n, e in found.items() if n not in self._adopted and n not in rendered}
+        self._recognize()
 
     def _due(self) -> Iterator[tuple[str, tuple[Device, ...], Terms]]:
         """What must be rendered, and on which terms; with its name where that is a set.
@@ -357,17 +445,33 @@ class CdiInjection:
         if not runner.started:
             return  # its options were changed; its predecessor's answers hold until its first look
         kept = self._kept()
-        for name, device in self._wanted.items():
+        for name, device in self._described().items():
             unit, given = self._units.get(name), self._by_one_token(name, kept.get(name, terms))
             current = unit is not None and _current(unit, (device,), runner, given)
-            if not current or name in self._failures:
+            if name in self._failures or not (current or self._was_tried(device)):
                 yield "", (device,), given
+        present = self._present() or self._wanted
         for set_name, unit in self._sets.items():
-            now = tuple(self._wanted.get(device.id, device) for device in unit.devices)
+            now = tuple(present[device.id] for device in unit.devices if device.id in present)
+            if len(now) < len(unit.devices):
+                continue  # it gives nothing until all of them are back
             last = next((kept[device.id] for device in now if device.id in kept), terms)
             given = replace(last, shares=unit.terms.shares)
             if now and not _current(unit, now, runner, given):
                 yield set_name, now, given
+
+    def _described(self) -> dict[str, Device]:
+        """The devices to render: first those that are to be listed, then others that the file names."""
+        found = dict(self._wanted)
+        if (present := self._present()) is not None:
+            named = {*self._units, *self._withheld} & self._needed() | self._held_devices()
+            found |= {name: present[name] for name in sorted(named - found.keys()) if name in present}
+        return found
+
+    def _was_tried(self, device: Device) -> bool:
+        """Whether a device that is not to be listed failed recently: its backend may hang again."""
+        last, at = self._tried.get(device.id, (None, 0.0))
+        return last is device and device.id not in self._wanted and self._clock.time() - at < self._check
 
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
@@ -381,8 +485,9 @@ class CdiInjection:
         }
 
     async def _render_due(self) -> None:
-        held = self._inventory.listed()
+        held = self._held_devices()
         hung = ""
+        claimed: frozenset[str] | None = None
         for set_name, devices, terms in list(self._due()):
             if self._stopping:
                 return
@@ -394,35 +499,73 @@ class CdiInjection:
                 hung = reason = error.message  # the next device would only wait as long
             except BackendError as error:
                 reason = error.message
-            if set_name:
-                if not reason:
+            if not reason:
+                if set_name and not self._sets[set_name].edits and self._is_needless(unit):
+                    del self._sets[set_name]  # its file was lost, and it was never a set
+                elif set_name:
                     self._sets[set_name] = unit
-            elif reason:
-                self._fail(devices[0].id, reason, held=held.get(devices[0].id, False))
+                else:
+                    self._take({devices[0].id: unit})
+                continue
+            if claimed is None:
+                claimed = claims_of((self._present() or {}).values())
+            if set_name:
+                self._doubt_set(set_name, devices, reason, claimed)
             else:
-                self._take({devices[0].id: unit})
+                self._fail(devices[0], reason, claimed, held=devices[0].id in held)
+
+    def _is_needless(self, whole: _Unit) -> bool:
+        """Whether the names of single devices give a container the same."""
+        single = {device.id: self._units[device.id] for device in whole.devices if device.id in self._units}
+        return _adds_up(single, whole, len(whole.devices))
 
     def _take(self, units: Mapping[str, _Unit]) -> None:
         self._units |= units
         for device in units:
             if self._failures.pop(device, None) is not None:
                 log.info("CDI specification is possible again", resource=self._resource, device=device)
+            self._withheld.pop(device, None)
+            self._tried.pop(device, None)
             self._earlier.pop(spec.device_name(device), None)
+            if device in self._wanted:
+                self._recognized.discard(device)
 
-    def _fail(self, device: str, reason: str, *, held: bool) -> None:
-        if self._failures.get(device) != reason:
-            log.warning("no CDI specification", resource=self._resource, device=device, reason=reason)
-        self._failures[device] = reason
-        if not held:  # a pod that has the device may still need what it was given
-            self._units.pop(device, None)
+    def _fail(self, device: Device, reason: str, claimed: Collection[str], *, held: bool) -> None:
+        """Takes that a device cannot be rendered now.
+
+        Args:
+            claimed: the claims of all devices that are present.
+            held: whether a container may need what it was given, which stays if it is still the device's.
+        """
+        name = device.id
+        if name in self._wanted:
+            if self._failures.get(name) != reason:
+                log.warning("no CDI specification", resource=self._resource, device=name, reason=reason)
+            self._failures[name] = reason
+        self._tried[name] = device, self._clock.time()
+        known = self._units.get(name)
+        needed = held or name not in self._wanted
+        if needed and known is not None and _is_certain(known, (device,), claimed):
+            return
+        self._units.pop(name, None)
+        if needed:
+            self._withheld[name] = reason
+
+    def _doubt_set(self, name: str, devices: Sequence[Device], reason: str, claimed: Collection[str]) -> None:
+        """Takes that a set cannot be rendered now; the same as :meth:`_fail`."""
+        unit = self._sets[name]
+        if not _is_certain(unit, devices, claimed):
+            self._sets[name] = replace(unit, edits=spec.withheld(reason), seen={}, outdated=True)
 
     def _content(self) -> dict[str, ContainerEdits]:
         """What the file should hold, by CDI name; drops what neither list nor plan nor a container has."""
-        kept = {*self._wanted, *self._unhealthy, *self._inventory.listed(), *self._held_devices()}
-        for known in (self._units, self._failures):
+        allocations = self._inventory.allocations
+        if allocations.is_unused():
+            self._recognized.clear()
+        kept = self._needed()
+        for known in (self._units, self._failures, self._withheld, self._tried):
             for device in [device for device in known if device not in kept]:
                 del known[device]
-        allocations = self._inventory.allocations
         if allocations.is_unused():
             names = {spec.device_name(device) for device in kept}
             self._earlier = {name: edits for name, edits in self._earlier.items() if name in names}
@@ -430,15 +573,67 @@ class CdiInjection:
             self._adopted = frozenset()
         held = allocations.tokens()
         self._set_of = {token: name for token, name in self._set_of.items() if token in held}
-        needed = {*self._set_of.values(), *(self._adopted or ())}
+        adopted = self._adopted or frozenset()
+        needed = {*self._set_of.values(), *adopted}
         for name, unit in list(self._sets.items()):
-            gone = any(device.id not in kept for device in unit.devices)
+            gone = name not in adopted and any(device.id not in kept for device in unit.devices)
             if gone or (len(self._sets) > self._most_sets and name not in needed):
                 del self._sets[name]
-        content = dict(self._earlier)
-        content |= {spec.device_name(device): unit.edits for device, unit in self._units.items()}
-        content |= {name: unit.edits for name, unit in self._sets.items()}
+        content = {name: self._unless_gone(edits, (name,)) for name, edits in self._earlier.items()}
+        content |= self._absent()
+        content |= {spec.device_name(name): spec.withheld(reason) for name, reason in self._withheld.items()}
+        content |= {
+            spec.device_name(device): self._unless_gone(unit.edits, (device,))
+            for device, unit in self._units.items()
+        }
+        content |= {name: self._of_set(unit) for name, unit in self._sets.items()}
         return {name: edits for name, edits in content.items() if edits}
+
+    def _absent(self) -> dict[str, ContainerEdits]:
+        """What the names give of ids that containers hold and no device has.
+
+        The device had another id before, or it is gone.
+        """
+        allocations, present = self._inventory.allocations, self._present()
+        found: dict[str, ContainerEdits] = {}
+        if present is None:
+            return found
+        for token in allocations.tokens():
+            name = unit_of(token)
+            if name in present or name == ALL:
+                continue
+            heirs = [device for _, device in sorted(allocations.devices_of(token)) if device in present]
+            edits = self._earlier.get(spec.device_name(name), {})
+            if len(heirs) == 1 and heirs[0] in self._units:
+                found[spec.device_name(name)] = self._units[heirs[0]].edits
+            elif heirs and is_own(
+                recorded(edits) or {},
+                claims_of(present[device] for device in heirs),
+                claims_of(present.values()),
+            ):
+                found[spec.device_name(name)] = edits
+            else:
+                found[spec.device_name(name)] = spec.withheld(spec.gone([name]))
+        return found
+
+    def _unless_gone(self, edits: ContainerEdits, devices: Sequence[str]) -> ContainerEdits:
+        """What a name gives while some of its devices may be gone."""
+        present = self._present()
+        if not edits or present is None or spec.is_withheld(edits):
+            return edits
+        gone = [device for device in devices if device not in present]
+        return spec.withheld(spec.gone(gone)) if gone else edits
+
+    def _of_set(self, unit: _Unit) -> ContainerEdits:
+        """What the name of a set gives; one of an earlier run may be of a container that no list names."""
+        if unit.devices or not unit.outdated or not self._inventory.allocations.known:
+            return self._unless_gone(unit.edits, [device.id for device in unit.devices])
+        return spec.withheld("its devices have changed, and no list names the container: delete the pod")
+
+    def _needed(self) -> set[str]:
+        """The devices that list, plan or a container have, or may have since an earlier run."""
+        listed = self._inventory.listed()
+        return {*self._wanted, *self._unhealthy, *listed, *self._held_devices(), *self._recognized}
 
     def _held_devices(self) -> set[str]:
         """The devices that containers have, also by tokens that have left the list."""
@@ -456,6 +651,8 @@ class CdiInjection:
                 await self._adopt()
             content, text = self._content(), self._text
             file = self._files.path(self._resource)
+            if not self._stopping:
+                self._files.served.add(file)
             if content != self._on_disk or not text:
                 text = spec.dumps(spec.document(self.kind, content)) if content else ""
             if text:
@@ -463,13 +660,25 @@ class CdiInjection:
             else:
                 await self._files.remove(file)
             if self._file not in (None, file):
+                self._files.served.discard(self._file)
                 await self._files.remove(self._file)  # the directory was changed in the configuration
             self._write_failure.succeeded()
             self._file, self._text, self._on_disk, self._unwritten = file, text, content, ""
 
 
+def _earlier(devices: tuple[Device, ...], edits: ContainerEdits) -> _Unit:
+    """What an earlier run wrote: it is rendered again as soon as its devices are known."""
+    seen = recorded(edits)
+    return _Unit(devices, edits, seen=seen or {}, outdated=seen is None)
+
+
+def _is_certain(unit: _Unit, devices: Sequence[Device], claimed: Collection[str]) -> bool:
+    """Whether what a unit gives is still its devices': unchanged, and claimed by no other device."""
+    return not unit.outdated and is_own(unit.seen, claims_of(devices), claimed)
+
+
 def _current(unit: _Unit, devices: Sequence[Device], runner: BackendRunner, terms: Terms) -> bool:
-    same = unit.runner is runner and unit.terms == terms
+    same = unit.runner is runner and unit.terms == terms and not unit.outdated
     return same and all(map(operator.is_, unit.devices, devices))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import Edits
+from devhost.telemetry.tables import few
 
 ContainerEdits = dict[str, Any]
 """What one CDI device adds to a container: ``containerEdits``, in the terms of JSON."""
@@ -90,9 +91,15 @@ def is_set(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostNode:
-    """A device node as the host has it: ``path`` with symbolic links resolved, permission bits, owner."""
+    """A device node as the host has it.
+
+    ``path`` has its symbolic links resolved, ``kind`` is ``c`` or ``b``, ``mode`` has the permission bits.
+    """
 
     path: str
+    kind: str
+    major: int
+    minor: int
     mode: int
     uid: int
     gid: int
@@ -115,7 +122,9 @@ def host_node(path: str, root: Path = Path("/")) -> HostNode:
         raise AllocationError(f"{path} is not a device node, and a CDI specification carries no other files")
     top = os.path.realpath(root).rstrip("/")
     inside = real.removeprefix(top) if real.startswith(f"{top}/") else path
-    return HostNode(inside, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+    kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
+    major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+    return HostNode(inside, kind, major, minor, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
 
 
 def _resolved(path: str, root: Path) -> str:
@@ -135,8 +144,10 @@ def container_edits(
     """Renders edits; empty when there is nothing that CDI could carry.
 
     Mode and owner of each node are the host's, as they are in a container that gets the node directly:
-    without them runtimes make it 0666 and give it to the container's user. Numbers are left to the
-    runtime, which reads them when it starts the container. Mounts get the options the kubelet's own have.
+    without them runtimes make it 0666 and give it to the container's user. Type and numbers are the host's
+    too: without them the reference implementation looks at the node for the first container that gets it,
+    and keeps what it found until a file of the directory changes. So a file must be written again
+    whenever they change. Mounts get the options the kubelet's own have.
 
     Args:
         look: see :func:`host_node`; may raise AllocationError.
@@ -155,6 +166,9 @@ def container_edits(
         if host.path != path:
             rendered["hostPath"] = host.path
         rendered |= {
+            "type": host.kind,
+            "major": host.major,
+            "minor": host.minor,
             "permissions": node.permissions,
             "fileMode": host.mode,
             "uid": host.uid,
@@ -177,6 +191,33 @@ def container_edits(
     return found
 
 
+_NEVER = "/dev/null/devhost: "
+"""The beginning of a path that never exists, because ``/dev/null`` is no directory."""
+
+_LONGEST_WHY = 200
+
+
+def withheld(why: str) -> ContainerEdits:
+    """Edits with which no container starts, for a name that must not give what it gave.
+
+    A node without numbers, at a path that does not exist, is the one thing that every runtime refuses with
+    words of ours: ``failed to stat CDI host device "/dev/null/devhost: device A1 is gone"``. A name that is
+    absent is refused without a reason, and one without edits makes the whole file invalid.
+    """
+    words = "".join(letter if letter.isprintable() else " " for letter in why)
+    return {"deviceNodes": [{"path": f"{_NEVER}{' '.join(words.split())[:_LONGEST_WHY]}"}]}
+
+
+def gone(devices: Sequence[str]) -> str:
+    """Why a name gives nothing whose devices are not there."""
+    return f"{few(devices)} {'is' if len(devices) == 1 else 'are'} gone"
+
+
+def is_withheld(edits: ContainerEdits) -> bool:
+    """Whether edits were made by :func:`withheld`."""
+    return any(str(node.get("path", "")).startswith(_NEVER) for node in edits.get("deviceNodes", ()))
+
+
 def applied(parts: Sequence[ContainerEdits]) -> dict[tuple[str, str], Any]:
     """What a container has after a runtime applied these one after another, where the last one wins.
 
@@ -191,7 +232,7 @@ def applied(parts: Sequence[ContainerEdits]) -> dict[tuple[str, str], Any]:
         for node in part.get("deviceNodes", ()):
             result["node", node["path"]] = node
             device = ("device", node.get("hostPath", node["path"]))
-            result[device] = result.get(device, frozenset()) | frozenset(node["permissions"])
+            result[device] = result.get(device, frozenset()) | frozenset(node.get("permissions", ""))
         for mount in part.get("mounts", ()):
             result["mount", mount["containerPath"]] = mount
     return result
