@@ -324,8 +324,12 @@ def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend, use = looking(others.qat(tmp_path)), SriovUse(kubevirt=True)
-    assert given(backend, "0000:6b:00.4", "0000:6b:00.3", use=use).env[KUBEVIRT] == "0000:6b:00.3,0000:6b:00.4"
-    with pytest.raises(AllocationError, match=r"^0000:6b:00\.1: kubevirt: true needs vfio, and it is bound to"):
+    assert (
+        given(backend, "0000:6b:00.4", "0000:6b:00.3", use=use).env[KUBEVIRT] == "0000:6b:00.3,0000:6b:00.4"
+    )
+    with pytest.raises(
+        AllocationError, match=r"^0000:6b:00\.1: kubevirt: true needs vfio, and it is bound to"
+    ):
         given(backend, "0000:6b:00.4", "0000:6b:00.1", use=use)
 
 
@@ -358,7 +362,9 @@ def test_a_virtual_function_without_a_configured_vgpu_is_withheld(
     )
     device = by_id(backend)[VGPU]
     tree.file(f"/sys/devices/pci0000:40/0000:40:01.0/{VGPU}/nvidia/current_vgpu_type", "0")
-    with pytest.raises(AllocationError, match=f"^{VGPU} has no vGPU any longer: its nvidia/current_vgpu_type"):
+    with pytest.raises(
+        AllocationError, match=f"^{VGPU} has no vGPU any longer: its nvidia/current_vgpu_type"
+    ):
         backend.allocate(request(backend, [device]))
 
 

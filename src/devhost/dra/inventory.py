@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
+from devhost.allocation.claims import ClaimAllocations
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
@@ -36,13 +37,17 @@ class DraInventory:
         node: the name of the Node.
         sides: the devices that are moving.
         files: the claims that are prepared.
+        claims: which pods hold what.
     """
 
-    def __init__(self, driver: str, node: str, sides: Sides, files: ClaimFiles) -> None:
+    def __init__(
+        self, driver: str, node: str, sides: Sides, files: ClaimFiles, claims: ClaimAllocations
+    ) -> None:
         self._driver = driver
         self._node = node
         self._sides = sides
         self._files = files
+        self._claims = claims
         self._plan = Plan()
         self._scanners: Mapping[str, Scanner] = {}
         self._pools: dict[str, Pool] = {}
@@ -229,9 +234,10 @@ class DraInventory:
             health = verdict(device)
             key = (entry.backend, device.id)
             full = (pool.name, pool.device_name(device.id))
-            self._devices[full] = DraDevice(key, device, health, name, entry, backend, replicas)
-            self._known[full] = (name, key)
-            offers.append(Offered(device, health, replicas))
+            bound = self._claims.bound_elsewhere(key, device) if health.healthy else None
+            one = DraDevice(key, device, health, name, entry, backend, replicas, bound)
+            self._devices[full], self._known[full] = one, (name, key)
+            offers.append(Offered(device, one.shown, replicas))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers
