@@ -58,9 +58,9 @@ async def through_another_resource(rig, kubelet, token: str) -> None:
 async def through_a_claim(rig, kubelet, token: str) -> None:
     for backend in ("toy", "other"):
         found = rig.scripts[backend].devices
-        rig.change(backend, [replace(one, claims=frozenset({f"iommu:{one.id}"})) for one in found])
+        rig.change(backend, [replace(one, claims=frozenset({f"usb:{one.id}"})) for one in found])
     (other,) = rig.scripts["other"].devices
-    rig.change("other", [replace(other, claims=frozenset({f"iommu:{token}"}))])
+    rig.change("other", [replace(other, claims=frozenset({f"usb:{token}"}))])
 
 
 class Case(NamedTuple):

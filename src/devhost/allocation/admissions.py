@@ -49,6 +49,13 @@ class Admissions:
             self._running -= 1
             self._ended = self._clock()
 
+    def is_recent(self, number: int) -> bool:
+        """Whether the admission of this Allocate may go on, if it was for the pod of the newest one."""
+        return number >= self._first > 0 and self._clock() < self._until()
+
+    def _until(self) -> float:
+        return (self._clock() if self._running else self._ended) + self._pause
+
     def ends(self, allocated: Iterable[tuple[Holder | None, int]]) -> Callable[[Pod], float]:
         """From when a pod gets nothing more, in monotonic seconds.
 
@@ -66,6 +73,6 @@ class Admissions:
             own = last.get(pod, 0)
             if own < newest or own < self._first or not own:
                 return -math.inf
-            return (self._clock() if self._running else self._ended) + self._pause
+            return self._until()
 
         return end

@@ -192,6 +192,10 @@ class Leases:
         """The holder of each token, and the number of its Allocate."""
         return ((one.holder, one.number) for one in self._leases.values())
 
+    def numbers(self) -> Iterator[tuple[str, int]]:
+        """Each token, and the number of its Allocate."""
+        return ((token, one.number) for token, one in self._leases.items())
+
     def named_by(self, token: str) -> Kubelet | None:
         """The kubelet that named the holder of a token last; ``None`` if none has since its Allocate."""
         lease = self._leases.get(token)
@@ -403,6 +407,17 @@ class ResourceAllocations:
     def numbered(self) -> Iterator[tuple[Holder | None, int]]:
         """The holder of each token, and the number of its Allocate."""
         return self._leases.numbered()
+
+    def recent(self) -> Iterator[tuple[Key, int]]:
+        """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
+        for token, number in self._leases.numbers():
+            if self._everything.admissions.is_recent(number):
+                for key in self._devices_of.get(token, ()):
+                    yield key, number
+
+    def recent_anywhere(self) -> Mapping[str, int]:
+        """What binds a pod that may still get more, see :meth:`.Allocations.recent_pod_claims`."""
+        return self._everything.recent_pod_claims()
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that is held; one may come more than once."""
@@ -648,6 +663,15 @@ class Allocations:
             bound = PodClaims(held, occupant) if self.binds_pods() else NOTHING_BOUND
             self._bound = held, min(changes, default=math.inf), bound
         return self._bound[2]
+
+    def recent_pod_claims(self) -> dict[str, int]:
+        """What binds a pod that may still get more, each with the number of its Allocate."""
+        return {
+            claim: number
+            for resource in self._resources.values()
+            for key, number in resource.recent()
+            for claim in pod_claims(self.devices[key])
+        }
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes :meth:`pod_claims`; ``None`` if it will not."""

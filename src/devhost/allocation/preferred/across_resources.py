@@ -161,6 +161,10 @@ class PreferredAllocation:
         for call in admission.same:
             if (other := self._places.get(call.resource)) is not None:
                 own.update(map(other.group, call.tokens))
+        if not any(own):  # a slow node: the requests were not taken for those of one container
+            recent = allocations.recent_anywhere()
+            usable = [claim for claim in map(places.group, request.available) if claim in recent]
+            own = {max(usable, key=lambda claim: recent[claim or ""])} if usable else set()
         taken = {
             claim
             for held in allocations.held_anywhere()
