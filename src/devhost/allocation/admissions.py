@@ -1,4 +1,4 @@
-"""Which pods the kubelet may still be admitting, so that they may get more devices.
+"""Which pods the kubelet may still be admitting, so that they may get more devices. Pure.
 
 A kubelet admits one pod after another: it asks for one resource of a container after another, then for the
 next container, and does not name the pod (``HandlePodAdditions`` of the kubelet, ``Allocate`` of its device

@@ -25,8 +25,8 @@ VDPA_TYPES = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
 """Types of vDPA devices, by driver."""
 
 VGPU_TYPE = "nvidia/current_vgpu_type"
-"""The file with the number of the vGPU type of a virtual function, below its directory; 0: none. Source: Virtual
-GPU Software User Guide of NVIDIA, "Creating an NVIDIA vGPU on a Linux Distribution that Uses a
+"""The file with the number of the vGPU type of a virtual function, below its directory; 0: none. Source:
+NVIDIA Virtual GPU Software User Guide, "Creating an NVIDIA vGPU on a Linux Distribution that Uses a
 Vendor-Specific VFIO Framework"."""
 
 _PASSED_ON = re.compile(r"(?:.*[-_])?vfio(?:[-_].*)?|uio_pci_generic|igb_uio|uio_dfl")
