@@ -242,6 +242,10 @@ class Mps:
                 raise OptionError(f'"{path}" is not absolute', key=key)
 
 
+FIRMWARE = "firmware"
+"""The use that needs the firmware interface of an Intel card."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuResourceOptions:
     """The keys of an entry under ``resources``."""
@@ -277,7 +281,7 @@ class GpuResourceOptions:
     @property
     def uses(self) -> Collection[str]:
         """The uses that a card can be unusable for (``Device.unusable_for``)."""
-        return (self.mps_use,) if self.mps else ()
+        return [use for use, wanted in ((FIRMWARE, self.firmware), (self.mps_use, self.mps)) if wanted]
 
     @property
     def mps_use(self) -> str:
