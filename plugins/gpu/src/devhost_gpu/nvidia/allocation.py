@@ -122,8 +122,8 @@ MODULES = {
     "gdrcopyEnabled": ("GDRCopy", "/dev", "gdrdrv", "run modprobe gdrdrv"),
     "mofedEnabled": ("NVIDIA's network driver", "/dev/infiniband", "uverbs", "install it, or load ib_uverbs"),
 }
-"""What an option gives containers: its name, the directory and the beginning of its nodes, and how to get them
-(``internal/discover`` of NVIDIA's container toolkit)."""
+"""What an option gives containers: its name, the directory and the beginning of its nodes, and how to get
+them (``internal/discover`` of NVIDIA's container toolkit)."""
 
 
 def missing_modules(options: GpuOptions, sysfs: Sysfs) -> Iterator[MissingDriver]:
