@@ -257,7 +257,7 @@ class GpuResourceOptions:
     )
     mps: Mps | None = option(
         None,
-        "The MPS server through which containers share NVIDIA GPUs; it does not apply to MIG instances.",
+        "The MPS server through which containers share whole NVIDIA GPUs.",
         example={"root": "/run/nvidia/mps"},
     )
     resource: str = field(default="", init=False, metadata={"meaning": "The name of the entry."})
