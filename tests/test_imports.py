@@ -61,6 +61,7 @@ PURE = (
     "backend.errors",
     "backend.where",
     "backend.backoff",
+    "allocation.admissions",
     "allocation.allocations",
     "allocation.claims",
     "allocation.unclaimed",

@@ -205,7 +205,7 @@ def test_an_allocate_that_fails_releases_its_devices_and_remakes_the_plan() -> N
 
 def test_a_claim_that_a_device_ever_had_while_held_counts_until_it_is_released() -> None:
     rig = Rig()
-    group = frozenset({"iommu:7"})
+    group = frozenset({"pci:7"})
     rig.plug(Device("a", claims=group), Device("b"))
     rig.plan(entry(0, OLD))
     rig.hear(old="a")
@@ -214,7 +214,7 @@ def test_a_claim_that_a_device_ever_had_while_held_counts_until_it_is_released()
     assert offered(plan, OLD) == ["a"]
     (refusal,) = plan.refusals
     assert refusal.reason == (
-        "iommu:7 is in use: a pod holds a of backend card through example.com/old; "
+        "pci:7 is in use: a pod holds a of backend card through example.com/old; "
         "it is free when that pod ends"
     )
 

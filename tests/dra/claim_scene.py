@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from devhost.dra.claim_devices import DraDevice
 from devhost.dra.kube import ApiError, Unreachable
 from devhost.dra.prepare import Preparer
 from devhost.dra.prepared import ClaimRef, PreparedDevice
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, Pod
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
 from devhost.telemetry.metrics import Metrics
 
@@ -129,7 +129,9 @@ class Ledger:
         self.given = Given()
 
     @contextmanager
-    def reserved(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> Iterator[None]:
+    def reserved(
+        self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: Collection[Pod] = ()
+    ) -> Iterator[None]:
         for one in wanted:
             if one.admin:
                 continue

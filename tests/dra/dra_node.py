@@ -41,6 +41,8 @@ QUICK = Timing(
 class Cards(Backend):
     """Cards as the file ``cards`` of the tree lists them: an id, and ``ill`` for an unhealthy one.
 
+    A number after the id is that of the card's IOMMU group.
+
     Nothing is found as long as there is a file ``hang``.
     """
 
@@ -54,7 +56,8 @@ class Cards(Backend):
         for line in (self.context.root / "cards").read_text().splitlines():
             name, _, health = line.partition(" ")
             verdict = {"health": unhealthy("it is hot")} if health == "ill" else {}
-            found.append(Device(name, {"model": "x100"}, claims=frozenset({f"node:/dev/{name}"}), **verdict))
+            claims = {f"node:/dev/{name}", *([f"iommu:{health}"] if health.isdecimal() else [])}
+            found.append(Device(name, {"model": "x100"}, claims=frozenset(claims), **verdict))
         return found
 
     def allocate(self, request: Any) -> Edits:
@@ -123,11 +126,12 @@ class Cluster:
                     return spec["pool"]["name"], device["name"]
         raise AssertionError(f"{card} is not published")
 
-    def allocate(self, name: str, *devices: tuple[str, str], share: str = "") -> v1.Claim:
+    def allocate(self, name: str, *devices: tuple[str, str], share: str = "", pod: str = "") -> v1.Claim:
         """Makes a claim to which a scheduler has allocated devices, each as pool and name.
 
-        With ``share``, the share id, it has one slot of each.
+        With ``share``, the share id, it has one slot of each. It is reserved for ``pod``, if one is named.
         """
+        reserved = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []
         sharing = {"shareID": share, "consumedCapacity": {f"{DRIVER}/slots": "1"}} if share else {}
         results = [
             {"request": "req", "driver": DRIVER, "pool": pool, "device": device, **sharing}
@@ -140,7 +144,7 @@ class Cluster:
                 "kind": "ResourceClaim",
                 "metadata": {"name": name, "namespace": "default"},
                 "spec": {"devices": {"requests": [{"name": "req"}]}},
-                "status": {"allocation": {"devices": {"results": results}}},
+                "status": {"allocation": {"devices": {"results": results}}, "reservedFor": reserved},
             },
         )
         return v1.Claim(namespace="default", name=name, uid=made["metadata"]["uid"])

@@ -72,6 +72,32 @@ async def test_an_unhealthy_device_has_a_taint_until_it_is_healthy(node: DraNode
         assert "unhealthy: it is hot" in (await node.prepare(claim))[claim.uid].error
 
 
+async def test_the_claims_of_one_pod_get_all_functions_of_an_iommu_group_and_others_none(
+    node: DraNode,
+) -> None:
+    node.cards("a 7", "b 7", "c 8")
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"a", "b", "c"}})
+
+        def tainted() -> list[str]:
+            (spec,) = node.slices()
+            return [device["name"] for device in spec["devices"] if device.get("taints")]
+
+        first = node.allocate("first", node.name_of("a"), pod="vm")
+        assert not (await node.prepare(first))[first.uid].error
+        await node.node.until(lambda: tainted() == ["b"])
+        other = node.allocate("other", node.name_of("b"), pod="another")
+        assert (await node.prepare(other))[other.uid].error == (
+            f"{RESOURCE}: b cannot be allocated: its IOMMU group is in use by another pod"
+        )
+        second = node.allocate("second", node.name_of("b"), pod="vm")
+        assert not (await node.prepare(second))[second.uid].error
+        await node.node.until(lambda: tainted() == [])
+        assert not (await node.unprepare(first, second))[first.uid].error
+        assert not (await node.prepare(other))[other.uid].error
+
+
 @pytest.mark.conformance(111)
 async def test_a_resource_moves_to_dra_device_by_device(node: DraNode) -> None:
     """A free device joins once the Node no longer offers it; one that a pod holds, once the pod has ended."""

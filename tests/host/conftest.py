@@ -90,6 +90,7 @@ FAST = Timing(
     allocation=AllocationTiming(
         grace=0.5,
         release_gap=0.1,
+        admission=0.3,
         list_allocated=0.05,
         list_held=0.75,
         list_vanished=0.25,

@@ -163,11 +163,11 @@ async def test_an_allocation_in_progress_keeps_its_device_during_a_reload(rig, k
 
 
 async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, kubelet):
-    """They became one IOMMU group after two pods had got them."""
+    """They became one PCI function after two pods had got them."""
     rig.write(LINE)
     async with rig.running() as host:
         first, second = await held(rig, kubelet), await held(rig, kubelet, pod="other")
-        rig.change("toy", [replace(d, claims=frozenset({"iommu:1"})) for d in rig.scripts["toy"].devices])
+        rig.change("toy", [replace(d, claims=frozenset({"pci:1"})) for d in rig.scripts["toy"].devices])
         await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
         (resource,) = status(host)["resources"]
         assert {
@@ -175,7 +175,7 @@ async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, 
             for device in resource["devices"]
         } == {
             mine: (
-                f"iommu:1 is in use: a pod holds {its} of backend toy through {TOY}; "
+                f"pci:1 is in use: a pod holds {its} of backend toy through {TOY}; "
                 "it is free when that pod ends",
                 [pod],
             )

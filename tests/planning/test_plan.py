@@ -31,7 +31,7 @@ from devhost.planning.settings import (
 promise = settings(deadline=None, derandomize=True)
 Found = dict[str, list[Device]]
 
-CLAIMS = ("pci:0", "pci:1", "iommu:7")
+CLAIMS = ("pci:0", "pci:1", "usb:7")
 MODELS = ("x", "1g.5gb", "1g+5gb", "a b", "a/b", "-", "y" * 80)
 WHERES: tuple[Where, ...] = (
     (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import fpga_cards as cards
@@ -84,6 +85,19 @@ def test_a_missing_management_node_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(AllocationError, match="management: true needs a management node, and it has none"):
         given(looking(tree), ENGINE, use=FpgaUse(management=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [(PORT0, DEVELOPMENT), (ENGINE, FpgaUse(management=True)), (PORT0, FpgaUse(management=True))],
+)
+def test_an_option_that_needs_a_node_which_a_device_lacks_is_a_reason_before_allocate(
+    looking: BackendFixture, tree: FpgaTree, name: str, use: FpgaUse
+) -> None:
+    device = by_id(looking(tree))[name]
+    (reason,) = [why for what, why in device.unusable_for.items() if what in use.uses]
+    with pytest.raises(AllocationError, match=f"^{name}: {re.escape(reason)}$"):
+        given(looking(tree), name, use=use)
 
 
 def test_a_device_that_is_gone_is_refused(looking: BackendFixture, tree: FpgaTree) -> None:

@@ -52,6 +52,16 @@ def test_an_entry_that_asks_for_firmware_gets_its_nodes_where_they_exist(
     assert got == {"/dev/dri/card1": True, "/dev/dri/renderD129": True, "/dev/mei1": False}
 
 
+def test_a_card_without_a_firmware_interface_is_unusable_for_firmware(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    found = by_id(looking(gpu_amd.mi300x(tmp_path / "amd", "CPX", "NPS4", count=1)))
+    why = "firmware: true needs a firmware interface of Intel (/dev/mei<n>), and it has none"
+    assert {device.unusable_for.get("firmware") for device in found.values()} == {why}
+    assert "firmware" not in by_id(looking(gpu_intel.arc(tmp_path / "intel")))[ARC].unusable_for
+    assert "firmware" in GpuResourceOptions(firmware=True).uses
+
+
 def test_two_partitions_bring_the_node_for_computing_once(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=1))
     found = by_id(backend)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from devhost_gpu.discovery import NVIDIA
-from devhost_gpu.nvidia.allocation import edits
+from devhost_gpu.nvidia.allocation import edits, missing_modules, unallocatable
 from devhost_gpu.nvidia.cards import NvidiaFacts
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
@@ -243,3 +243,51 @@ resources: [{name: nvidia.com/gpu, backend: gpu}]
     assert options.device_ID_strategy == "index"
     assert options.imex_channel_IDs == (0,)
     assert options.nvidia_CDI_hook_path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "reason"),
+    [
+        (NvidiaFacts("GPU-1", "GPU-1", "0000:3b:00.0"), {"device_ID_strategy": "index"}, "its number is not"),
+        (NvidiaFacts("", "", "0000:3b:00.0"), {}, "has not reported its UUID"),
+        (
+            NvidiaFacts("GPU-1", "GPU-1", "0000:3b:00.0"),
+            {"device_list_strategy": "device-specs"},
+            "does not report the number of its /dev/nvidia",
+        ),
+        (
+            NvidiaFacts("MIG-1", "GPU-1", "0000:3b:00.0", minor=0, instance=(1, 0)),
+            {"device_list_strategy": "device-specs"},
+            "does not report the nodes that give access to it",
+        ),
+    ],
+)
+def test_a_card_that_the_strategies_cannot_name_has_the_reason_before_a_pod_asks(
+    facts: NvidiaFacts, options: dict[str, str], reason: str
+) -> None:
+    assert reason in unallocatable(facts, GpuOptions(**options))  # type: ignore[arg-type]
+    known = replace(facts, uuid="GPU-1", index="0", minor=0, capabilities=(1, 2))
+    assert unallocatable(known, GpuOptions(**options)) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "node"),
+    [
+        ("gds_enabled", "dev/nvidia-fs0"),
+        ("gdrcopy_enabled", "dev/gdrdrv"),
+        ("mofed_enabled", "dev/infiniband/uverbs0"),
+    ],
+)
+def test_an_option_for_a_module_that_the_node_lacks_is_a_problem_until_it_is_loaded(
+    tmp_path: Path, option: str, node: str
+) -> None:
+    options, sysfs = GpuOptions(**{option: True}), Sysfs(tmp_path)  # type: ignore[arg-type]
+    (missing,) = missing_modules(options, sysfs)
+    assert missing.reason.startswith(
+        f"backends.gpu.{option.removesuffix('_enabled')}Enabled is set, but there"
+    )
+    assert missing.attributes == {"vendor": NVIDIA}
+    assert list(missing_modules(GpuOptions(), sysfs)) == []
+    (tmp_path / node).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / node).touch()
+    assert list(missing_modules(options, sysfs)) == []

@@ -153,15 +153,17 @@ async def test_by_cdi_containers_get_the_limits_of_the_shares_they_ask_for(node:
             assert f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={25 * count}" in env
 
 
-async def test_mig_instances_get_no_mps_settings_and_wait_for_no_server(
+async def test_mig_instances_are_unusable_through_mps_whether_its_server_runs_or_not(
     node: MpsNode, nvidia: NvidiaMachine
 ) -> None:
     nvidia.gpu(DGX[2])
     nvidia.mig(DGX[2], 7, 0)
+    node.daemon(MIG)
     async with node.serving(entry(MIG, FOUR + NVIDIAS, "kind: mig")):
-        await node.offers({MIG: 4})
-        started = await node.container({MIG: 1})
-        assert not mounts(started) and not limits(started)
+        await node.until(lambda: node.kubelet.capacity().get(MIG) == 4)
+        assert node.kubelet.allocatable().get(MIG, 0) == 0
+        (instance,) = [one for one in node.devices("gpu").values() if one.attributes["kind"] == "mig"]
+        assert instance.unusable_for[f"mps:{MIG}"] == "mps is for whole NVIDIA GPUs, which this is not"
 
 
 async def test_gpus_wait_for_their_server_in_resources_that_share_them_through_it(node: MpsNode) -> None:
@@ -169,7 +171,7 @@ async def test_gpus_wait_for_their_server_in_resources_that_share_them_through_i
         await node.offers({GPU: 1})
         await node.until(lambda: node.kubelet.capacity().get(SHARED) == 4)
         assert node.kubelet.allocatable().get(SHARED, 0) == 0
-        assert {why for device in node.devices("gpu").values() for why in device.unusable_for.values()} == {
+        assert {device.unusable_for[f"mps:{SHARED}"] for device in node.devices("gpu").values()} == {
             f"the MPS server of {SHARED} is not running: /run/nvidia/mps/{SHARED}/pipe/control does not exist"
         }
         control = node.daemon(SHARED)

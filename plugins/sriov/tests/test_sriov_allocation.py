@@ -324,9 +324,69 @@ def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend, use = looking(others.qat(tmp_path)), SriovUse(kubevirt=True)
-    env = given(backend, "0000:6b:00.4", "0000:6b:00.3", "0000:6b:00.1", use=use).env
-    assert env[KUBEVIRT] == "0000:6b:00.3,0000:6b:00.4"
-    assert KUBEVIRT not in given(backend, "0000:6b:00.1", use=use).env
+    assert (
+        given(backend, "0000:6b:00.4", "0000:6b:00.3", use=use).env[KUBEVIRT] == "0000:6b:00.3,0000:6b:00.4"
+    )
+    with pytest.raises(
+        AllocationError, match=r"^0000:6b:00\.1: kubevirt: true needs vfio, and it is bound to"
+    ):
+        given(backend, "0000:6b:00.4", "0000:6b:00.1", use=use)
+
+
+VGPU = "0000:41:00.4"
+
+
+def test_a_vgpu_is_passed_on_although_its_driver_is_not_called_vfio(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    backend = looking(others.vgpu(tmp_path))
+    device = by_id(backend)[VGPU]
+    assert (device.health.healthy, device.withheld, device.attributes["isVfio"]) == (True, None, True)
+    assert device.attributes["vgpuType"] == 1145
+    assert {"iommu:64", "node:/dev/vfio/64"} <= device.claims
+    edits = given(backend, VGPU, use=SriovUse(kubevirt=True))
+    assert edits.env[KUBEVIRT] == VGPU
+    assert [(node.path, node.permissions) for node in edits.nodes if node.required] == [
+        ("/dev/vfio/vfio", "mrw"),
+        ("/dev/vfio/64", "mrw"),
+    ]
+
+
+def test_a_virtual_function_without_a_configured_vgpu_is_withheld(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = others.vgpu(tmp_path)
+    backend = looking(tree)
+    assert by_id(backend)["0000:41:00.5"].withheld == (
+        "no vGPU is configured: its nvidia/current_vgpu_type is 0 (write the number of a vGPU type to it)"
+    )
+    device = by_id(backend)[VGPU]
+    tree.file(f"/sys/devices/pci0000:40/0000:40:01.0/{VGPU}/nvidia/current_vgpu_type", "0")
+    with pytest.raises(
+        AllocationError, match=f"^{VGPU} has no vGPU any longer: its nvidia/current_vgpu_type"
+    ):
+        backend.allocate(request(backend, [device]))
+
+
+def test_a_function_of_any_class_with_a_vfio_device_is_listed(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    """Whatever its driver is called, such as a variant for one vendor's adapters."""
+    tree = SriovTree(tmp_path)
+    path = tree.function("0000:17:00.0", "10de:2342", "egm", pci_class="0x030200", group=95)
+    assert "0000:17:00.0" not in by_id(looking(tree))
+    tree.vfio(path)
+    assert by_id(looking(tree))["0000:17:00.0"].attributes["isVfio"] is True
+
+
+def test_a_member_of_a_group_with_a_vfio_device_keeps_the_group_usable(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = network.i40e_with_vfio(tmp_path)
+    other = "pci0000:5d/0000:5d:00.0/0000:5e:00.1"
+    tree.pci(other, driver="egm", iommu_group=62)
+    tree.vfio(other)
+    assert DeviceNode("/dev/vfio/62") in given(looking(tree), "0000:5e:02.2").nodes
 
 
 def test_kubevirt_gets_vfio_nodes_with_the_permissions_that_it_expects(

@@ -129,7 +129,7 @@ async def test_a_missing_node_is_named_and_nothing_is_allocated(
     devices = {device.id: device for device in await source.discover([])}
     scanner = Scanner(source, Metrics(), lambda caused_at: None)
     backend = ResourceBackend("a.b/c", scanner, ResourceSettings(0, "a.b/c", "sriov"))
-    terms = Terms(SriovUse(rdma=True))
+    terms = Terms(SriovUse(rdma="infiniband" in node))
     assert backend.ask([devices[function]], terms).edits.env["PCIDEVICE_A_B_C"] == function
     (tmp_path / node.lstrip("/")).unlink()
     with pytest.raises(MissingPath, match=f"^a.b/c: {node} does not exist on the node$"):

@@ -177,7 +177,10 @@ def test_a_function_that_just_left_vfio_does_not_block_itself(tmp_path):
 
 
 MLX5 = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
-NO_VHOST_NET = {"vhostNet": "/dev/vhost-net does not exist (is module vhost_net loaded?)"}
+WITHOUT_RDMA_PROBLEM = {
+    "vhostNet": "/dev/vhost-net does not exist (is module vhost_net loaded?)",
+    "kubevirt": "kubevirt: true needs vfio, and it is bound to mlx5_core (bind it to vfio-pci)",
+}
 
 
 def test_a_function_without_its_uverbs_node_is_unusable_for_rdma_only(looking, tmp_path):
@@ -185,7 +188,7 @@ def test_a_function_without_its_uverbs_node_is_unusable_for_rdma_only(looking, t
     (uverbs,) = [one.name for one in (tree.root / MLX5 / "infiniband_verbs").iterdir()]
     node = tree.root / "dev/infiniband" / uverbs
     backend = looking(tree)
-    assert by_id(backend)["0000:3b:00.2"].unusable_for == NO_VHOST_NET
+    assert by_id(backend)["0000:3b:00.2"].unusable_for == WITHOUT_RDMA_PROBLEM
     node.rename(tree.root / "kept")
     device = by_id(backend)["0000:3b:00.2"]
     assert device.health == HEALTHY
@@ -219,5 +222,19 @@ def test_an_rdma_device_in_a_pod_leaves_a_function_usable_for_rdma(looking, tmp_
     assert "rdma" not in by_id(looking(tree))["0000:3b:00.2"].unusable_for
 
 
-def test_functions_other_than_network_adapters_need_no_vhost_net(looking, tmp_path):
-    assert all(device.unusable_for == {} for device in by_id(looking(others.qat(tmp_path))).values())
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        ("vhostNet", "vhostNet: true is for network adapters, PCI class 02"),
+        ("rdma", "0000:6b:00.1 has no RDMA device, which rdma: true needs"),
+        ("kubevirt", "kubevirt: true needs vfio, and it is bound to 4xxxvf (bind it to vfio-pci)"),
+    ],
+)
+def test_an_option_that_cannot_work_for_a_function_is_a_reason(looking, tmp_path, use, reason):
+    device = by_id(looking(others.qat(tmp_path)))["0000:6b:00.1"]
+    assert device.health == HEALTHY
+    assert device.unusable_for[use] == reason
+
+
+def test_a_function_that_uses_vfio_is_usable_for_kubevirt(looking, tmp_path):
+    assert "kubevirt" not in by_id(looking(others.qat(tmp_path)))["0000:6b:00.4"].unusable_for

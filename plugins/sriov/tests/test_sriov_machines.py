@@ -21,6 +21,7 @@ def test_every_virtual_function_has_its_parent_and_number(looking, tmp_path):
         "subsystemDevice": "1100",
         "pciClass": "020000",
         "driver": "igbvf",
+        "isVfio": False,
         "pciBusID": "0000:02:10.4",
         "pcieRoot": "pci0000:00",
         "pfName": "enp2s0",

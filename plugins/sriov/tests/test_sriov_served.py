@@ -102,7 +102,7 @@ async def test_vhost_net_concerns_only_the_entry_that_requests_it(node: Node) ->
         await node.kubelet.wait_for(lambda: node.kubelet.capacity() == {NET: 2, DPDK: 1})
         assert node.kubelet.allocatable() == {NET: 2, DPDK: 0}
         reason = "/dev/vhost-net does not exist (is module vhost_net loaded?)"
-        assert node.devices("sriov")["0000:5e:02.2"].unusable_for == {"vhostNet": reason}
+        assert node.devices("sriov")["0000:5e:02.2"].unusable_for["vhostNet"] == reason
         for path in ("dev/vhost-net", "dev/net/tun"):
             (node.root / path).parent.mkdir(exist_ok=True)
             (node.root / path).touch()

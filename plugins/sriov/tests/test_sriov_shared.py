@@ -41,14 +41,14 @@ def test_a_scalable_function_and_a_node_of_it_go_to_one_resource(looking, tmp_pa
 
 
 @pytest.mark.parametrize("first", ["sriov", "udev"])
-def test_two_functions_of_an_iommu_group_go_to_one_resource(looking, tmp_path, first):
+@pytest.mark.parametrize("place", ["devices", "group"])
+def test_a_function_and_its_vfio_node_go_to_one_resource(looking, tmp_path, first, place):
     tree = network.i40e_with_vfio(tmp_path)
-    sibling = (tmp_path / "sys/kernel/iommu_groups/62/devices/0000:5e:02.3").resolve()
-    path = sibling.relative_to(tmp_path / "sys/devices")
-    (own_node,) = (tmp_path / "sys/devices" / path / "vfio-dev").iterdir()
-    own = node(tree, f"/dev/vfio/devices/{own_node.name}")
-    assert refused(first, device(looking(tree), id="0000:5e:02.2"), own) != first
-    assert own.claims & node(tree, "/dev/vfio/62").claims
+    function = device(looking(tree), id="0000:5e:02.3")
+    path = (tmp_path / "sys/kernel/iommu_groups/62/devices/0000:5e:02.3").resolve()
+    (own,) = (path / "vfio-dev").iterdir()
+    shown = "/dev/vfio/62" if place == "group" else f"/dev/vfio/devices/{own.name}"
+    assert refused(first, function, node(tree, shown)) != first
 
 
 def device(backend: Backend, **wanted: str) -> Device:

@@ -203,6 +203,19 @@ async def test_kubevirt_gets_a_usb_device_by_owner_and_variable(machine: Any, tm
                 assert (status.st_uid, status.st_gid) == (107, 107)
 
 
+async def test_a_device_that_is_no_usb_device_is_unhealthy_in_a_resource_for_kubevirt(
+    machine: Any, tmp_path: Path
+) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    async with Node(tmp_path / "n", root=machine.root) as node:
+        node.configure("resources: [{name: e.x/usb, backend: udev, where: {subsystem: tty}, kubevirt: true}]")
+        async with node.served():
+            await node.kubelet.wait_for(lambda: node.kubelet.capacity().get("e.x/usb") == 1)
+            assert node.kubelet.allocatable()["e.x/usb"] == 0
+            reasons = [one.unusable_for.get("kubevirt") for one in node.devices("udev").values()]
+            assert "it is not a whole USB device (kubevirt: true is for devType: usb_device)" in reasons
+
+
 def require_chown() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: only root may change owners")

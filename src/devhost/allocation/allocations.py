@@ -60,17 +60,29 @@ A token is made from its device's id, so the device is found by it:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from devhost.backend.model import MAX_DEVICE_ID, ClaimHolder, Device, Holder
-from devhost.planning.claims import ClaimIndex, Held, Key, Reason
+from devhost.backend.model import MAX_DEVICE_ID, AnyHolder, ClaimHolder, Device, Holder
+from devhost.planning.claims import (
+    NOTHING_BOUND,
+    ClaimIndex,
+    Held,
+    Key,
+    Occupant,
+    PodClaims,
+    Reason,
+    pod_claims,
+    pod_of,
+)
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
+from .admissions import Admissions
 from .claims import ClaimAllocations, DeviceHeld
 from .given import Given
 from .listing import ClaimUse
@@ -99,6 +111,8 @@ class _Lease:
     """The kubelet whose lists lack it now, and when the first of them began."""
     ending: bool = False
     """Whether the newest list shows that its container has ended, so that another such list releases it."""
+    number: int = 0
+    """The number of its Allocate, see :class:`.Admissions`; 0 if only a list has named it."""
 
     def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
         """A list names it."""
@@ -178,6 +192,14 @@ class Leases:
         lease = self._leases.get(token)
         return lease.holder if lease else None
 
+    def numbered(self) -> Iterator[tuple[Holder | None, int]]:
+        """The holder of each token, and the number of its Allocate."""
+        return ((one.holder, one.number) for one in self._leases.values())
+
+    def numbers(self) -> Iterator[tuple[str, int]]:
+        """Each token, and the number of its Allocate."""
+        return ((token, one.number) for token, one in self._leases.items())
+
     def named_by(self, token: str) -> Kubelet | None:
         """The kubelet that named the holder of a token last; ``None`` if none has since its Allocate."""
         lease = self._leases.get(token)
@@ -196,10 +218,10 @@ class Leases:
         lease = self._leases.get(token)
         return lease is not None and lease.ending
 
-    def allocated(self, tokens: Iterable[str]) -> None:
+    def allocated(self, tokens: Iterable[str], number: int = 0) -> None:
         """A container gets these tokens. The containers that held them before no longer do."""
         now = self.clock()
-        self._leases.update((token, _Lease(now)) for token in tokens)
+        self._leases.update((token, _Lease(now, number=number)) for token in tokens)
 
     def release(self, token: str) -> None:
         """The token is free."""
@@ -393,6 +415,29 @@ class ResourceAllocations:
                 device = self._devices[key]
                 yield Held(self.resource, token, key[0], device, self.exclusive, holder, self.serve)
 
+    def held_anywhere(self) -> Sequence[Held]:
+        """What containers and claims hold of all resources."""
+        return self._everything.held()
+
+    def pod_claims(self) -> PodClaims:
+        """What binds pods, of all resources, and the pods that have it."""
+        return self._everything.pod_claims()
+
+    def numbered(self) -> Iterator[tuple[Holder | None, int]]:
+        """The holder of each token, and the number of its Allocate."""
+        return self._leases.numbered()
+
+    def recent(self) -> Iterator[tuple[Key, int]]:
+        """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
+        for token, number in self._leases.numbers():
+            if self._everything.admissions.is_recent(number):
+                for key in self._devices_of.get(token, ()):
+                    yield key, number
+
+    def recent_anywhere(self) -> Mapping[str, int]:
+        """What binds a pod that may still get more, see :meth:`.Allocations.recent_pod_claims`."""
+        return self._everything.recent_pod_claims()
+
     def held_devices(self) -> Iterator[Key]:
         """Every device that is held; one may come more than once."""
         for devices in tuple(self._devices_of.values()):
@@ -431,7 +476,8 @@ class ResourceAllocations:
             self._unshared[token] = token in unshared
         self._everything.changed_by(self, replan=not listed)
         try:
-            yield
+            with self._everything.admissions.allocating():
+                yield
         finally:
             for token, keys in mine.items():
                 self._reserved[token].remove(keys)
@@ -463,7 +509,7 @@ class ResourceAllocations:
             unshared: those of the tokens whose devices are allocated only once.
             terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
         """
-        self._leases.allocated(given)
+        self._leases.allocated(given, self._everything.admissions.number)
         for token, devices in given.items():
             self.terms.pop(token, None)
             if terms is not None:
@@ -580,6 +626,7 @@ class Allocations:
         self.timing = timing
         self.devices = HeldDevices()
         self._unclaimed = UnclaimedNodes()
+        self.admissions = Admissions(clock, timing)
         self.claims = ClaimAllocations(self)
         """What ResourceClaims hold."""
         self.given = Given()
@@ -592,6 +639,7 @@ class Allocations:
         self._released: list[Released] = []
         self._watching: list[Callable[[], None]] = []
         self._held: tuple[Held, ...] | None = ()
+        self._bound: tuple[Sequence[Held], float, PodClaims] = ((), math.inf, NOTHING_BOUND)
         self._listing: Listing | None = None
         self._recalling: Kubelet | None = None
         self._units: dict[str, frozenset[str]] = {}
@@ -631,6 +679,44 @@ class Allocations:
             by_token = (held for _, found in sorted(self._resources.items()) for held in found.held())
             self._held = (*by_token, *self.claims.held(), *self._drivers.held())
         return self._held
+
+    def binds_pods(self) -> bool:
+        """Whether a container holds something that binds its pod, so that it matters which pod that is."""
+        return any(pod_claims(one.device) for one in self.held())
+
+    def pod_claims(self) -> PodClaims:
+        """What binds pods, and the pods that have it."""
+        held, now = self.held(), self.clock()
+        if self._bound[0] is not held or now >= self._bound[1]:
+            end = self.admissions.ends(at for one in self._resources.values() for at in one.numbered())
+            changes: list[float] = []
+
+            def occupant(holder: AnyHolder) -> Occupant:
+                if isinstance(holder, ClaimHolder):
+                    return Occupant(self.claims.pods(holder))
+                pod = pod_of(holder)
+                if may_get_more := end(pod) > now:
+                    changes.append(end(pod))
+                return Occupant(frozenset({pod}), may_get_more)
+
+            bound = PodClaims(held, occupant) if self.binds_pods() else NOTHING_BOUND
+            self._bound = held, min(changes, default=math.inf), bound
+        return self._bound[2]
+
+    def recent_pod_claims(self) -> dict[str, int]:
+        """What binds a pod that may still get more, each with the number of its Allocate."""
+        return {
+            claim: number
+            for resource in self._resources.values()
+            for key, number in resource.recent()
+            for claim in pod_claims(self.devices[key])
+        }
+
+    def next_change(self) -> float | None:
+        """Seconds until time alone changes :meth:`pod_claims`; ``None`` if it will not."""
+        self.pod_claims()
+        until = self._bound[1]
+        return None if until == math.inf else max(0.0, until - self.clock())
 
     def held_from_other_drivers(self) -> Sequence[Held]:
         """Every device that a container has from a DRA driver other than devhost's, in a stable order."""
@@ -842,7 +928,8 @@ class Allocations:
                 devices = {(backend, offer.device.id): offer.device for offer in resource.offers}
                 for token in everything:
                     allocations.infer(token, devices)
-        self.awaited = any(refusal.kind is RefusalKind.HELD for refusal in plan.refusals)
+        refused = any(refusal.kind is RefusalKind.HELD for refusal in plan.refusals)
+        self.awaited = refused or bool(self.pod_claims())
         stale, self._stale = self._stale, False
         return stale
 

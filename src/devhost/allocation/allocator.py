@@ -329,7 +329,11 @@ class Allocator:
         if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
             message = f"{self.name}: {entry.token} cannot be allocated: {reason.text}"
             raise UnhealthyDevice(message, reason.held_by)
-        return tuple(member.device for member in entry.members if member.health.healthy)
+        healthy = [member.device for member in entry.members if member.health.healthy]
+        bound = {one.id: self.inventory.bound_elsewhere(entry.token, one) for one in healthy}
+        if (reason := next(iter(bound.values()), None)) and all(bound.values()):
+            raise UnhealthyDevice(f"{self.name}: {entry.token} is unhealthy: {reason.text}", reason.held_by)
+        return tuple(one for one in healthy if bound[one.id] is None)
 
     def _got(self, entry: Entry) -> tuple[Device, ...]:
         """The devices that a container holds through an entry; if not known, those that it would get now."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.planning.claims import ClaimIndex, Held, Key, Reason
+from devhost.planning.claims import ClaimIndex, Held, Key, Pod, PodClaims, Reason, pod_claims, pod_of
 from devhost.planning.settings import Serve
 
 from .given import Given
@@ -72,6 +72,9 @@ class Ledger(Protocol):
     def held(self) -> Sequence[Held]:
         """Every device that is held, through a token or by a claim."""
 
+    def pod_claims(self) -> PodClaims:
+        """What binds pods, and the pods that have it."""
+
     def held_from_other_drivers(self) -> Sequence[Held]:
         """Every device that a container has from another DRA driver."""
 
@@ -111,19 +114,27 @@ class ClaimAllocations:
         self._ledger = ledger
         self._prepared: dict[str, tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = {}
         self._reserved: list[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = []
+        self._pods: dict[ClaimHolder, frozenset[Pod]] = {}
 
     @contextmanager
-    def reserved(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> Iterator[None]:
+    def reserved(
+        self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: Collection[Pod] = ()
+    ) -> Iterator[None]:
         """Checks that a claim may have these devices, and keeps them for it until the context ends.
 
         Between the check and the reservation nothing else runs in the event loop. What the claim holds
         already, it may have again.
 
+        Args:
+            pods: the pods that the claim is reserved for, if they are known.
+
         Raises:
             DeviceHeld: a container or another claim holds one, or hardware that conflicts with it.
         """
         holding = tuple(one for one in wanted if not one.admin)
-        self._check(claim, holding)
+        self._check(claim, holding, frozenset(pods) or self.pods(claim))
+        if pods:
+            self._pods[claim] = frozenset(pods)
         entry = (claim, holding)
         self._reserved.append(entry)
         self._update(holding)
@@ -132,6 +143,8 @@ class ClaimAllocations:
             yield
         finally:
             self._reserved.remove(entry)
+            if claim.uid not in self._prepared:
+                self._pods.pop(claim, None)
             _, kept = self._prepared.get(claim.uid, (claim, ()))
             self._ledger.claims_changed((), replan=kept != holding)
 
@@ -162,11 +175,13 @@ class ClaimAllocations:
         self._prepared[claim.uid] = (claim, holding)
         self._update(holding)
         gone = {one.resource for one in before} - {one.resource for one in holding}
-        self._ledger.claims_changed(gone, replan=not known or bool(gone))
+        binds = any(pod_claims(one.device) for one in holding)
+        self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
 
     def released(self, uid: str) -> None:
         """The claim holds nothing; without effect if it held nothing."""
         if (before := self._prepared.pop(uid, None)) is not None:
+            self._pods.pop(before[0], None)
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
 
     @property
@@ -182,6 +197,20 @@ class ClaimAllocations:
     def of_device(self, key: Key) -> Sequence[ClaimHolder]:
         """The claims that hold a device, in a stable order."""
         return sorted({claim for claim, one in self._all() if one.key == key})
+
+    def pods(self, claim: ClaimHolder) -> frozenset[Pod]:
+        """The pods of a claim, as far as they are known."""
+        return self._pods.get(claim, frozenset()).union(map(pod_of, self.users(claim)))
+
+    def bound_elsewhere(self, key: Key, device: Device) -> Reason | None:
+        """Why a new claim must not get a device, because pods are bound to it; ``None`` if it may.
+
+        What a pod holds does not make its own devices unavailable.
+        """
+        bound = self._ledger.pod_claims()
+        holders = self.of_device(key) if bound else ()
+        own = [pod for claim in holders for pod in self.pods(claim)]
+        return None if holders and not own else bound.objection(key, device, own)
 
     def users(self, claim: ClaimHolder) -> Sequence[Holder]:
         """The containers that use a claim, in the kubelet's order; by its newest list.
@@ -225,10 +254,12 @@ class ClaimAllocations:
             if found is not None:
                 raise _held(resource, device, found.reason)
 
-    def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> None:
+    def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
         others = [one for one in self._ledger.held() if one.holder != claim]
-        index = ClaimIndex(others)
+        index, bound = ClaimIndex(others), self._ledger.pod_claims()
         for one in wanted:
+            if pods and (reason := bound.objection(one.key, one.device, pods)):
+                raise _held(one.resource, one.device, reason)
             found = index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
             if found is not None:
                 raise _held(one.resource, one.device, found.reason)

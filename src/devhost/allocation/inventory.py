@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
-from devhost.planning.claims import Reason, pod
+from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
@@ -337,6 +337,7 @@ class Inventory:
                     entries[name] = Entry(name, unit.id, members, nodes, health, since)
         self.names_holders = False
         self._withhold_reshared(units, entries, wall)
+        self._withhold_bound(units, entries, wall)
         self._stand_in(entries, wall)
         vanished = [
             before for name, before in old.items() if name not in entries and not self._outlived(before, now)
@@ -440,6 +441,29 @@ class Inventory:
                 if by_former_id:
                     why = f"held by {pod(holder)} under its former id {other}"
                 self._withhold(name, _meaning(why, holder), entries, wall)
+
+    def _withhold_bound(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
+        """Shows the tokens as Unhealthy of which every device is only for other pods."""
+        if not self.allocations.pod_claims():
+            return
+        for unit in units:
+            for number in range(unit.replicas):
+                name = numbered(unit.id, number) if unit.numbered else unit.id
+                reasons = [self.bound_elsewhere(name, device) for device in unit.devices]
+                if all(reasons) and entries[name].health.healthy:
+                    holders = dict.fromkeys(holder for one in reasons if one for holder in one.held_by)
+                    self._withhold(name, Reason(IN_USE, tuple(holders)), entries, wall)
+
+    def bound_elsewhere(self, name: str, device: Device) -> Reason | None:
+        """Why a token must not give a device, because other pods are bound to it; ``None`` if it may.
+
+        A container that holds the token may be of any pod until the kubelet has named it.
+        """
+        holder = self.allocations.holder(name)
+        if holder is None and name in self.allocations:
+            return None
+        own = () if holder is None else (pod_of(holder),)
+        return self.allocations.pod_claims().objection((self.backend, device.id), device, own)
 
     def _keeps(self, other: str, device: Device, number: int, replicas: int) -> bool:
         """Whether a container with token ``other`` blocks the token of that number.

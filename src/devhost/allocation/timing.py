@@ -30,6 +30,11 @@ class Timing:
     The kubelet itself waits as long for a plugin that has gone. An init container may take longer; its device
     then counts as free although it is not."""
 
+    admission: float = 2.0
+    """Longest pause between two Allocates of one admission.
+
+    A kubelet needs milliseconds, unless another plugin answers an Allocate in between."""
+
     list_allocated: float = 0.5
     """From Allocate until the list is wanted that names the container."""
 

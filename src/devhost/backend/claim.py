@@ -43,7 +43,7 @@ def auxiliary(name: str) -> str:
 
 
 def iommu_group(number: int | str) -> str:
-    """An IOMMU group, by its number. A container gets all devices of a group, or none."""
+    """An IOMMU group, by its number. Its devices go to one pod, each by itself."""
     if not re.fullmatch("[0-9]+", str(number)):
         raise ValueError(f"{number!r} is not the number of an IOMMU group")
     return f"iommu:{number}"

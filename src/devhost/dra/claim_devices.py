@@ -12,8 +12,8 @@ from devhost.allocation.cdi.spec import ContainerEdits, claim_kind
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend.errors import AllocationError, BackendError
-from devhost.backend.model import ClaimHolder, Device, Health, sound_reason
-from devhost.planning.claims import Key
+from devhost.backend.model import ClaimHolder, Device, Health, sound_reason, unhealthy
+from devhost.planning.claims import Key, Reason
 from devhost.planning.settings import ResourceSettings
 
 from .claim_objects import ClaimError, ClaimObject, Result, options_for, whole
@@ -30,7 +30,10 @@ SLOTS = "slots"
 
 @dataclass(frozen=True, slots=True)
 class DraDevice:
-    """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once."""
+    """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
+
+    ``bound`` is why only pods that hold something may use it; ``health`` is its own.
+    """
 
     key: Key
     device: Device
@@ -39,6 +42,12 @@ class DraDevice:
     entry: ResourceSettings
     backend: ResourceBackend
     replicas: int = 1
+    bound: Reason | None = None
+
+    @property
+    def shown(self) -> Health:
+        """Its health for pods that hold nothing."""
+        return unhealthy(self.bound.text) if self.bound else self.health
 
 
 class DraResources(Protocol):

@@ -118,12 +118,16 @@ class OpaqueConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClaimObject:
-    """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was."""
+    """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was.
+
+    ``pods`` are the names of the pods that it is reserved for.
+    """
 
     uid: str
     allocated: bool = False
     results: tuple[Result, ...] = ()
     config: tuple[OpaqueConfig, ...] = ()
+    pods: tuple[str, ...] = ()
 
 
 def read_claim(body: object, driver: str) -> ClaimObject:
@@ -141,7 +145,9 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     results = [_result(one) for one in devices.items("results") if one.text("driver") == driver]
     config = [_config(one) for one in devices.items("config") if one.at("opaque").text("driver") == driver]
     ordered = sorted(config, key=lambda one: not one.from_class)  # stable: the order within a source counts
-    return ClaimObject(uid, True, tuple(results), tuple(ordered))
+    reserved = claim.at("status").items("reservedFor")
+    pods = tuple(one.text("name") for one in reserved if one.text("resource") == "pods")
+    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods)
 
 
 def _result(found: _Json) -> Result:

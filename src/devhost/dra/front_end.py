@@ -101,7 +101,7 @@ class DraFrontEnd:
         self._changed = changed
         self._clock = clock
         self._api = KubeApi(credentials)
-        self.inventory = DraInventory(driver, options.node, sides, files, claims.given)
+        self.inventory = DraInventory(driver, options.node, sides, files, claims)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,
@@ -137,7 +137,7 @@ class DraFrontEnd:
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
         self._refreshing.wake()
-        counts = Counter((one.resource, one.health.healthy) for one in self.inventory.offered())
+        counts = Counter((one.resource, one.shown.healthy) for one in self.inventory.offered())
         self._metrics.dra_offered(self.driver, counts, len(self.inventory.moving()))
 
     def scanned(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
-from devhost.allocation.given import Given
+from devhost.allocation.claims import ClaimAllocations
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
@@ -38,17 +38,17 @@ class DraInventory:
         node: the name of the Node.
         sides: the devices that are moving.
         files: the claims that are prepared.
-        given: what their containers were given.
+        claims: which pods hold what, and what containers were given.
     """
 
     def __init__(
-        self, driver: str, node: str, sides: Sides, files: ClaimFiles, given: Given | None = None
+        self, driver: str, node: str, sides: Sides, files: ClaimFiles, claims: ClaimAllocations
     ) -> None:
         self._driver = driver
         self._node = node
         self._sides = sides
         self._files = files
-        self._given = Given() if given is None else given
+        self._claims = claims
         self._plan = Plan()
         self._scanners: Mapping[str, Scanner] = {}
         self._pools: dict[str, Pool] = {}
@@ -201,7 +201,7 @@ class DraInventory:
     def _in_claims(self) -> Iterator[DeviceHealth]:
         for record in self._files.records.values():
             for one in record.devices:
-                if (reason := self._given.reason(one.resource, one.key)) is not None:
+                if (reason := self._claims.given.reason(one.resource, one.key)) is not None:
                     yield DeviceHealth(one.pool, one.device, False, reason.text)
                     continue
                 found = self._devices.get((one.pool, one.device))
@@ -259,12 +259,13 @@ class DraInventory:
         for device, replicas in planned.offers:
             key = (entry.backend, device.id)
             health = verdict(device)
-            if replicas == 1 and (reason := self._given.reason(name, key)):
+            if replicas == 1 and (reason := self._claims.given.reason(name, key)):
                 health = worst(health, unhealthy(reason.text))
             full = (pool.name, pool.device_name(device.id))
-            self._devices[full] = DraDevice(key, device, health, name, entry, backend, replicas)
-            self._known[full] = (name, key)
-            offers.append(Offered(device, health, replicas))
+            bound = self._claims.bound_elsewhere(key, device) if health.healthy else None
+            one = DraDevice(key, device, health, name, entry, backend, replicas, bound)
+            self._devices[full], self._known[full] = one, (name, key)
+            offers.append(Offered(device, one.shown, replicas))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers

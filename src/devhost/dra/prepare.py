@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder, Device
 from devhost.discovery.reconciler import LOOP_CLOCK
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, Pod
 from devhost.telemetry.log import get
 from devhost.telemetry.tables import few
 
@@ -65,8 +65,13 @@ class ClaimReader(Protocol):
 class ClaimLedger(Protocol):
     """Who holds which device: ``devhost.allocation.claims.ClaimAllocations``."""
 
-    def reserved(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> AbstractContextManager[None]:
+    def reserved(
+        self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: Collection[Pod] = ()
+    ) -> AbstractContextManager[None]:
         """Keeps the devices for a claim until the context ends, or for good once they are prepared.
+
+        Args:
+            pods: the pods that the claim is reserved for, if they are known.
 
         Raises:
             DeviceHeld: a container or another claim holds one.
@@ -251,7 +256,8 @@ class Preparer:
         holder = ClaimHolder(ref.namespace, ref.name, ref.uid)
         chosen = choose(claim, self.driver, self._resources, running=running)
         devices = [one.claimed() for one in chosen]
-        with nullcontext() if running else self._claims.reserved(holder, devices):
+        pods = [(ref.namespace, pod) for pod in claim.pods]
+        with nullcontext() if running else self._claims.reserved(holder, devices, pods):
             record = await self._write(holder, chosen, running=running)
             if turn.unprepared != calls:
                 await self._files.remove(ref.uid)
@@ -326,7 +332,7 @@ class Preparer:
                     record = await self._files.read(ref.uid)
                 if record is not None and (isinstance(claim, Unreachable) or self._records(record, claim)):
                     self._refuse_gone(record)
-                    self._hold(record)
+                    self._hold(record, () if isinstance(claim, Unreachable) else claim.pods)
                     return record
                 if isinstance(claim, Unreachable):
                     raise claim
@@ -359,8 +365,11 @@ class Preparer:
             if self._resources.is_gone(one.key):
                 raise ClaimError(f"device {one.pool}/{one.device} is not available: the device is gone")
 
-    def _hold(self, record: ClaimRecord) -> None:
+    def _hold(self, record: ClaimRecord, pods: Sequence[str]) -> None:
         """Makes sure that a prepared claim holds its devices.
+
+        Args:
+            pods: the names of the pods that it is reserved for, if they are known.
 
         Raises:
             DeviceHeld: a container or another claim holds one.
@@ -369,7 +378,8 @@ class Preparer:
         for one in record.devices:
             found = self._resources.find(one.pool, one.device)
             devices.append(one.claimed(found.device if found and found.key == one.key else None))
-        with self._claims.reserved(record.claim, devices):
+        namespace = record.claim.namespace
+        with self._claims.reserved(record.claim, devices, [(namespace, pod) for pod in pods]):
             self._claims.prepared(record.claim, devices)
 
     async def _unprepare(self, ref: ClaimRef) -> str:

@@ -16,6 +16,7 @@ from devhost.telemetry.document import (
     DraPoolStatus,
     DraStatus,
     HolderStatus,
+    held_by,
     holder_status,
 )
 
@@ -96,11 +97,12 @@ def _device(front_end: DraFrontEnd, claims: ClaimAllocations, one: DraDevice) ->
         "device": one.device.id,
         "name": name,
         "slice": slot.slice if slot else "",
-        "health": "Healthy" if one.health.healthy else "Unhealthy",
-        "reason": one.health.reason or "",
+        "health": "Healthy" if one.shown.healthy else "Unhealthy",
+        "reason": one.shown.reason or "",
         "replicas": one.replicas,
         "numaNodes": list(one.device.numa_nodes),
         "claims": [_named(claim) for claim in claims.of_device(one.key)],
+        **held_by(one.bound.held_by if one.bound else ()),
     }
 
 

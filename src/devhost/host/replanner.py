@@ -126,7 +126,7 @@ class Replanner:
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""
         self._preferred.settle()
-        if any(self._depends_on_holders(service) for service in self._services.values()):
+        if self._allocations.binds_pods() or any(map(self._depends_on_holders, self._services.values())):
             self.replan()
         self._schedule()
         self._publisher.held()
@@ -184,7 +184,7 @@ class Replanner:
         waits += [
             backend.health.next_change(now, self._planned_at) for backend in self._backends.scanners.values()
         ]
-        waits.append(self._dra.next_change())
+        waits += [self._dra.next_change(), self._allocations.next_change()]
         due = [wait for wait in waits if wait is not None]
         self._cancel_timer()
         if due and not self._stopped:

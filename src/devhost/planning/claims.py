@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from devhost.backend.model import AnyHolder, ClaimHolder, Device
+from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.telemetry.tables import few
 
 from .settings import Serve
@@ -16,6 +17,23 @@ Key = tuple[str, str]
 
 UNNAMED = "a container that the kubelet has not named yet"
 """The holder in words while the kubelet has not named it."""
+
+
+_BINDS_POD = re.compile(r"iommu:.*|node:/dev/vfio/(?:noiommu-)?[0-9]+")
+
+
+def binds_pod(claim: str) -> bool:
+    """Whether a claim means "only one pod" instead of "only one device": an IOMMU group, or its node.
+
+    The kernel gives a group to one process (Documentation/driver-api/vfio.rst). Each of its functions is a
+    device by itself, and one virtual machine may use all of them.
+    """
+    return claim.startswith(("iommu:", "node:/dev/vfio/")) and _BINDS_POD.fullmatch(claim) is not None
+
+
+def pod_claims(device: Device) -> list[str]:
+    """The claims of a device that bind a pod, in a stable order."""
+    return sorted(filter(binds_pod, device.claims | device.part_of))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +164,16 @@ class ClaimIndex:
                 yield one.objection(f"{claim} is in use: {why}")
 
     def _conflicts(self, device: Device) -> Iterator[tuple[str, Held]]:
+        """What conflicts with a device by itself; :class:`PodClaims` has what binds pods."""
         for claim in device.claims:
+            if binds_pod(claim):
+                continue
             for one in self._wholes.get(claim, ()):
                 yield claim, one
             for one in self._parts.get(claim, ()):
                 yield claim, one
         for claim in device.part_of:
-            for one in self._wholes.get(claim, ()):
+            for one in () if binds_pod(claim) else self._wholes.get(claim, ()):
                 yield claim, one
 
 
@@ -163,3 +184,61 @@ def _first(objections: Iterable[Objection]) -> Objection | None:
         key=lambda one: (one.moving, one.reason.text, [*map(str, one.reason.held_by)]),
         default=None,
     )
+
+
+Pod = tuple[str, str]
+"""A pod's namespace and name."""
+
+IN_USE = "its IOMMU group is in use by another pod"
+"""Why a device is not available although no container holds it."""
+
+
+class Occupant(NamedTuple):
+    """The pods of a holder, and whether they may still get more: a kubelet may be admitting them."""
+
+    pods: frozenset[Pod]
+    may_get_more: bool = False
+
+
+def pod_of(holder: Holder) -> Pod:
+    """The pod of a container."""
+    return holder.namespace, holder.pod
+
+
+class PodClaims:
+    """What binds pods, and the pods that have it, as far as they are known.
+
+    Args:
+        held: what containers hold.
+        occupant: the pods of a holder; none if they are not known.
+    """
+
+    def __init__(self, held: Iterable[Held], occupant: Callable[[AnyHolder], Occupant]) -> None:
+        self._by_claim: dict[str, list[tuple[Held, Occupant]]] = {}
+        for one in held:
+            claims = () if one.holder is None or one.moving else pod_claims(one.device)
+            if one.holder is not None and claims and (found := occupant(one.holder)).pods:
+                for claim in claims:
+                    self._by_claim.setdefault(claim, []).append((one, found))
+
+    def __bool__(self) -> bool:
+        return bool(self._by_claim)
+
+    def objection(self, key: Key, device: Device, own: Collection[Pod] = ()) -> Reason | None:
+        """Why a device is only for other pods; ``None`` if it is not.
+
+        Args:
+            own: the pods that have the device, or request it. Without them, it is for any pod: what a pod has
+                then counts only once that pod gets nothing more, because it may get this device too.
+        """
+        found: dict[AnyHolder, None] = {}
+        for claim in pod_claims(device) if self._by_claim else ():
+            for one, other in self._by_claim.get(claim, ()):
+                is_other = other.pods.isdisjoint(own) if own else not other.may_get_more
+                if one.key != key and one.holder is not None and is_other:
+                    found[one.holder] = None
+        return Reason(IN_USE, tuple(sorted(found, key=str))) if found else None
+
+
+NOTHING_BOUND = PodClaims((), lambda holder: Occupant(frozenset()))
+"""No pod has anything that binds it."""

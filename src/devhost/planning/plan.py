@@ -17,7 +17,7 @@ from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
 from devhost.backend.where import holds, names_purpose, objection, selected, show
 
 from . import naming
-from .claims import ClaimIndex, Held, Key, Reason
+from .claims import ClaimIndex, Held, Key, Reason, binds_pod
 from .settings import Of, ResourceSettings, Serve, Settings, Share, WhenEmpty
 from .tokens import ALL
 
@@ -396,11 +396,11 @@ class _Planner:
         conflicts = []
         for claim in device.claims:
             for holder in (self._wholes.get(claim), self._parts.get(claim)):
-                if holder is not None and holder != key:
+                if holder is not None and holder != key and not binds_pod(claim):
                     conflicts.append(f"{claim} is already used by {_name(holder)}")  # noqa: PERF401 - rarely reached
         for claim in device.part_of:
             holder = self._wholes.get(claim)
-            if holder is not None and holder != key:
+            if holder is not None and holder != key and not binds_pod(claim):
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
         return min(conflicts) if conflicts else ""  # a set has no order, and the plan must be deterministic
 

@@ -309,7 +309,7 @@ class ProblemStatus(Reasoned):
     count: int
 
 
-class DraDeviceStatus(TypedDict):
+class DraDeviceStatus(Reasoned):
     """One device that is offered through DRA.
 
     ``device`` is the id of the backend, ``name`` its name in the pool, ``slice`` the name of its
@@ -470,9 +470,7 @@ def _without_claims(dra: DraStatus | None) -> DraStatus | None:
     if dra is None:
         return None
     pools = [
-        DraPoolStatus(
-            **{**pool, "devices": [DraDeviceStatus(**{**one, "claims": []}) for one in pool["devices"]]}
-        )
+        DraPoolStatus(**{**pool, "devices": [{**one, "claims": []} for one in _unnamed(pool["devices"])]})
         for pool in dra["pools"]
     ]
     return {**dra, "pools": pools, "claims": []}

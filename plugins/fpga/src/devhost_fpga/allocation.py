@@ -13,7 +13,8 @@ from devhost.backend import AllocateRequest, AllocationError, AttributeValue, De
 from devhost.backend.sysfs import Sysfs, is_regular, natural, node_number
 
 from .model import Kind, Unit
-from .options import FpgaUse
+from .options import DEVELOPMENT, MANAGEMENT, FpgaUse
+from .options import NODES as NODES_USE
 
 _LINK = re.compile(r"(?:\.\./)?([\w-][\w.-]*(/[\w-][\w.-]*)*)")
 """Targets of the links in ``/dev/char``."""
@@ -118,23 +119,29 @@ def missing_node(sysfs: Sysfs, unit: Unit, *, is_live: bool) -> str:
 
 def _places(unit: Unit, use: FpgaUse) -> Iterable[str]:
     """The sysfs directories of all nodes that a container gets with a unit."""
-    kind = unit.device.attributes.get("kind")
-    if not unit.nodes and use.program is None:  # a chip has none until it is programmed
-        hint = " until it is programmed (use an entry with `program`)" if unit.slots else ""
-        raise AllocationError(f"it has no device node that a container could use{hint}")
+    for what, reason in unusable_for(unit).items():
+        if what in use.uses:
+            raise AllocationError(reason)
     yield from unit.nodes
     if use.development:
-        if not unit.development:
-            has_none = "an accelerator function has none (use kind: region)"
-            raise AllocationError(
-                "development: true needs the node of the management engine, and "
-                f"{has_none if kind == Kind.AF else 'it has none'}"
-            )
         yield from unit.development
     if use.management:
-        if not unit.management:
-            raise AllocationError("management: true needs a management node, and it has none here")
         yield from unit.management
+
+
+def unusable_for(unit: Unit) -> dict[str, str]:
+    """What a unit lacks for some resources: the reason by the name of the use (``Device.unusable_for``)."""
+    found = {}
+    if not unit.nodes:  # a chip has none until it is programmed
+        hint = " until it is programmed (use an entry with `program`)" if unit.slots else ""
+        found[NODES_USE] = f"it has no device node that a container could use{hint}"
+    if not unit.development:
+        is_af = unit.device.attributes.get("kind") == Kind.AF
+        has_none = "an accelerator function has none (use kind: region)" if is_af else "it has none"
+        found[DEVELOPMENT] = f"development: true needs the node of the management engine, and {has_none}"
+    if not unit.management:
+        found[MANAGEMENT] = "management: true needs a management node, and it has none here"
+    return found
 
 
 def _values(unit: Unit, attribute: str) -> Iterable[AttributeValue | None]:

@@ -23,7 +23,7 @@ from devhost.backend import (
 from devhost.backend.errors import one_line
 from devhost.backend.sysfs import is_live, pci_path
 
-from .allocation import edits, missing_node
+from .allocation import edits, missing_node, unusable_for
 from .attributes import ATTRIBUTES
 from .discovery import FAMILIES, DflCards, Remaining
 from .model import CanProbe, Family, FpgaSysfs, Unit
@@ -182,7 +182,8 @@ class Fpga(Backend):
         if isinstance(family, Remaining):
             family.exclude(taken)
         before = self._all_units()
-        units = [self._with_node_health(unit) for unit in family.scan() if unit.device.id not in names]
+        found = (unit for unit in family.scan() if unit.device.id not in names)
+        units = [self._with_uses(self._with_node_health(unit)) for unit in found]
         return [before[unit.device.id] if before.get(unit.device.id) == unit else unit for unit in units]
 
     def _with_node_health(self, unit: Unit) -> Unit:
@@ -190,6 +191,18 @@ class Fpga(Backend):
         if not unit.device.health or not (reason := missing_node(self._sysfs, unit, is_live=self._is_live)):
             return unit
         return replace(unit, device=replace(unit.device, health=unhealthy(reason)))
+
+    def _with_uses(self, unit: Unit) -> Unit:
+        """The unit, with what it cannot be used for."""
+        reasons = unusable_for(unit)
+        for entry in self.context.entries:
+            program = entry.program if isinstance(entry, FpgaUse) else None
+            if program is not None and not unit.is_busy:
+                try:
+                    self._programmer.check(unit, program)
+                except AllocationError as error:
+                    reasons[program.use] = error.message
+        return replace(unit, device=replace(unit.device, unusable_for=reasons)) if reasons else unit
 
     def _last_units(self, name: str, reason: str) -> list[Unit]:
         """The units that a family found when it last succeeded, now unhealthy."""

@@ -22,6 +22,10 @@ _NEVER = {
 """Unsupported files, known by suffix so that ``devhost check`` reports them."""
 
 
+DEVELOPMENT, MANAGEMENT, NODES = "development", "management", "nodes"
+"""What a resource may need of a device (``Device.unusable_for``); :attr:`Program.use` is another."""
+
+
 @dataclass(frozen=True)
 class Program:
     """The keys below ``program`` of a resource.
@@ -60,6 +64,11 @@ class Program:
             raise OptionError(wrong[0], key="bitstream", hint=wrong[1])
         object.__setattr__(self, "interface_id", _identifier(self.interface_id, "interfaceId"))
         object.__setattr__(self, "afu_id", _identifier(self.afu_id, "afuId"))
+
+    @property
+    def use(self) -> str:
+        """The name of programming this file, among what a device can be unusable for."""
+        return f"program:{self.bitstream}:{self.interface_id}:{self.afu_id}:{self.partial}"
 
 
 def parsed(text: str) -> str:
@@ -104,6 +113,13 @@ class FpgaUse:
     def prepares(self) -> bool:
         """Whether regions must be programmed before each container start."""
         return self.program is not None
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """What such a resource needs of a device, as keys of ``Device.unusable_for``."""
+        found = {DEVELOPMENT: self.development, MANAGEMENT: self.management, NODES: self.program is None}
+        named = {self.program.use} if self.program else set()
+        return frozenset(use for use, wanted in found.items() if wanted) | named
 
     @property
     def why_alone(self) -> str | None:

@@ -141,7 +141,7 @@ class Xrt:
         driver = user.pci.driver
         if not driver:
             return Condition(unhealthy("no driver is bound to its user function (run modprobe xocl)")), None
-        if driver.startswith("vfio"):
+        if driver.startswith("vfio") or self._sysfs.exists(f"{user.path}/vfio-dev"):
             reason = f"its user function is bound to {driver}, for a virtual machine"
             return Condition(unhealthy(reason)), reason
         if driver != pci_ids.USER_DRIVER and not self._sysfs.exists(f"{user.path}/{pci_ids.USER_FILE}"):

@@ -27,7 +27,7 @@ from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_ve
 from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
-from .options import GpuOptions, GpuResourceOptions, mps_entries
+from .options import FIRMWARE, GpuOptions, GpuResourceOptions, mps_entries
 from .vendor import ATTRIBUTES, CanLink, CanRelease, Card, ContainerRequest, MergedEvents, VendorBackend
 
 if TYPE_CHECKING:
@@ -108,11 +108,17 @@ class Gpu(Backend):
             raise failures[0]
         adapters = [one for name, own in groups.items() if name != NVIDIA for one in own]
         self._cards = self._with_wedged(self._last_attributes.complete(found, adapters), adapters)
-        self._missing = [*missing_drivers(self._sysfs, groups)]
-        if (mps := self._mps) is None:
-            return [card.device for card in self._cards.values()]
-        mps.refresh()
-        return [mps.apply(card).device for card in self._cards.values()]
+        self._missing = [*missing_drivers(self._sysfs, groups), *self._missing_modules(groups)]
+        servers = self._mps.refresh() if self._mps else {}
+        uses = {use.mps_use: servers.get(use.mps_use, "") for use in mps_entries(self.context.entries)}
+        return [unusable(card, uses) for card in self._cards.values()]
+
+    def _missing_modules(self, groups: Mapping[str, Sequence[Adapter]]) -> Sequence[MissingDriver]:
+        if not groups.get(NVIDIA):
+            return ()
+        from .nvidia.allocation import missing_modules
+
+        return list(missing_modules(self.options, self._sysfs))
 
     def missing_drivers(self) -> Sequence[MissingDriver]:
         """The GPUs without a driver of their vendor, as of the last scan."""
@@ -229,6 +235,22 @@ class Gpu(Backend):
             self._scan_failures[vendor] = reason
             self.context.log.error("%s", reason)
         return [_with_health(card, reason) for card in self._cards.values() if card.vendor == vendor]
+
+
+def unusable(card: Card, servers: Mapping[str, str]) -> Device:
+    """The device of a card, with what it cannot be used for.
+
+    Args:
+        servers: by the names of the uses, why the MPS server of an entry does not serve; empty if it does.
+    """
+    found = dict(card.device.unusable_for)
+    if not getattr(card.facts, "mei", ()):
+        found[FIRMWARE] = "firmware: true needs a firmware interface of Intel (/dev/mei<n>), and it has none"
+    is_whole = card.vendor == NVIDIA and not getattr(card.facts, "is_mig", False)
+    for use, reason in servers.items():
+        if reason or not is_whole:
+            found[use] = reason if is_whole else "mps is for whole NVIDIA GPUs, which this is not"
+    return replace(card.device, unusable_for=found)
 
 
 def _with_health(card: Card, reason: str) -> Card:

@@ -246,6 +246,10 @@ class Mps:
                 raise OptionError(f'"{path}" is not absolute', key=key)
 
 
+FIRMWARE = "firmware"
+"""The use that needs the firmware interface of an Intel card."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuResourceOptions:
     """The keys of an entry under ``resources``."""
@@ -257,7 +261,7 @@ class GpuResourceOptions:
     )
     mps: Mps | None = option(
         None,
-        "The MPS server through which containers share NVIDIA GPUs; it does not apply to MIG instances.",
+        "The MPS server through which containers share whole NVIDIA GPUs.",
         example={"root": "/run/nvidia/mps"},
     )
     resource: str = field(default="", init=False, metadata={"meaning": "The name of the entry."})
@@ -281,7 +285,7 @@ class GpuResourceOptions:
     @property
     def uses(self) -> Collection[str]:
         """The uses that a card can be unusable for (``Device.unusable_for``)."""
-        return (self.mps_use,) if self.mps else ()
+        return [use for use, wanted in ((FIRMWARE, self.firmware), (self.mps_use, self.mps)) if wanted]
 
     @property
     def mps_use(self) -> str:

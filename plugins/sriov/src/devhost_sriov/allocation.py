@@ -20,8 +20,8 @@ from devhost.backend import AllocateRequest, AllocationError, DeviceNode, Edits
 from devhost.backend.infiniband import Node, Role, nodes_below, rdma_cm_node
 from devhost.backend.sysfs import Sysfs, natural
 
-from .model import Function, Kind
-from .options import RDMA, VHOST_NET, SriovUse
+from .model import VGPU_TYPE, Function, Kind
+from .options import KUBEVIRT, RDMA, VHOST_NET, SriovUse
 
 CONTAINER, IOMMU = "/dev/vfio/vfio", "/dev/iommu"
 VHOST_NET_NODE, TUN = "/dev/vhost-net", "/dev/net/tun"
@@ -56,17 +56,19 @@ def parts_of(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterato
     """Everything that a container needs to use a function with its current drivers.
 
     Args:
-        uses: what the container gets in addition: :data:`RDMA`, :data:`VHOST_NET`.
+        uses: what the resource needs of it besides itself: :data:`RDMA`, :data:`VHOST_NET`, :data:`KUBEVIRT`.
 
     Raises:
         InPod: its RDMA devices are in the network namespace of a pod. This is checked last.
         AllocationError: it cannot be used.
     """
     yield from own_parts(sysfs, function)
+    if KUBEVIRT in uses and (why := no_vfio(function)):
+        raise AllocationError(f"{function.id}: {why}")
     if VHOST_NET in uses and function.is_network:
         yield vhost_net()
-    if RDMA in uses and (part := rdma(sysfs, function)):
-        yield part
+    if RDMA in uses:
+        yield rdma(sysfs, function)
 
 
 def own_nodes(sysfs: Sysfs, function: Function) -> frozenset[str]:
@@ -100,7 +102,7 @@ def own_parts(sysfs: Sysfs, function: Function) -> Iterator[Part]:
 
 
 def vfio(sysfs: Sysfs, function: Function) -> Part:
-    """The IOMMU group of a function bound to vfio, and its own character device if it has one.
+    """The IOMMU group of a function that uses vfio, and its own character device if it has one.
 
     Without an IOMMU, the node of the group is ``noiommu-<n>``. The container gets it under this documented
     name, and as ``<n>``, which pods of sriov-network-device-plugin expect.
@@ -147,8 +149,9 @@ def _check_viable(sysfs: Sysfs, function: Function, group: str) -> None:
     for member in sysfs.names(f"{_GROUPS}/{group}/devices"):
         if member == function.address:
             continue  # its own driver is checked elsewhere
-        driver = sysfs.target(f"{_GROUPS}/{group}/devices/{member}/driver")
-        if driver not in _HARMLESS and "vfio" not in driver:
+        place = f"{_GROUPS}/{group}/devices/{member}"
+        driver = sysfs.target(f"{place}/driver")
+        if driver not in _HARMLESS and "vfio" not in driver and not sysfs.exists(f"{place}/vfio-dev"):
             raise AllocationError(
                 f"{function.id} cannot be used: {member} in the same IOMMU group {group} is bound to {driver}"
                 " (bind it to vfio-pci, or to no driver)"
@@ -168,20 +171,28 @@ def uio(sysfs: Sysfs, function: Function) -> Part:
     return Part("uio", (DeviceNode(node),), {"mount": node})
 
 
-def rdma(sysfs: Sysfs, function: Function) -> Part | None:
-    """The nodes of all RDMA devices of a function, and of the connection manager; ``None`` without RDMA.
+def no_vfio(function: Function) -> str:
+    """Why a virtual machine of KubeVirt cannot use a function; empty if it can."""
+    if function.uses_vfio:
+        return ""
+    bound = f"it is bound to {function.driver}" if function.driver else "it is bound to no driver"
+    return f"kubevirt: true needs vfio, and {bound} (bind it to vfio-pci)"
+
+
+def rdma(sysfs: Sysfs, function: Function) -> Part:
+    """The nodes of all RDMA devices of a function, and of the connection manager.
 
     ``rdma_dev`` is only the first of :func:`rdma_devices`, since programs take one (``ib_write_bw -d``). The
     other entries name nodes of this device if it has a node of the kind.
 
     Raises:
         InPod: its RDMA devices are in another network namespace.
-        AllocationError: they have no uverbs node.
+        AllocationError: it has no RDMA device, or they have no uverbs node.
     """
     found = list(nodes_below(sysfs, function.path))
     names = _in_order(sysfs, function, found)
     if not names and not found:
-        return None
+        raise AllocationError(f"{function.id} has no RDMA device, which rdma: true needs")
     opened = _opened(found)
     if not names or (opened and opened.isdisjoint(names)):  # a companion may have stayed
         raise InPod(f"the RDMA device of {function.id} is in the network namespace of a pod")
@@ -253,7 +264,7 @@ VARIABLE, INFO = "PCIDEVICE", "INFO"
 sriov-network-device-plugin uses the same names, with hyphens, and pods and programs read them.
 """
 
-KUBEVIRT = "PCI_RESOURCE"
+VIRT_LAUNCHER = "PCI_RESOURCE"
 """Prefix of the variable in which KubeVirt's virt-launcher looks for the addresses of host devices.
 
 Its ``ResourceNameToEnvVar`` keeps hyphens.
@@ -288,8 +299,8 @@ def edits(sysfs: Sysfs, functions: Sequence[Function], request: AllocateRequest)
         env[request.variable(VARIABLE, keep_hyphens=keep_hyphens)] = ids
         env[request.variable(VARIABLE, INFO, keep_hyphens=keep_hyphens)] = info
     addresses = [function.address for function in ordered if function.uses_vfio]
-    if use.kubevirt and addresses:
-        env[request.variable(KUBEVIRT, keep_hyphens=True)] = ",".join(addresses)
+    if use.kubevirt:
+        env[request.variable(VIRT_LAUNCHER, keep_hyphens=True)] = ",".join(addresses)
     return Edits(tuple(given), env=env)
 
 
@@ -301,6 +312,8 @@ def _check_unchanged(sysfs: Sysfs, function: Function) -> None:
     if driver != function.driver:
         before = f"; it was bound to {function.driver}" if function.driver else ""
         raise AllocationError(f"{function.id} is now bound to {driver or 'no driver'}{before}")
+    if function.vgpu_type is not None and sysfs.integer(f"{function.path}/{VGPU_TYPE}") == 0:
+        raise AllocationError(f"{function.id} has no vGPU any longer: its {VGPU_TYPE} is 0")
 
 
 def _nodes(part: Part, use: SriovUse) -> Sequence[DeviceNode]:

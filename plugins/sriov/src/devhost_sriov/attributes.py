@@ -74,6 +74,8 @@ ATTRIBUTES = {
     "isRdma": Attribute(bool, "whether it has RDMA devices", True),
     "rdmaDevices": Attribute(list, "names of its RDMA devices", ("mlx5_3",)),
     "pKey": Attribute(str, "partition key of index 0 on its first InfiniBand port", "0x7fff", hex=True),
+    "isVfio": Attribute(bool, "whether programs use it through vfio, with whichever driver", True),
+    "vgpuType": Attribute(int, "number of its NVIDIA vGPU type; 0 if none is configured", 1145),
     "vdpaType": Attribute(
         str, "type of its vDPA device, by driver", "vhost", words=tuple(VDPA_TYPES.values())
     ),
@@ -88,7 +90,11 @@ _ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 
 def of_function(function: Function, snapshot: Snapshot, facts: Facts) -> dict[str, AttributeValue]:
     """All known attributes of a function."""
-    found: dict[str, AttributeValue] = {"kind": function.kind.value, "isRdma": bool(function.rdma_devices)}
+    found: dict[str, AttributeValue] = {
+        "kind": function.kind.value,
+        "isRdma": bool(function.rdma_devices),
+        "isVfio": function.uses_vfio,
+    }
     found.update((name, text) for name, text in _texts(function, snapshot, facts) if text)
     found.update((name, number) for name, number in _numbers(function) if number is not None)
     found.update((name, several) for name, several in _lists(function, snapshot) if several)
@@ -126,6 +132,7 @@ def _numbers(function: Function) -> Iterator[tuple[str, int | None]]:
     yield "numaNode", function.numa_node
     yield "iommuGroup", int(function.iommu_group) if function.iommu_group.isdecimal() else None
     yield "acpiIndex", function.acpi_index
+    yield "vgpuType", function.vgpu_type
     yield "vfIndex", function.vf_index
     yield "sfNum", function.sf_number
     yield "mtu", first.mtu if first else None

@@ -38,7 +38,7 @@ from .attributes import ATTRIBUTES, of_function
 from .bursts import BurstWait
 from .health import Lacks, Readiness, verdict
 from .in_use import UNKNOWN, in_use
-from .model import Facts, Function, Interface, Kind, Snapshot
+from .model import VGPU_TYPE, Facts, Function, Interface, Kind, Snapshot
 from .network import Network
 from .options import SriovOptions, SriovUse
 from .pci_bus import Bus
@@ -251,6 +251,8 @@ class Sriov(Backend):
         if parts := [f"{count} {kind} function{'s' * (count > 1)}" for count, kind in counts if count]:
             is_one = function.num_vfs + function.num_sfs == 1
             return f"it has {' and '.join(parts)}, which {'is' if is_one else 'are'} offered instead"
+        if function.vgpu_type == 0:
+            return f"no vGPU is configured: its {VGPU_TYPE} is 0 (write the number of a vGPU type to it)"
         if basis.is_leaving:
             return "the virtual functions of its physical function are about to change"
         if basis.reason and not basis.purpose and not self.options.allow_in_use:

@@ -17,7 +17,7 @@ from devhost.backend.sysfs import Sysfs
 
 from . import allocation
 from .model import Function, Interface, Kind, Snapshot
-from .options import RDMA, VHOST_NET
+from .options import KUBEVIRT, RDMA, VHOST_NET
 from .scan import MAX_PLACES, place_of
 
 _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
@@ -65,13 +65,16 @@ _MODULES = {allocation.CONTAINER: "vfio", allocation.VHOST_NET_NODE: "vhost_net"
 class Lacks:
     """Why a container cannot get one function; ``itself`` is empty, and ``uses`` has no key, if it can.
 
-    ``itself`` is about the function for every use, ``uses`` about additions of some resources, by option
-    name.
+    ``itself`` is about the function for every use, ``uses`` about what the options of some resources need, by
+    option name.
     """
 
     itself: str = ""
     uses: Mapping[str, str] = field(default_factory=dict)
 
+
+NO_NETWORK = "vhostNet: true is for network adapters, PCI class 02"
+"""Why a function of another class cannot serve a resource with ``vhostNet``."""
 
 LACKS_NOTHING = Lacks()
 """A container can get it for every use."""
@@ -110,7 +113,7 @@ class Readiness:
                 lacks = self._lacks(function)
             else:
                 lacks = before[1]
-            lacks = _for_vhost_net(lacks, vhost_net if function.is_network else "")
+            lacks = _for_vhost_net(lacks, vhost_net if function.is_network else NO_NETWORK)
             known[name] = function, lacks
         self._known = known
         self._touched.clear()
@@ -123,8 +126,12 @@ class Readiness:
 
     def _lacks(self, function: Function) -> Lacks:
         itself = self._lack(partial(allocation.own_parts, self._sysfs, function))
-        rdma = self._lack(lambda: filter(None, [allocation.rdma(self._sysfs, function)]))
-        return Lacks(itself, {RDMA: rdma} if rdma else {}) if itself or rdma else LACKS_NOTHING
+        uses = {
+            RDMA: self._lack(lambda: [allocation.rdma(self._sysfs, function)]),
+            KUBEVIRT: allocation.no_vfio(function),
+        }
+        uses = {use: why for use, why in uses.items() if why}
+        return Lacks(itself, uses) if itself or uses else LACKS_NOTHING
 
     def _lack(self, parts: Callable[[], Iterable[allocation.Part]]) -> str:
         try:

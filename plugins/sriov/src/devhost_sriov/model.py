@@ -24,6 +24,11 @@ an adapter."""
 VDPA_TYPES = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
 """Types of vDPA devices, by driver."""
 
+VGPU_TYPE = "nvidia/current_vgpu_type"
+"""The file with the number of the vGPU type of a virtual function, below its directory; 0: none. Source:
+NVIDIA Virtual GPU Software User Guide, "Creating an NVIDIA vGPU on a Linux Distribution that Uses a
+Vendor-Specific VFIO Framework"."""
+
 _PASSED_ON = re.compile(r"(?:.*[-_])?vfio(?:[-_].*)?|uio_pci_generic|igb_uio|uio_dfl")
 
 
@@ -106,6 +111,12 @@ class Function:
         Interfaces of its embedded switch that represent other functions.
     ``rdma_devices``
         Names of its RDMA devices, also of those in another network namespace.
+    ``has_vfio_device``
+        Whether the kernel lists a vfio device of it, whatever its driver is called (``vfio-dev``, see
+        Documentation/ABI/testing/sysfs-devices-vfio-dev, since Linux 6.1).
+    ``vgpu_type``
+        The number of its NVIDIA vGPU type, for a virtual function of NVIDIA's driver since Linux 6.8; 0 if no
+        vGPU is configured.
     ``inode``
         Changes when the function is removed and appears again under its id.
     """
@@ -132,6 +143,8 @@ class Function:
     away: tuple[Interface, ...] = ()
     representors: tuple[Interface, ...] = ()
     rdma_devices: tuple[str, ...] = ()
+    has_vfio_device: bool = False
+    vgpu_type: int | None = None
     vdpa: Vdpa | None = None
     acpi_index: int | None = None
     pkey: str = ""
@@ -149,13 +162,16 @@ class Function:
 
     @property
     def is_passed_on(self) -> bool:
-        """Whether its driver passes it on to programs: vfio with its variants, uio."""
-        return is_passed_on(self.driver)
+        """Whether its driver passes it on to programs: through vfio or uio."""
+        return self.has_vfio_device or is_passed_on(self.driver)
 
     @property
     def uses_vfio(self) -> bool:
-        """Whether it is bound to vfio-pci or one of its variants, such as ``mlx5_vfio_pci``."""
-        return self.is_passed_on and "vfio" in self.driver
+        """Whether programs use it through vfio.
+
+        Kernels before Linux 6.1 list no vfio device: there, a driver that is called so counts.
+        """
+        return self.has_vfio_device or (self.is_passed_on and "vfio" in self.driver)
 
     @property
     def last_interfaces(self) -> tuple[Interface, ...]:
@@ -164,7 +180,7 @@ class Function:
 
 
 def is_passed_on(driver: str) -> bool:
-    """Whether a driver of this name passes devices on to programs: vfio with its variants, uio."""
+    """Whether a driver of this name passes devices on to programs: vfio-pci with its variants, uio."""
     return _PASSED_ON.fullmatch(driver) is not None
 
 

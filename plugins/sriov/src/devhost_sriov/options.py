@@ -66,8 +66,8 @@ class SriovOptions:
             seen.add(entry.pf)
 
 
-RDMA, VHOST_NET = "rdma", "vhostNet"
-"""Additions of a resource to the function itself, by option name."""
+RDMA, VHOST_NET, KUBEVIRT = "rdma", "vhostNet", "kubevirt"
+"""What a resource needs of the function besides itself, by option name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,9 @@ class SriovUse:
 
     @property
     def uses(self) -> frozenset[str]:
-        """The additions to the function itself."""
-        return frozenset(use for use, wanted in ((RDMA, self.rdma), (VHOST_NET, self.vhost_net)) if wanted)
+        """What the resource needs of the function besides itself."""
+        uses = {RDMA: self.rdma, VHOST_NET: self.vhost_net, KUBEVIRT: self.kubevirt}
+        return frozenset(use for use, wanted in uses.items() if wanted)
 
 
 PLAIN = SriovUse()

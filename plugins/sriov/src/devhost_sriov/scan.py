@@ -16,7 +16,17 @@ from dataclasses import dataclass, replace
 from devhost.backend import Event
 from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
 
-from .model import REPRESENTOR, Function, Interface, Kind, Snapshot, Vdpa, is_passed_on, representors
+from .model import (
+    REPRESENTOR,
+    VGPU_TYPE,
+    Function,
+    Interface,
+    Kind,
+    Snapshot,
+    Vdpa,
+    is_passed_on,
+    representors,
+)
 
 VDPA_BUS = "/sys/bus/vdpa/devices"
 
@@ -27,6 +37,9 @@ driver passes them to programs."""
 
 VIRTIO = "virtio-pci"
 """The driver whose functions have their interface below a device of the virtio bus."""
+
+NVIDIA = "nvidia"
+"""The driver whose virtual functions become vGPUs."""
 
 IFF_UP = 0x1
 """Bit of ``flags`` (kernel, include/uapi/linux/if.h)."""
@@ -61,13 +74,14 @@ class FunctionReader:
         parent = sysfs.target(f"{path}/physfn")
         pci_class = self._sysfs.hexadecimal(f"{path}/class")
         driver = sysfs.target(f"{path}/driver")
+        has_vfio_device = bool(driver) and sysfs.exists(f"{path}/vfio-dev")
         total = None
         if BDF.fullmatch(parent):
             kind = Kind.VIRTUAL
         else:
             kind, parent = Kind.PHYSICAL, ""
             total = _positive(sysfs.integer(f"{path}/sriov_totalvfs"))
-            if not total and not _is_offered(pci_class, driver):
+            if not (total or has_vfio_device or _is_offered(pci_class, driver)):
                 return None
             if sysfs.exists(
                 f"{path}/sriov_vf_msix_count"
@@ -98,6 +112,8 @@ class FunctionReader:
             interfaces=interfaces,
             representors=representors,
             rdma_devices=rdma_devices,
+            has_vfio_device=has_vfio_device,
+            vgpu_type=_positive(sysfs.integer(f"{path}/{VGPU_TYPE}")) if driver == NVIDIA else None,
             vdpa=vdpa,
             acpi_index=_positive(sysfs.integer(f"{path}/acpi_index")),
             pkey=self._pkey(path, rdma_devices),

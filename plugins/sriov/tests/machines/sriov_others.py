@@ -78,6 +78,23 @@ def gpu(root: Path) -> SriovTree:
     return tree
 
 
+def vgpu(root: Path) -> SriovTree:
+    """An L40S with two virtual functions of NVIDIA's driver, of which the first is a vGPU.
+
+    Since Linux 6.8 they stay bound to ``nvidia``, which makes a vfio device of each (NVIDIA Virtual GPU
+    Software User Guide, "vendor-specific VFIO framework"; KubeVirt reads ``nvidia/current_vgpu_type`` too).
+    """
+    tree = SriovTree(root)
+    physical = tree.function(
+        "0000:41:00.0", "10de:26b9", "nvidia", below="0000:40:01.0", pci_class="0x030200", group=60, total=32
+    )
+    for number in range(2):
+        path = tree.virtual(physical, f"0000:41:00.{number + 4}", "10de:26b9", "nvidia", group=64 + number)
+        tree.vfio(path)
+        tree.file(f"/sys/devices/{path}/nvidia/current_vgpu_type", "0" if number else "1145")
+    return tree
+
+
 def without_interface(root: Path) -> SriovTree:
     """A physical function bound to vfio-pci with virtual ones (drivers/vfio/pci/vfio_pci_core.c, since 5.7).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,7 +99,8 @@ class Reader:
         if numa is not None:
             found["numaNode"] = numa
         links = found.pop(LINKS, ())
-        claims = _claims(node, chain, pcie, usb, self._iommu_group(chain))
+        group = self._iommu_group(chain)
+        claims = _claims(node, chain, pcie, usb, group, self._functions(group, chain))
         return Facts(
             sys_path=path,
             node=node,
@@ -124,6 +125,12 @@ class Reader:
         if chain[0].subsystem == "vfio-dev" and len(chain) > 1:
             return self._tree.linked_name(chain[1].path, "iommu_group")
         return ""
+
+    def _functions(self, group: str, chain: Sequence[Kobject]) -> list[str]:
+        """The PCI functions of an IOMMU group, which its node gives access to; none for another node."""
+        if chain[0].subsystem != "vfio" or not group.isdecimal():
+            return []
+        return [name for name in self._tree.entries(f"{_GROUPS}/{group}/devices") if BDF.fullmatch(name)]
 
     def _attributes(
         self, key: str, node: str, chain: Sequence[Kobject], usb: Usb | None
@@ -205,6 +212,8 @@ class Reader:
         return None
 
 
+_GROUPS = "/sys/kernel/iommu_groups"
+
 _HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("usb", "usb_device"): {"serial": ("serial",), "vendor": ("manufacturer",), "model": ("product",)},
     ("nvme", ""): {"serial": ("serial",), "model": ("model",)},
@@ -267,9 +276,18 @@ def node_claims(node: str) -> tuple[frozenset[str], str | None]:
 
 
 def _claims(
-    node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None, iommu_group: str
+    node: str,
+    chain: Sequence[Kobject],
+    pcie: Sequence[str],
+    usb: Usb | None,
+    iommu_group: str,
+    functions: Iterable[str],
 ) -> _Claims:
-    """What the device occupies, and what it is only part of."""
+    """What the device occupies, and what it is only part of.
+
+    Args:
+        functions: those that it gives access to.
+    """
     device, disk = chain[0], disk_of(chain)
     claims = _Claims()
     claims.add(claim.node, node)
@@ -286,4 +304,6 @@ def _claims(
         claims.add(claim.usb, usb.port, part=device.dev_type != "usb_device")
     if iommu_group.isdecimal():
         claims.add(claim.iommu_group, iommu_group)
+    for address in functions:
+        claims.add(claim.pci, address)
     return claims

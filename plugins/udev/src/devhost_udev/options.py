@@ -250,6 +250,10 @@ class UdevOptions:
     )
 
 
+KUBEVIRT = "kubevirt"
+"""The use that needs a whole USB device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """The keys of this backend in an entry under ``resources``."""
@@ -259,3 +263,8 @@ class Use:
         "Whether the devices are whole USB devices for virtual machines of KubeVirt: they get the owner and "
         "the variable that KubeVirt's own plugin gives.",
     )
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """What the resource needs of a device, as keys of ``Device.unusable_for``."""
+        return frozenset((KUBEVIRT,) if self.kubevirt else ())

@@ -16,10 +16,12 @@ from operator import attrgetter
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
+from devhost.backend.model import Holder
 from devhost.planning.affinity import Choice, Request, prefer
 from devhost.planning.affinity.policies import SCALES
 from devhost.planning.affinity.solver import Outside
-from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology
+from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology, natural
+from devhost.planning.claims import Pod, binds_pod, pod_claims, pod_of
 from devhost.planning.settings import Prefer
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Guess, Metrics
@@ -40,9 +42,6 @@ BUILT = 2_000
 
 _OUTER = (Level.PORT, Level.NODE)
 """The levels at which free devices of other resources count, the closer one first."""
-
-Pod = tuple[str, str]
-"""A pod's namespace and name."""
 
 Inventories = Callable[[], Mapping[str, Inventory]]
 
@@ -90,17 +89,15 @@ class PreferredAllocation:
             return None if entry is None or entry.stands_in else entry.unit
 
         request = Request(candidate, available, must_include, size)
+        ended = _ended(inventory.allocations, available, must_include)
+        request = _unheld_first(request, inventory.allocations)
+        if places.groups:
+            request = self._bound_first(request, places, inventory.allocations, admission, ended)
         choice = prefer(
             policy,
             places.topology,
-            _unheld_first(request, inventory.allocations),
-            self._outside(
-                resource,
-                places,
-                admission,
-                _ended(inventory.allocations, available, must_include),
-                companions=SCALES[policy].companions,
-            ),
+            request,
+            self._outside(resource, places, admission, ended, companions=SCALES[policy].companions),
             links,
             explain=_standard_log.isEnabledFor(logging.DEBUG),
         )
@@ -148,6 +145,52 @@ class PreferredAllocation:
         places.follow(inventory)
         return places
 
+    def _bound_first(
+        self,
+        request: Request,
+        places: _ResourcePlaces,
+        allocations: ResourceAllocations,
+        admission: Admission,
+        ended: Collection[Pod],
+    ) -> Request:
+        """The same request with what the container's pod can use together.
+
+        That is what is bound to it already, else what no pod is bound to, in whole groups where possible.
+        """
+        own = {places.group(token) for token in request.must_include}
+        for call in admission.same:
+            if (other := self._places.get(call.resource)) is not None:
+                own.update(map(other.group, call.tokens))
+        if not any(own):  # a slow node: the requests were not taken for those of one container
+            recent = allocations.recent_anywhere()
+            usable = [claim for claim in map(places.group, request.available) if claim in recent]
+            own = {max(usable, key=lambda claim: recent[claim or ""])} if usable else set()
+        taken = {
+            claim
+            for held in allocations.held_anywhere()
+            if not isinstance(held.holder, Holder) or pod_of(held.holder) not in ended
+            for claim in pod_claims(held.device)
+        }
+        classes: list[dict[str, list[str]]] = [{}, {}, {}]
+        offered = dict.fromkeys(request.available)
+        for token in request.must_include:
+            offered.pop(token, None)
+        for token in offered:
+            if request.candidate(token) is not None:
+                group = places.group(token)
+                rank = 0 if group in own and group else 2 if group in taken else 1
+                classes[rank].setdefault(group or f"={token}", []).append(token)
+        must, need = dict.fromkeys(request.must_include), request.size - len(request.must_include)
+        for groups in classes:
+            chosen, choice = whole_groups(groups, need)
+            must |= dict.fromkeys(chosen)
+            need -= len(chosen)
+            if need <= len(choice):
+                return replace(request, available=[*must, *choice], must_include=must)
+            must |= dict.fromkeys(choice)
+            need -= len(choice)
+        return request
+
     def _outside(
         self,
         resource: str,
@@ -193,6 +236,8 @@ class _ResourcePlaces:
 
     def __init__(self) -> None:
         self.topology = Topology({})
+        self.groups: Mapping[str, str] = {}
+        """The claims that bind pods, of units that have one."""
         self._entries: Mapping[str, Entry] | None = None
         self._healthy: list[int] = []
         self._by_place: Counter[Place] = Counter()
@@ -222,8 +267,12 @@ class _ResourcePlaces:
         if is_new:
             self.topology = Topology(candidates, self.topology)
             devices = [candidate.device for candidate in self.topology.candidates]
-            self._claims = frozenset().union(*(device.claims for device in devices))
-            self._parts = frozenset().union(*(device.part_of for device in devices))
+            self._claims = exclusive(chain.from_iterable(device.claims for device in devices))
+            self._parts = exclusive(chain.from_iterable(device.part_of for device in devices))
+            bound = (
+                (name, pod_claims(device)) for name, device in zip(self.topology.number, devices, strict=True)
+            )
+            self.groups = {name: claims[0] for name, claims in bound if claims}
             self._devices = frozenset(map(id, devices))
             self._outer = [
                 tuple([place for place in some if place[0] in _OUTER]) for some in self.topology.places
@@ -252,6 +301,11 @@ class _ResourcePlaces:
             if not self._outers[level].isdisjoint(other._by_place):
                 return level
         return None
+
+    def group(self, token: str) -> str | None:
+        """The claim of a token that binds its pod; ``None`` if it has none."""
+        entry = (self._entries or {}).get(token) if self.groups else None
+        return None if entry is None else self.groups.get(entry.unit)
 
     def places(self, tokens: Iterable[str]) -> list[tuple[Place, ...]]:
         """The places of the device behind each token; none if it represents several devices."""
@@ -300,6 +354,35 @@ class _ResourcePlaces:
             )
             known = self._same_hardware[id(other)] = (other.topology, found)
         return known[1]
+
+
+def exclusive(claims: Iterable[str]) -> frozenset[str]:
+    """The claims that exclude other devices, without those that bind pods."""
+    return frozenset(claim for claim in set(claims) if not binds_pod(claim))
+
+
+def whole_groups(groups: Mapping[str, Sequence[str]], need: int) -> tuple[list[str], list[str]]:
+    """Which tokens to take so that few others of their groups are left over.
+
+    Args:
+        groups: the tokens of each group.
+        need: how many are wanted.
+
+    Returns:
+        Those to take in any case, and those from which the rest may be chosen.
+    """
+    singles = [token for tokens in groups.values() for token in tokens if len(tokens) == 1]
+    larger = [tokens for tokens in groups.values() if len(tokens) > 1]
+    chosen: list[str] = []
+    left_over: list[Sequence[str]] = []
+    for tokens in sorted(larger, key=lambda tokens: (-len(tokens), natural(tokens[0]))):
+        if len(tokens) <= need - len(chosen):
+            chosen += tokens
+        else:
+            left_over.append(tokens)
+    if len(singles) >= need - len(chosen) or not left_over:
+        return chosen, singles
+    return chosen + singles, list(left_over[-1])
 
 
 def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request:

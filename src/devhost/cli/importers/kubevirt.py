@@ -237,8 +237,15 @@ def _written(result: _Result, remarks: list[Remark]) -> str:
             "ids are IOMMU groups for KubeVirt, PCI addresses for devhost: live-migrate machines before "
             "the switch"
         ),
-        "devhost never gives functions of one IOMMU group, or one function of two resources, to two machines",
-        "neither KubeVirt nor devhost offers a function that is not bound to vfio-pci",
+        (
+            "all functions of an IOMMU group are offered, and go to one machine: while it has one, the "
+            "others are Unhealthy for all other machines"
+        ),
+        "devhost never gives one function of two resources to two machines",
+        (
+            "neither KubeVirt nor devhost offers a function that is not bound to vfio-pci; for NVIDIA vGPUs "
+            "of Linux 6.8 and later write isVfio: true instead of the driver"
+        ),
     ]
     if result.groups:
         differs.append("both combine the first of each of several USB devices under one name")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from devhost.backend import AllocationError, Context, DeviceNode, Edits, Event, Mount
+from devhost.backend import AllocationError, Context, DeviceNode, Edits, Event, MissingDriver, Mount
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.environment import DEFAULT, Timings
@@ -107,6 +106,42 @@ def in_order(cards: Sequence[Card]) -> list[Card]:
 def _order(card: NvidiaFacts) -> tuple[list[int], str]:
     """NVIDIA's order, so that the same cards always give the same result."""
     return [int(part) for part in card.index.split(":") if part], card.uuid
+
+
+def unallocatable(card: NvidiaFacts, options: GpuOptions) -> str:
+    """Why the strategies cannot name a card; empty if they can. Those of CDI wait for their specification."""
+    try:
+        if options.uses_runtime:
+            _id(card, options)
+        if "device-specs" in options.strategies:
+            _paths(card)
+    except AllocationError as error:
+        return error.message
+    return ""
+
+
+MODULES = {
+    "gdsEnabled": ("GPUDirect Storage", "/dev", "nvidia-fs", "run modprobe nvidia_fs"),
+    "gdrcopyEnabled": ("GDRCopy", "/dev", "gdrdrv", "run modprobe gdrdrv"),
+    "mofedEnabled": ("NVIDIA's network driver", "/dev/infiniband", "uverbs", "install it, or load ib_uverbs"),
+}
+"""What an option gives containers: its name, the directory and the beginning of its nodes, and how to get
+them (``internal/discover`` of NVIDIA's container toolkit)."""
+
+
+def missing_modules(options: GpuOptions, sysfs: Sysfs) -> Iterator[MissingDriver]:
+    """The modules that options need and the node lacks: containers would silently get nothing."""
+    enabled = {
+        "gdsEnabled": options.gds_enabled,
+        "gdrcopyEnabled": options.gdrcopy_enabled,
+        "mofedEnabled": options.mofed_enabled,
+    }
+    root = dev_root(options, sysfs.exists)
+    for option, (subject, directory, begin, fix) in MODULES.items():
+        names = sysfs.names(f"{root}{directory}") if enabled[option] else ()
+        if enabled[option] and not any(name.startswith(begin) for name in names):
+            reason = f"backends.gpu.{option} is set, but there is no {root}{directory}/{begin}* ({fix})"
+            yield MissingDriver(subject, reason, {"vendor": NVIDIA})
 
 
 def _id(card: NvidiaFacts, options: GpuOptions) -> str:
@@ -267,13 +302,6 @@ class MpsServers:
         """Reads which servers do not run: the reason, by the name of the use (``Device.unusable_for``)."""
         self._shown = self._not_running()
         return self._shown
-
-    def apply(self, card: Card) -> Card:
-        """The card with the result of the last :meth:`refresh`, if that concerns it."""
-        if not self._shown or not _is_whole(card):
-            return card
-        reasons = {**card.device.unusable_for, **self._shown}
-        return replace(card, device=replace(card.device, unusable_for=reasons))
 
     async def watch(self) -> AsyncIterator[Event]:
         """Yields an event when a server has started or ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devhost.backend import Context, Edits, Event, Health, unhealthy
 from devhost.backend.errors import BackendError
@@ -20,7 +20,7 @@ from devhost_gpu.nvml.reports import NvLinks
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 
-from .allocation import dev_root, edits
+from .allocation import dev_root, edits, unallocatable
 from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, mig_card
 from .health import HealthMonitor, XidRule
 from .unloading import Unloading
@@ -53,6 +53,7 @@ class Nvidia:
         environment: Environment = STANDARD,
     ) -> None:
         timings, clock = environment.timings, environment.clock
+        self._options = options
         self._context = context
         self._timings = timings
         self._clock = clock
@@ -114,9 +115,17 @@ class Nvidia:
             cards.append(gpu_card(state, root))
             if state.gpu and adapter.driver in (DRIVER, ""):
                 cards += self._mig_cards(state, problem, root)
+        cards = [self._nameable(card) for card in cards]
         self._shown = self._visible_state()
         self._log_state(adapters, cards)
         return cards
+
+    def _nameable(self, card: Card) -> Card:
+        """The card, Unhealthy if no container could be told which one it is."""
+        if card.device.withheld or not card.device.health or not isinstance(card.facts, NvidiaFacts):
+            return card
+        why = unallocatable(card.facts, self._options)
+        return replace(card, device=replace(card.device, health=unhealthy(why))) if why else card
 
     def notice(self, event: Event) -> None:
         """Releases the driver if a GPU is being taken away from it."""
