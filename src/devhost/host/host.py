@@ -363,13 +363,15 @@ class Host:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
         for service in self.services.values():
             if service.entry.backend == backend:
-                service.scanned()
+                service.wake()
         self.dra.scanned()
         self.cdi_garbage.scanned()
 
     def _allocations_changed(self) -> None:
         """The kubelet has reported other holders."""
         self.replanner.allocations_changed()
+        for service in self.services.values():
+            service.wake()
         self.cdi_garbage.wake()
 
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:

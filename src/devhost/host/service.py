@@ -155,9 +155,9 @@ class ResourceService:
         self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
         self._show((), caused_at)
 
-    def scanned(self) -> None:
-        """Its backend has scanned, also if no device has changed."""
-        self._injection.scanned()
+    def wake(self) -> None:
+        """A device node or a holder may have changed, although no device has."""
+        self._injection.wake()
 
     async def run(self) -> None:
         """Serves the resource until :meth:`stop` or :meth:`drain`.
