@@ -28,6 +28,7 @@ from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.tasks import Tasks
 from devhost.kubelet.api import PLUGIN_DIRECTORY
+from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources, beside
 from devhost.kubelet.podresources_poller import PodResourcesPoller
@@ -40,7 +41,6 @@ from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .given import GivenKeeper
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .orphans import Orphans

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.discovery.manager import BackendManager
+from devhost.kubelet.given import GivenKeeper
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, PlannedResource, RefusalKind, plan_devices
 from devhost.planning.settings import Serve
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .given import GivenKeeper
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import EventPublisher
