@@ -59,6 +59,7 @@ PURE = (
     "backend.backoff",
     "allocation.allocations",
     "allocation.claims",
+    "allocation.given",
     "allocation.listing",
     "allocation.other_drivers",
     "allocation.timing",

@@ -192,6 +192,7 @@ def resources(draw: st.DrawFn) -> tuple[ResourceSettings, ...]:
             healthy_while=draw(wheres),
             optional=draw(st.booleans()),
             take_over=draw(st.booleans()),
+            check_starts=draw(st.booleans()),
             permissions=draw(st.sampled_from(("", "r", "rw", "mrw", "wm"))),
         )
         for index in range(draw(st.integers(0, 3)))
@@ -236,6 +237,7 @@ def _yaml(settings: tuple[ResourceSettings, ...]) -> str:
             "topology": entry.topology,
             "optional": entry.optional,
             "takeOver": entry.take_over,
+            "checkStarts": entry.check_starts,
             "healthyWhile": _yaml_where(entry.healthy_while),
             **({"permissions": entry.permissions} if entry.permissions else {}),
         }

@@ -149,7 +149,7 @@ def test_a_backend_that_takes_none_gets_none() -> None:
         ("backend: sized", "f.yaml:3:3: resources[0]: the key size is required (for example size: 4)"),
         (
             "backend: plain; development: true",
-            'f.yaml:5:3: resources[0]: unknown key "development" (known keys: backend, dra, '
+            'f.yaml:5:3: resources[0]: unknown key "development" (known keys: backend, checkStarts, dra, '
             "exclusive, healthyWhile, inject, name, optional, permissions, prefer, serve, share, takeOver, "
             "topology, whenEmpty, where)",
         ),

@@ -32,7 +32,7 @@ def test_an_entry_has_the_documented_defaults(read: Read) -> None:
     assert (found.prefer, found.inject, found.when_empty) == (Prefer.TOPOLOGY, Inject.DIRECT, WhenEmpty.WAIT)
     assert found.exclusive is True
     assert (found.topology, found.healthy_while, found.permissions) == (True, (), "")
-    assert (found.optional, found.take_over) == (False, False)
+    assert (found.optional, found.take_over, found.check_starts) == (False, False, False)
     assert found.share.max_per_container is None
 
 
@@ -41,7 +41,7 @@ def test_every_key_of_an_entry_is_read(read: Read) -> None:
         "name: 'a.b/{vendor}-{ID_MODEL}', where: {virtual: true}, prefer: distinct, inject: cdi,"
         " exclusive: false, whenEmpty: register,"
         " topology: false, healthyWhile: {sysattr.device/status: operational}, permissions: mrw,"
-        " optional: true, takeOver: true,"
+        " optional: true, takeOver: true, checkStarts: true,"
         " share: {replicas: 3, maxPerContainer: 2, overrides: [{where: {vendor: x}, replicas: 5}]}"
     )
     (found,) = read(text).resources
@@ -50,7 +50,7 @@ def test_every_key_of_an_entry_is_read(read: Read) -> None:
     assert found.share.replicas == 3
     (override,) = found.share.overrides
     assert (override.replicas, override.where) == (5, (Block((Term("vendor", (Text("x"),)),)),))
-    assert (found.optional, found.take_over) == (True, True)
+    assert (found.optional, found.take_over, found.check_starts) == (True, True, True)
     assert (found.topology, found.permissions, found.share.max_per_container) == (False, "mrw", 2)
     operational = Term("sysattr.device/status", (Text("operational"),))
     assert found.healthy_while == (Block((operational,)),)

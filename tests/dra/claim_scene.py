@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
+from devhost.allocation.given import Given
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
@@ -123,6 +124,7 @@ class Ledger:
         self.tokens: set[str] = set()
         """The ids of devices that containers hold through the device plugin."""
         self.reserving: set[str] = set()
+        self.given = Given()
 
     @contextmanager
     def reserved(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice]) -> Iterator[None]:
@@ -183,12 +185,16 @@ class Resources:
 
     offered: dict[str, DraDevice] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
 
     def find(self, pool: str, device: str) -> DraDevice | None:
         return self.offered.get(device) if pool == POOL else None
 
     def missing(self, pool: str, device: str) -> str:
         return self.reasons.get(device, "")
+
+    def is_gone(self, key: tuple[str, str]) -> bool:
+        return key[1] in self.gone
 
 
 def boot(place: Path, name: str = "boot-1") -> Path:

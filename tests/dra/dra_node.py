@@ -190,9 +190,9 @@ class DraNode(Cluster):
         node: devhost, and the kubelet's device plugin side.
     """
 
-    def __init__(self, place: Path, timing: Timing = QUICK) -> None:
+    def __init__(self, place: Path, timing: Timing = QUICK, kind: type[Backend] = Cards) -> None:
         super().__init__(place)
-        self.node = Node(place, Cards, timing=timing, dra=self.options)
+        self.node = Node(place, kind, timing=timing, dra=self.options)
         self.node.root.mkdir(exist_ok=True)
         self.cards("c0", "c1")
 

@@ -558,3 +558,20 @@ async def test_a_claim_of_two_pods_is_held_until_it_is_released(scene: Scene) ->
     assert "is held" in await scene.error(scene.claim(2, result("gpu", "a")))
     await scene.unprepare(ref)
     assert await scene.devices(scene.claim(2, result("gpu", "a")))
+
+
+async def test_a_prepared_claim_whose_device_is_gone_is_refused_until_it_is_back(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    answer = await scene.devices(ref)
+    scene.resources.gone = {"a"}
+    assert await scene.error(ref) == f"device {POOL}/a is not available: the device is gone"
+    scene.api.down = True
+    assert await scene.error(ref) == f"device {POOL}/a is not available: the device is gone"
+    scene.resources.gone = set()
+    assert await scene.devices(ref) == answer
+
+
+async def test_what_the_containers_of_a_claim_are_given_is_known(scene: Scene) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    await scene.devices(ref)
+    assert [node.path for node in scene.ledger.given.claims[ref.uid].nodes] == ["/dev/null"]

@@ -107,7 +107,7 @@ async def test_a_device_that_is_refused_as_unusable_is_not_gone(rig, kubelet):
     rig.scripts["toy"].devices = [one, replace(two, attributes={"model": 7, "index": 1})]
     async with rig.running() as host:
         await settled(rig, host, lambda: "d1" in reasons(host))
-        assert reasons(host)["d1"] != GONE
+        assert "model" in reasons(host)["d1"]
         assert device_problems(host) == []
         assert problems(host).counts["refused"] == 1
 

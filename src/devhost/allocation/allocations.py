@@ -65,13 +65,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from devhost.backend.model import Device, Holder
-from devhost.planning.claims import Held, Key
+from devhost.backend.model import MAX_DEVICE_ID, Device, Holder
+from devhost.planning.claims import Held, Key, Reason
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
 from .claims import ClaimAllocations
+from .given import Given
 from .listing import ClaimUse
 from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
@@ -294,6 +295,16 @@ class HeldDevices:
         self._joined[key] = device
         return device != known
 
+    def join(self, claims: Mapping[Key, frozenset[str]]) -> bool:
+        """Adds claims to devices; true if they had not all of them."""
+        changed = False
+        for key, more in claims.items():
+            known = self._joined.get(key)
+            if known is not None and not more <= known.claims:
+                self._joined[key] = replace(known, claims=known.claims | more)
+                changed = True
+        return changed
+
     def keep(self, keys: Collection[Key]) -> None:
         """Forgets the devices that no container holds any longer."""
         for key in self._joined.keys() - keys:
@@ -455,6 +466,15 @@ class ResourceAllocations:
         self._everything.changed_by(self, replan=False)
         self._everything.due_changed()
 
+    @property
+    def everything_given(self) -> Given:
+        """What containers were given, of all resources."""
+        return self._everything.given
+
+    def differing(self) -> Iterator[tuple[str, Reason]]:
+        """The tokens whose containers have something else than their device now."""
+        return self._everything.given.withheld(self.resource)
+
     def recalls(self, listing: Listing) -> bool:
         """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Leases.recalls`."""
         return self._leases.recalls(listing, self.resource)
@@ -552,6 +572,8 @@ class Allocations:
         self.devices = HeldDevices()
         self.claims = ClaimAllocations(self)
         """What ResourceClaims hold."""
+        self.given = Given()
+        """What containers were given."""
         self._drivers = OtherDrivers(self._follow_driver)
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
@@ -728,7 +750,31 @@ class Allocations:
         with self._deferred():
             self._update_devices()
             self._resolve()
+            self.compare()
         self._stale = False
+
+    def compare(self, found: Found | None = None) -> bool:
+        """Compares what containers were given with the devices that exist; true if more is held than before.
+
+        Args:
+            found: every device of every backend, if not those of the last plan.
+        """
+        found = self._found if found is None else found
+        for resource, allocations in self._resources.items():
+            for token in allocations.unresolved():
+                if not allocations.devices_of(token):
+                    allocations.infer(token, self._absent(resource, token, allocations.holder(token)))
+        more = self.devices.join(self.given.compare(self.held(), found))
+        if more:
+            self._held = None
+        return more
+
+    def _absent(self, resource: str, token: str, holder: Holder | None) -> Mapping[Key, Device]:
+        """What a container was given by a token of which no backend has the device."""
+        backends = {entry.backend for entry in self.entries(resource) if entry.name == resource}
+        certain = len(backends) == 1 and not represents_all(token) and len(token) < MAX_DEVICE_ID
+        key = (backends.pop(), unit_of(token)) if certain else None
+        return self.given.absent((resource, token), holder, key)
 
     def learn(self, plan: Plan) -> bool:
         """Takes from the plan the devices of resources of which a container holds all devices.

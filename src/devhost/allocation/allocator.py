@@ -16,6 +16,7 @@ from devhost.telemetry.log import get
 
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
+from .given import owned
 from .injection import DirectInjection, Injection, Rendered
 from .inventory import Entry, Inventory, Snapshot
 from .preferred.across_resources import PreferredAllocation
@@ -63,6 +64,17 @@ class HolderCheck(Protocol):
         """
 
 
+class StartCheck(Protocol):
+    """Knows what containers were given."""
+
+    async def check(self, resource: str, tokens: Sequence[str]) -> None:
+        """Checks that a container that starts gets the devices for which it was given nodes.
+
+        Raises:
+            AllocationError: it would not.
+        """
+
+
 class Allocator:
     """Answers the kubelet for one resource.
 
@@ -74,6 +86,7 @@ class Allocator:
         device_info: writes files for network plugins, if any.
         preferred: chooses devices with all resources in mind.
         holders: asks the kubelet who holds what; without it, nothing is asked.
+        starts: checks what a container gets that starts, for entries with ``checkStarts``.
         timing: deadlines of the backend's answers.
     """
 
@@ -87,6 +100,7 @@ class Allocator:
         preferred: PreferredAllocation | None = None,
         holders: HolderCheck | None = None,
         timing: Timing = NODE,
+        starts: StartCheck | None = None,
     ) -> None:
         self.name = backend.resource
         self.inventory = inventory
@@ -96,12 +110,13 @@ class Allocator:
         self._device_info = device_info
         self._preferred = preferred or PreferredAllocation()
         self._holders = holders
+        self._starts = starts
         self._timing = timing
 
     @property
     def prepares(self) -> bool:
         """Whether PreStartContainer has anything to do."""
-        return self._backend.prepares
+        return self._backend.prepares or self._entry.check_starts
 
     @property
     def snapshot(self) -> Snapshot:
@@ -171,10 +186,11 @@ class Allocator:
             terms = replace(lasting, shares=shares)
         scanner = self._backend.scanner
         try:
-            answer, rendered, documents = await self._backend.call(
+            answer, rendered, documents, numbers = await self._backend.call(
                 self._timing.allocate, self._answer, tuple(wanted.values()), terms
             )
             if rendered is not None:
+                self._check_given(wanted, numbers)
                 granted = await rendered.inject(tuple(wanted))
         except AllocationError:
             scanner.recheck()
@@ -200,6 +216,7 @@ class Allocator:
                 for token, some in wanted.items()
             }
         self.inventory.allocated(got, got, lasting)
+        self._gave(got, numbers, granted)
         # for later requests: the answer to the container goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self._preferred.allocated, self.name, self.inventory, began, tuple(wanted))
@@ -209,6 +226,16 @@ class Allocator:
         """Ids of the devices that the holder of these tokens got, each once."""
         return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
 
+    async def nodes(self, device: Device) -> frozenset[str]:
+        """The paths of the nodes that a container would get with a device now.
+
+        Raises:
+            BackendError: the backend failed or hung, or refuses the device.
+        """
+        terms = self._backend.terms
+        granted = await self._backend.call(self._timing.render, self._backend.ask, (device,), terms)
+        return frozenset(granted.nodes())
+
     async def prepare(self, tokens: Sequence[str]) -> None:
         """Prepares devices before a container starts; called again for each restart.
 
@@ -217,23 +244,52 @@ class Allocator:
 
         Raises:
             UnknownDevice: a token is not known.
+            AllocationError: the entry has ``checkStarts``, and the container would start with another device.
             BackendError: the backend failed or hung.
         """
         got = [self._got(entry) for entry in self._entries(tokens)]
+        if self._entry.check_starts and self._starts is not None:
+            await self._injection.refresh()
+            await self._starts.check(self.name, tokens)
         terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
         await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 
     def _answer(
         self, wanted: Sequence[Sequence[Device]], terms: Terms
-    ) -> tuple[Answer, Rendered | None, Mapping[str, Document]]:
-        """Calls the backend for one Allocate. Runs on the backend's thread."""
+    ) -> tuple[Answer, Rendered | None, Mapping[str, Document], Mapping[str, str]]:
+        """Calls the backend for one Allocate, and looks at the nodes. Runs on the backend's thread."""
         answer = self._backend.answer(wanted, terms)
         documents: Mapping[str, Document] = {}
         if self._device_info is not None and self._device_info.wanted:
             documents = self._backend.documents(answer.devices, terms)
         if not answer.devices:
-            return answer, None, documents
-        return answer, self._injection.render(answer.devices, answer.granted, terms), documents
+            return answer, None, documents, {}
+        rendered = self._injection.render(answer.devices, answer.granted, terms)
+        return answer, rendered, documents, self._backend.numbers(answer.granted)
+
+    def _check_given(self, tokens: Iterable[str], numbers: Mapping[str, str]) -> None:
+        """Refuses nodes that another container was given for another device.
+
+        Args:
+            numbers: the number of each node.
+
+        Raises:
+            AllocationError: there is one.
+        """
+        given = self.inventory.allocations.everything_given
+        if path := given.in_use({(self.name, token) for token in tokens}, numbers.items()):
+            raise AllocationError(
+                f"{self.name}: {path} is in use: a pod was given it for another device; it is free when that "
+                "pod ends"
+            )
+
+    def _gave(
+        self, got: Mapping[str, Sequence[Device]], numbers: Mapping[str, str], granted: Granted
+    ) -> None:
+        devices = each_once(tuple(got.values()))
+        nodes = owned(numbers, self.inventory.backend, devices)
+        given = self.inventory.allocations.everything_given
+        given.gave(self.name, got, nodes, () if granted.edits.nodes else granted.edits.cdi_devices)
 
     def _shares(self, wanted: Mapping[str, Sequence[Device]]) -> Mapping[str, Fraction]:
         """The share of each device, by id, that these tokens give."""

@@ -13,6 +13,7 @@ from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import ClaimIndex, Held, Key, Reason
 from devhost.planning.settings import Serve
 
+from .given import Given
 from .listing import ClaimUse
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
@@ -63,6 +64,10 @@ class Ledger(Protocol):
     @property
     def devices(self) -> HeldDeviceStore:
         """The devices that are held."""
+
+    @property
+    def given(self) -> Given:
+        """What containers were given."""
 
     def held(self) -> Sequence[Held]:
         """Every device that is held, through a token or by a claim."""
@@ -132,6 +137,11 @@ class ClaimAllocations:
         """The claim holds nothing; without effect if it held nothing."""
         if (before := self._prepared.pop(uid, None)) is not None:
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
+
+    @property
+    def given(self) -> Given:
+        """What containers were given, also without claims."""
+        return self._ledger.given
 
     @property
     def count(self) -> int:

@@ -69,6 +69,13 @@ class Injection(Protocol):
     async def run(self) -> None:
         """Makes ready what is wanted, until :meth:`stop`."""
 
+    async def refresh(self) -> None:
+        """Makes sure that what earlier answers refer to is what the devices have now.
+
+        Raises:
+            AllocationError: it cannot be written.
+        """
+
     def stop(self) -> None:
         """Ends :meth:`run` and wakes what waits for :attr:`ready`; what pods were given stays valid."""
 
@@ -112,6 +119,9 @@ class DirectInjection:
 
     async def run(self) -> None:
         """Has nothing to do."""
+
+    async def refresh(self) -> None:
+        """The answers refer to nothing."""
 
     def stop(self) -> None:
         """Has nothing to end."""

@@ -343,6 +343,9 @@ class Inventory:
         if gone != self._vanished:
             self._vanished = gone
             self.allocations.keep_listed(gone)
+        for token, reason in self.allocations.differing():
+            if token in entries:
+                self._withhold(token, reason, entries, wall)
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def replicas(self, unit: str) -> int:

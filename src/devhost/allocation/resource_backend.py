@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from devhost.backend import AllocateRequest, NoOptions
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
+from devhost.backend.sysfs import node_number, prefix_of
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.naming import variable, variable_problem
@@ -45,6 +46,10 @@ class Granted:
 
     edits: Edits
     left_out: frozenset[str] = frozenset()
+
+    def nodes(self) -> list[str]:
+        """The paths of the nodes that are there."""
+        return [node.path for node in self.edits.nodes if node.path not in self.left_out]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,11 @@ class ResourceBackend:
         if missing:
             raise self.lacking(missing)
         return granted
+
+    def numbers(self, granted: Granted) -> dict[str, str]:
+        """The nodes of an answer, each with its number. May block: runs on the backend's thread."""
+        prefix = prefix_of(self.runner.context.root)
+        return {path: node_number(prefix + path) for path in granted.nodes()}
 
     def lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         """The error for paths that devices lack, by the devices' ids."""

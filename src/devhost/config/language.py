@@ -163,6 +163,11 @@ class Resource:
     take_over: bool = option(
         False, "Whether the resource is taken over from another device plugin that serves it on this node."
     )
+    check_starts: bool = option(
+        False,
+        "Whether a container is refused to start while the node that it was given is another device now; no "
+        "container with the resource starts while devhost is not running.",
+    )
     serve: ServedBy = option(
         Serve.PLUGIN,
         "How Kubernetes gets the devices: as a device plugin, or with claims of Dynamic Resource Allocation.",

@@ -71,6 +71,7 @@ ENTRY_KEYS = frozenset(
         "healthyWhile",
         "optional",
         "takeOver",
+        "checkStarts",
         "permissions",
         "serve",
         "dra",

@@ -52,6 +52,10 @@ class DraResources(Protocol):
         """Why there is none, as the end of a sentence; empty if nothing of that name is known."""
         ...
 
+    def is_gone(self, key: Key) -> bool:
+        """Whether a device certainly does not exist."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

@@ -101,7 +101,7 @@ class DraFrontEnd:
         self._changed = changed
         self._clock = clock
         self._api = KubeApi(credentials)
-        self.inventory = DraInventory(driver, options.node, sides, files)
+        self.inventory = DraInventory(driver, options.node, sides, files, claims.given)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,

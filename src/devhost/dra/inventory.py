@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
+from devhost.allocation.given import Given
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
+from devhost.discovery.health import worst
 from devhost.discovery.scanner import Scanner, State
 from devhost.discovery.verdicts import Verdicts
 from devhost.planning import naming
@@ -36,13 +38,17 @@ class DraInventory:
         node: the name of the Node.
         sides: the devices that are moving.
         files: the claims that are prepared.
+        given: what their containers were given.
     """
 
-    def __init__(self, driver: str, node: str, sides: Sides, files: ClaimFiles) -> None:
+    def __init__(
+        self, driver: str, node: str, sides: Sides, files: ClaimFiles, given: Given | None = None
+    ) -> None:
         self._driver = driver
         self._node = node
         self._sides = sides
         self._files = files
+        self._given = Given() if given is None else given
         self._plan = Plan()
         self._scanners: Mapping[str, Scanner] = {}
         self._pools: dict[str, Pool] = {}
@@ -162,6 +168,11 @@ class DraInventory:
         )
         return next(reasons, f"the configuration no longer gives it to {resource}")
 
+    def is_gone(self, key: Key) -> bool:
+        """Whether a device certainly does not exist."""
+        scanner = self._scanners.get(key[0])
+        return scanner is not None and scanner.listed and key[1] not in scanner.devices
+
     def moving(self) -> Sequence[Moving]:
         """The devices that change sides, in a stable order: also those that a pod still holds."""
         found = list(self._sides.moving())
@@ -190,6 +201,9 @@ class DraInventory:
     def _in_claims(self) -> Iterator[DeviceHealth]:
         for record in self._files.records.values():
             for one in record.devices:
+                if (reason := self._given.reason(one.resource, one.key)) is not None:
+                    yield DeviceHealth(one.pool, one.device, False, reason.text)
+                    continue
                 found = self._devices.get((one.pool, one.device))
                 scanner = self._scanners.get(one.key[0])
                 stale = scanner is not None and scanner.condition.state is State.DEGRADED
@@ -243,8 +257,10 @@ class DraInventory:
         pool = self._pool(name, entry.backend)
         offers = []
         for device, replicas in planned.offers:
-            health = verdict(device)
             key = (entry.backend, device.id)
+            health = verdict(device)
+            if replicas == 1 and (reason := self._given.reason(name, key)):
+                health = worst(health, unhealthy(reason.text))
             full = (pool.name, pool.device_name(device.id))
             self._devices[full] = DraDevice(key, device, health, name, entry, backend, replicas)
             self._known[full] = (name, key)

@@ -21,9 +21,10 @@ from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.given import Given, Node, owned
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
-from devhost.backend.model import ClaimHolder
+from devhost.backend.model import ClaimHolder, Device
 from devhost.discovery.reconciler import LOOP_CLOCK
 from devhost.telemetry.log import get
 from devhost.telemetry.tables import few
@@ -77,6 +78,11 @@ class ClaimLedger(Protocol):
 
     def released(self, uid: str) -> None:
         """The claim holds nothing."""
+        ...
+
+    @property
+    def given(self) -> Given:
+        """What containers were given."""
         ...
 
 
@@ -235,6 +241,7 @@ class Preparer:
                 self.bases.pop(ref.uid, None)
                 raise _released(ref)
             self._claims.prepared(holder, devices)
+            self._claims.given.gave_claim(ref.uid, self._nodes(ref.uid, chosen))
         return record
 
     async def release(self, uid: str) -> bool:
@@ -260,6 +267,14 @@ class Preparer:
         seen = tuple(seen for _, one in renderings for seen in one.seen)
         self.bases[holder.uid] = Basis(tuple(chosen), tuple(one.found for one in chosen), seen)
         return record
+
+    def _nodes(self, uid: str, chosen: Sequence[Chosen]) -> list[Node]:
+        """The nodes that the containers of a claim are given, each with the device that claims it."""
+        numbers = dict(self._files.nodes(uid))
+        devices: dict[str, list[Device]] = {}
+        for one in chosen:
+            devices.setdefault(one.found.key[0], []).append(one.found.device)
+        return [node for backend, some in devices.items() for node in owned(numbers, backend, some)]
 
     async def _prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice] | str:
         try:
@@ -290,6 +305,7 @@ class Preparer:
                     await self._files.restore([ref.uid])
                     record = await self._files.read(ref.uid)
                 if record is not None and (isinstance(claim, Unreachable) or self._records(record, claim)):
+                    self._refuse_gone(record)
                     self._hold(record)
                     return record
                 if isinstance(claim, Unreachable):
@@ -312,6 +328,16 @@ class Preparer:
     def _records(self, record: ClaimRecord, claim: ClaimObject) -> bool:
         """Whether a record is of the devices that are allocated now."""
         return record.driver == self.driver and is_recorded(record, claim)
+
+    def _refuse_gone(self, record: ClaimRecord) -> None:
+        """Refuses to prepare a claim again whose file no longer has the nodes of each device.
+
+        Raises:
+            ClaimError: a device is gone.
+        """
+        for one in record.devices:
+            if self._resources.is_gone(one.key):
+                raise ClaimError(f"device {one.pool}/{one.device} is not available: the device is gone")
 
     def _hold(self, record: ClaimRecord) -> None:
         """Makes sure that a prepared claim holds its devices.

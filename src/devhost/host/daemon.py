@@ -148,6 +148,7 @@ async def serve(options: Options) -> None:
         options.pod_resources,
         notify.reloading,
         last_good,
+        directory,
         dra=options.dra,
     )
     metrics.name_entries(lambda: _entries(host))

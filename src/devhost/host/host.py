@@ -17,6 +17,7 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.cdi.files import CdiGarbageCollector, SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
+from devhost.allocation.given_record import BOOT_ID, GivenRecord
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
@@ -28,6 +29,7 @@ from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.tasks import Tasks
 from devhost.kubelet.api import PLUGIN_DIRECTORY
+from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources, beside
 from devhost.kubelet.podresources_poller import PodResourcesPoller
@@ -72,6 +74,8 @@ class Host:
             ``kubelet_dir``.
         reloading: entered while the configuration is read again.
         last_good: keeps a copy of each accepted configuration; without it there is no copy.
+        state_dir: the directory for the record of what containers were given; without it there is no record.
+        boot_id: a file with the id of this boot.
         timing: deadlines and delays.
         dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
     """
@@ -88,6 +92,8 @@ class Host:
         pod_resources: Path | None = None,
         reloading: Callable[[], AbstractContextManager[None]] = nullcontext,
         last_good: LastGood | None = None,
+        state_dir: Path | None = None,
+        boot_id: Path = BOOT_ID,
         timing: Timing = NODE,
         dra: DraOptions | None = None,
     ) -> None:
@@ -149,7 +155,17 @@ class Host:
             metrics,
             timing=timing,
         )
-        self._claim_files = ClaimFiles(settings.cdi_directory, tag)
+        self._claim_files = ClaimFiles(settings.cdi_directory, tag, boot_id=boot_id)
+        self.given = GivenKeeper(
+            self.allocations,
+            self.services.allocators,
+            self.scanners,
+            kubelet_dir,
+            GivenRecord(state_dir, kubelet_dir, boot_id),
+            self._claim_files,
+            root,
+            self.replan,
+        )
         self.allocations.subscribe(self._released)
 
         # the second front end
@@ -175,6 +191,7 @@ class Host:
             self.device_info,
             preferred,
             self.publisher,
+            self.given,
             metrics,
             changed,
             timing,
@@ -188,6 +205,7 @@ class Host:
             preferred=preferred,
             shortages=self.shortages,
             orphans=self.orphans,
+            given=self.given,
             labels=self.node_labels,
             publisher=self.publisher,
             dra=self.dra,
@@ -239,13 +257,16 @@ class Host:
                     self.pod_resources.first_answer(self._timing.first_plan),
                     self.reloader.keep(self._accepted),  # the copy exists before anything is offered
                     self.dra.read_claims(self.configuration.settings),
+                    self.given.read(),
                 )
+                await self.given.prepare(self.configuration.settings)
                 self.dra.start(self.configuration.settings)
                 self.replanner.start()
                 self.dra.spawn()
                 self.tasks.spawn("clear", self.cdi_garbage.run)
                 self.tasks.spawn("device-info", self.device_info.run)
                 self.tasks.spawn("labels", self.node_labels.run)
+                self.tasks.spawn("given", self.given.run)
                 try:
                     await self._stop.wait()
                 finally:
@@ -261,6 +282,7 @@ class Host:
                 self.last_good,
                 self._cdi_files,
                 self._claim_files,
+                self.given,
                 self.device_info,
                 self.node_labels,
                 self.backends,

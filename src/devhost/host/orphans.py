@@ -169,7 +169,11 @@ class Orphans:
             own = [device for name, device in keys if name == service.entry.backend]
             if keys and not own:
                 return Reason(OTHER_BACKEND)
-            devices = self._scanners[service.entry.backend].devices
+            scanner = self._scanners[service.entry.backend]
+            refused = {one.device: one.reason for one in scanner.condition.refused}
+            if reason := next((refused[device] for device in own if device in refused), ""):
+                return Reason(reason)
+            devices = scanner.devices
             if any(device in devices and is_former(token, devices[device]) for device in own):
                 return Reason(FORMER_ID)
             return next(

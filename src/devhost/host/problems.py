@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, get_args
 
+from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
 from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import State as ObserverState
@@ -142,14 +143,20 @@ def _allocations(host: Host) -> list[Problem]:
 def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
     """By resource: unhealthy devices, and missing devices that a container holds."""
     missing = host.orphans.missing()
+    given: dict[str, dict[str, Difference]] = {}
+    for (resource, key), difference in host.allocations.given.differences.items():
+        given.setdefault(resource, {})[key[1]] = difference
     claimable: dict[str, dict[str, str]] = {}
     for resource, device, reason in host.dra.unhealthy():
         claimable.setdefault(resource, {})[device] = reason
-    for name in sorted(host.services.keys() | missing.keys() | claimable.keys()):
+    for name in sorted(host.services.keys() | missing.keys() | claimable.keys() | given.keys()):
         service = host.services.get(name)
         found = unhealthy_devices(service.inventory.snapshot) if service else {}
         for device, reason in {**missing.get(name, {}), **claimable.get(name, {})}.items():
             found.setdefault(device, Unhealthy(reason))
+        for device, difference in given.get(name, {}).items():
+            since = found[device].since if device in found else None
+            found[device] = Unhealthy(difference.reason, since, difference.held_by)
         yield (
             name,
             [

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.discovery.manager import BackendManager
+from devhost.kubelet.given import GivenKeeper
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, PlannedResource, RefusalKind, plan_devices
 from devhost.planning.settings import Serve
@@ -37,6 +38,7 @@ class Replanner:
         preferred: knows which containers hold devices of several resources.
         shortages: logs what the file asks for and the node lacks.
         orphans: logs what containers hold and no list shows.
+        given: logs which containers have something else than they were given.
         labels: writes node labels.
         publisher: notifies observers.
         dra: offers devices through Dynamic Resource Allocation.
@@ -55,6 +57,7 @@ class Replanner:
         preferred: PreferredAllocation,
         shortages: Shortages,
         orphans: Orphans,
+        given: GivenKeeper,
         labels: NodeLabels,
         publisher: EventPublisher,
         dra: DraSide,
@@ -72,6 +75,7 @@ class Replanner:
         self._preferred = preferred
         self._shortages = shortages
         self._orphans = orphans
+        self._given = given
         self._labels = labels
         self._publisher = publisher
         self._dra = dra
@@ -113,6 +117,7 @@ class Replanner:
         self._shortages.follow(settings, self.plan)
         self._publisher.held()
         self._orphans.report()
+        self._given.follow()
         self._publisher.backends((name, backend.condition) for name, backend in backends.items())
         self._labels.offer(self.plan)
         self._schedule()
@@ -126,6 +131,7 @@ class Replanner:
         self._schedule()
         self._publisher.held()
         self._orphans.report()
+        self._given.follow()
         self._changed()
 
     def _depends_on_holders(self, service: ResourceService) -> bool:

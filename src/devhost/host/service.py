@@ -17,15 +17,18 @@ from devhost.allocation.injection import make_injection
 from devhost.allocation.inventory import Changes, Given, Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
+from devhost.backend.model import Device, Health, unhealthy
+from devhost.discovery.health import worst
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.verdicts import Verdicts
+from devhost.discovery.verdicts import Verdict, Verdicts
+from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, PlannedResource, units
-from devhost.planning.settings import ResourceSettings
+from devhost.planning.settings import Of, ResourceSettings
 from devhost.planning.sides import Listed
 from devhost.telemetry.metrics import Metrics
 
@@ -55,6 +58,7 @@ class ServiceParts:
     device_info: DeviceInfoFiles
     preferred: PreferredAllocation
     publisher: EventPublisher
+    given: GivenKeeper
     metrics: Metrics
     changed: Callable[[], None]
     """Called when the status of a service has changed."""
@@ -113,6 +117,7 @@ class ResourceService:
             parts.preferred,
             parts.pod_resources,
             parts.timing.allocation,
+            parts.given,
         )
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, Reason] = NONE_REFUSED
@@ -134,7 +139,7 @@ class ResourceService:
         """Whether this service can continue as ``planned`` without a new registration."""
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
-        prepares = scanner.runner.prepares(planned.entry.options)
+        prepares = scanner.runner.prepares(planned.entry.options) or planned.entry.check_starts
         return same_backend and same_inject and self.allocator.prepares == prepares
 
     def update(
@@ -236,6 +241,7 @@ class ResourceService:
         if self._left or not self._injection.ready.is_set():
             return
         offers, verdict = self._injection.listable(self._offers, self._verdicts.now())
+        verdict = self._with_given(offers, verdict)
         topology = self.entry.topology
         tokens = units(self.entry.share.of, offers, topology=topology)
         self.inventory.update(tokens, verdict, self.why_not, self._caused_at, topology=topology)
@@ -249,10 +255,27 @@ class ResourceService:
         """The ids of the devices that the plan gives this resource now."""
         return frozenset(offer.device.id for offer in self._offers)
 
+    def _with_given(self, offers: Sequence[Offer], verdict: Verdict) -> Verdict:
+        """The same verdicts, and Unhealthy for a device of which a container has something else.
+
+        Of shared devices, only the container's own tokens are (:meth:`.Inventory.update`).
+        """
+        given, backend = self.inventory.allocations.everything_given, self.entry.backend
+        if self.entry.share.of is not Of.EACH or not given.differences:
+            return verdict
+        alone = {offer.device.id for offer in offers if offer.replicas == 1}
+
+        def judged(device: Device) -> Health:
+            reason = given.reason(self.name, (backend, device.id)) if device.id in alone else None
+            return worst(verdict(device), unhealthy(reason.text)) if reason else verdict(device)
+
+        return judged
+
     def why_not(self, device: str) -> Reason:
         """Why a device is not offered."""
         if device not in self.scanner.devices:
-            return Reason(GONE)
+            given = self.inventory.allocations.everything_given
+            return given.reason(self.name, (self.entry.backend, device)) or Reason(GONE)
         return self._refused.get(device) or NOT_GIVEN
 
     def _devices_changed(self, changed: Changes) -> None:

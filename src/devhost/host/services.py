@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from devhost.allocation.allocator import Allocator
 from devhost.allocation.inventory import Inventory
 from devhost.discovery.tasks import Tasks
 from devhost.planning.sides import Listed
@@ -66,6 +67,10 @@ class Services(Mapping[str, ResourceService]):
     def inventories(self) -> Mapping[str, Inventory]:
         """The inventories of all resources."""
         return {name: service.inventory for name, service in self._services.items()}
+
+    def allocators(self) -> Mapping[str, Allocator]:
+        """The allocators of all resources."""
+        return {name: service.allocator for name, service in self._services.items()}
 
     def listed(self) -> Mapping[str, Listed]:
         """What the kubelet has of each resource."""

@@ -124,7 +124,7 @@ class ResourceSettings:
     it has none. Without ``topology`` the kubelet receives no NUMA nodes. ``permissions`` are those of the
     device nodes in a container; if empty, the backend decides. If an ``optional`` entry has no device, that
     is no problem. With ``take_over`` the resource is registered even while another plugin serves it on this
-    node.
+    node. With ``check_starts`` a container does not start while a node that it was given is another device.
     """
 
     index: int
@@ -141,6 +141,7 @@ class ResourceSettings:
     permissions: str = ""
     optional: bool = False
     take_over: bool = False
+    check_starts: bool = False
     serve: Serve = Serve.PLUGIN
     dra: DraTerms = DraTerms()
     options: object = field(default=None, hash=False)  # third-party values need not be hashable

@@ -344,6 +344,11 @@ class ClaimFiles:
         """What this process has written or read and not removed, by the claim's uid."""
         return {uid: known.record for uid, known in self._known.items()}
 
+    def nodes(self, uid: str) -> Sequence[tuple[str, str]]:
+        """The nodes in a claim's file: their paths on the host, and their numbers (``c188:0``) if known."""
+        known = self._known.get(uid)
+        return [] if known is None else list(_nodes(known.data))
+
     async def read_all(self) -> list[ClaimRecord]:
         """The claims that are prepared now. Removes the files of earlier boots, and unfinished ones.
 
@@ -522,3 +527,12 @@ def _boot(path: Path) -> str:
         OSError: it cannot be read.
     """
     return quote(path.read_text().strip(), "")
+
+
+def _nodes(data: bytes) -> Iterator[tuple[str, str]]:
+    """The nodes in a file that is a record."""
+    for device in json.loads(data)["devices"]:
+        for node in device["containerEdits"].get("deviceNodes", ()):
+            numbers = [node[key] for key in ("type", "major", "minor") if key in node]
+            number = "{}{}:{}".format(*numbers) if len(numbers) == 3 else ""
+            yield str(node.get("hostPath", node["path"])), number

@@ -315,6 +315,18 @@ class CdiInjection:
         qualified = tuple(f"{self.kind}={name}" for name in names) + granted.edits.cdi_devices
         return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
 
+    async def refresh(self) -> None:
+        """Makes the file name what the devices have now, for a container that is about to start.
+
+        Raises:
+            AllocationError: it cannot be written.
+        """
+        await self._render_due()
+        try:
+            await self._write()
+        except EnvironmentFailure as error:
+            raise AllocationError(f"{self._resource}: {error}") from error
+
     async def _is_on_disk(self, edits: Mapping[str, ContainerEdits], names: Sequence[str]) -> bool:
         """Whether the file has everything behind these names, even if other parts are outdated."""
         try:

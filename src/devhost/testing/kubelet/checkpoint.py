@@ -1,7 +1,7 @@
 """The file in which a kubelet stores resources and allocations across a restart.
 
-It has the kubelet's file name and meaning but a different format: that of the kubelet has a checksum over Go
-data structures, and plugins must not read either.
+It has the name, the meaning and the format of the kubelet's file, but no checksum, which is over a dump of Go
+data structures; a kubelet would not accept it. It names its writer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -61,8 +62,9 @@ def load(path: Path) -> Checkpoint:
     try:
         if content["writer"] != _WRITER:
             return Checkpoint()
-        return Checkpoint(tuple(map(str, content["resources"])), tuple(map(_allocation, content["pods"])))
-    except (KeyError, TypeError, ValueError, DecodeError):
+        data = content["Data"]
+        return Checkpoint(tuple(data["RegisteredDevices"]), tuple(map(_allocation, data["PodDeviceEntries"])))
+    except (KeyError, TypeError, ValueError, AttributeError, DecodeError):
         return Checkpoint()
 
 
@@ -73,34 +75,33 @@ def save(path: Path, resources: Iterable[str], allocations: Iterable[Allocation]
         OSError: the directory does not allow it.
     """
     content = {
+        "Data": {
+            "PodDeviceEntries": [
+                {
+                    "PodUID": allocation.pod,
+                    "ContainerName": allocation.container,
+                    "ResourceName": allocation.resource,
+                    "DeviceIDs": {"-1": allocation.device_ids},
+                    "AllocResp": base64.b64encode(allocation.response.SerializeToString()).decode(),
+                    "listed": allocation.listed,
+                }
+                for allocation in allocations
+            ],
+            "RegisteredDevices": {name: [] for name in sorted(resources)},
+        },
         "writer": _WRITER,
-        "resources": sorted(resources),
-        "pods": [
-            {
-                "pod": allocation.pod,
-                "container": allocation.container,
-                "resource": allocation.resource,
-                "deviceIDs": allocation.device_ids,
-                "response": base64.b64encode(allocation.response.SerializeToString()).decode(),
-                "listed": allocation.listed,
-            }
-            for allocation in allocations
-        ],
     }
     draft = path.with_name(f".{path.name}")
     draft.write_text(json.dumps(content))
     draft.replace(path)
 
 
-def _allocation(entry: dict[str, object]) -> Allocation:
-    device_ids = entry["deviceIDs"]
-    if not isinstance(device_ids, list):
-        raise TypeError("deviceIDs is not a list")
+def _allocation(entry: dict[str, Any]) -> Allocation:
     return Allocation(
-        str(entry["pod"]),
-        str(entry["container"]),
-        str(entry["resource"]),
-        tuple(map(str, device_ids)),
-        ContainerAllocateResponse.FromString(base64.b64decode(str(entry["response"]))),
+        str(entry["PodUID"]),
+        str(entry["ContainerName"]),
+        str(entry["ResourceName"]),
+        tuple(str(token) for tokens in entry["DeviceIDs"].values() for token in tokens),
+        ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"])),
         bool(entry["listed"]),
     )

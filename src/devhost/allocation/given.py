@@ -1,0 +1,493 @@
+"""What containers were given, beside what their devices have now. Pure.
+
+The kubelet repeats an answer for the life of a pod, and a running container keeps the numbers of its nodes.
+Both name things that change: a device may get another path or number, and another device the old one. So:
+
+* Allocate and Prepare leave a *gift*: the nodes that the container got, each with the device that
+  claimed it. After a restart of devhost, gifts come from the record (:mod:`.given_record`), the kubelet's
+  checkpoint (:mod:`devhost.kubelet.checkpoint`), which knows the paths only, and the files of claims.
+* A gift counts as long as the ledger has its token or claim as held. Each plan compares it with
+  what exists.
+* A node that is no longer the device's is *strayed*. Its path, and what has its number now, are further
+  claims of the held device, so that no other container gets them.
+* The same comparison gives the differences, as reasons for every output.
+
+What a device has now are its claims of the kind ``node``. A node of an answer that the device did not claim,
+such as ``/dev/vfio/vfio``, may be in any number of containers. It is in no gift, except where it is not known
+what was claimed: the checkpoint has all nodes of an answer, and some backends claim none. Then a node has
+strayed only if another device of the same backend claims it now, or if it does not exist; and a backend that
+claims none is asked what the device has now (:attr:`Given.asked`).
+
+This module knows numbers only as :attr:`Given.numbers`, which the host reads on a thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
+from devhost.backend.sysfs import natural
+from devhost.planning.claims import Held, Key, Reason
+from devhost.planning.plan import Found
+
+_NODE = "node:"
+_DIGITS = re.compile("[0-9]+")
+
+Token = tuple[str, str]
+"""A resource and one of its tokens."""
+
+
+class Node(NamedTuple):
+    """A node that a container was given: its path on the host, and its number (``c188:0``) if known.
+
+    ``key`` is the device that claimed it; ``None`` if that is not known.
+    """
+
+    path: str
+    number: str = ""
+    key: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gift:
+    """What a container was given by some tokens, or by a claim.
+
+    ``names`` are the CDI names in the answer: the runtime looks up what they mean at each start, so a restart
+    gives the container what its devices have then. ``container`` is the container's name if only the
+    kubelet's checkpoint has the gift.
+    """
+
+    nodes: tuple[Node, ...]
+    names: frozenset[str] = frozenset()
+    container: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether a restart of the container gives it what its devices have then."""
+        return bool(self.names)
+
+
+class Difference(NamedTuple):
+    """Why what a container was given is not what its device has now, with the containers and their tokens.
+
+    ``restarts`` is whether a restart of the container gives it the right thing.
+    """
+
+    reason: str
+    held_by: tuple[AnyHolder, ...] = ()
+    tokens: frozenset[str] = frozenset()
+    restarts: bool = False
+
+
+class Stray(NamedTuple):
+    """A node that a container was given and that is not its device's now.
+
+    ``moved`` is whether its path is not; else only its number is not.
+    """
+
+    resource: str
+    token: str
+    key: Key
+    node: Node
+    moved: bool
+
+
+def node_paths(device: Device) -> frozenset[str]:
+    """The paths of the nodes that a device occupies."""
+    return frozenset(claim.removeprefix(_NODE) for claim in device.claims if claim.startswith(_NODE))
+
+
+def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -> tuple[Node, ...]:
+    """The nodes that one of the devices claims; if none of them claims any, all nodes.
+
+    Args:
+        numbers: the number of each node that a container gets, by its path.
+    """
+    mine = {device.id: node_paths(device) for device in devices}
+    if any(mine.values()):
+        owner = {path: (backend, name) for name, some in mine.items() for path in some}
+        return tuple(Node(path, number, owner[path]) for path, number in numbers.items() if path in owner)
+    return tuple(Node(path, number) for path, number in numbers.items())
+
+
+@dataclass(slots=True)
+class Given:
+    """The gifts of all containers and claims, and how they differ from what is there.
+
+    Args:
+        changed: called when there is a new gift.
+    """
+
+    changed: Callable[[], None] = lambda: None
+    numbers: Mapping[str, str | None] = field(default_factory=dict)
+    """The number of each node that was looked at; empty for a plain file, ``None`` if nothing is there."""
+    asked: dict[Key, frozenset[str]] = field(default_factory=dict)
+    """The paths of devices without claims on nodes, as their backends answer now."""
+    differences: Mapping[tuple[str, Key], Difference] = field(default_factory=dict)
+    """By resource and device."""
+    strays: Sequence[Stray] = ()
+    tokens: dict[Token, Gift] = field(default_factory=dict)
+    claims: dict[str, Gift] = field(default_factory=dict)
+    """By the claim's uid."""
+    checkpointed: Mapping[Token, Sequence[Gift]] = field(default_factory=dict)
+    """What the kubelet's checkpoint has of each token; several containers of one pod may have had it."""
+
+    def recall(self, tokens: Mapping[Token, Gift], claims: Mapping[str, Gift]) -> None:
+        """Takes the gifts of a record, after :attr:`checkpointed`; not those with which it disagrees."""
+        for token, gift in tokens.items():
+            answers = self.checkpointed.get(token)
+            if answers is None or any(_agree(gift, answer) for answer in answers):
+                self.tokens.setdefault(token, gift)
+        self.claims = {**claims, **self.claims}
+
+    def gave(
+        self, resource: str, tokens: Iterable[str], nodes: Iterable[Node], names: Iterable[str] = ()
+    ) -> None:
+        """A container was given these nodes by its tokens of a resource."""
+        gift = Gift(tuple(nodes), frozenset(names))
+        self.tokens.update(((resource, token), gift) for token in tokens)
+        self.changed()
+
+    def gave_claim(self, uid: str, nodes: Iterable[Node]) -> None:
+        """The containers of a claim are given these nodes from now on."""
+        self.claims[uid] = Gift(tuple(nodes), frozenset({uid}))
+        self.changed()
+
+    def keep(self, tokens: Callable[[Token], bool], claims: Collection[str]) -> None:
+        """Forgets the gifts of what no container holds.
+
+        A kubelet that has just started knows its pods one after another, so its checkpoint counts too.
+        """
+        known = self.checkpointed
+        self.tokens = {token: gift for token, gift in self.tokens.items() if token in known or tokens(token)}
+        self.claims = {uid: gift for uid, gift in self.claims.items() if uid in claims}
+
+    def fill(self) -> bool:
+        """Takes the numbers of nodes that have none yet; true if there were any.
+
+        The numbers of a strayed node are those of another device.
+        """
+        strayed = {(stray.key, stray.node.path) for stray in self.strays}
+        filled: dict[int, Gift] = {}
+
+        def full(gift: Gift) -> Gift:
+            done = filled.get(id(gift))
+            if done is None:
+                nodes = tuple(
+                    node._replace(number=number)
+                    if not node.number
+                    and node.key is not None
+                    and (node.key, node.path) not in strayed
+                    and (number := self.numbers.get(node.path))
+                    else node
+                    for node in gift.nodes
+                )
+                done = filled[id(gift)] = gift if nodes == gift.nodes else replace(gift, nodes=nodes)
+            return done
+
+        tokens = {token: full(gift) for token, gift in self.tokens.items()}
+        claims = {uid: full(gift) for uid, gift in self.claims.items()}
+        changed = any(tokens[token] is not gift for token, gift in self.tokens.items())
+        changed = changed or any(claims[uid] is not gift for uid, gift in self.claims.items())
+        self.tokens, self.claims = tokens, claims
+        return changed
+
+    def of(self, held: Held) -> Gift | None:
+        """The gift of what is held; ``None`` if it is not known."""
+        if isinstance(held.holder, ClaimHolder):
+            return self.claims.get(held.holder.uid)
+        return self.of_token((held.resource, held.token), held.holder)
+
+    def of_token(self, token: Token, holder: Holder | None) -> Gift | None:
+        """The gift of a token that a container holds; ``None`` if it is not known."""
+        gift = self.tokens.get(token)
+        if gift is None or (gift.container and holder and gift.container != holder.container):
+            answers = self.checkpointed.get(token, ())
+            some = [one for one in answers if holder is None or one.container == holder.container]
+            if not some:
+                return None
+            gift = self.tokens[token] = some[-1]
+        return gift
+
+    def absent(self, token: Token, holder: Holder | None, key: Key | None) -> Mapping[Key, Device]:
+        """The devices for which a container was given nodes, with these nodes as their only claims.
+
+        Args:
+            key: the device of a node that has none; ``None`` if that is not known.
+        """
+        claims: dict[Key, set[str]] = {}
+        gift = self.of_token(token, holder)
+        for node in gift.nodes if gift else ():
+            if owner := node.key or key:
+                claims.setdefault(owner, set()).add(_NODE + node.path)
+        return {owner: Device(owner[1], claims=frozenset(some)) for owner, some in claims.items()}
+
+    def must_ask(self, held: Held, device: Device) -> bool:
+        """Whether only its backend knows the nodes of a device for which a container was given some."""
+        gift = self.of(held)
+        return gift is not None and bool(gift.nodes) and not node_paths(device)
+
+    def started(self, resource: str, tokens: Sequence[str], found: Found) -> bool:
+        """A container that has these tokens starts: it gets what is there now. True if that is another thing.
+
+        With CDI names that is what its devices have; else the paths stay, with their present numbers.
+        """
+        before = self.tokens.get((resource, tokens[0]))
+        if before is None:
+            return False
+        there = _There(self, found)
+        nodes: list[Node] = []
+        for node in before.nodes:
+            has = there.has(node.key) if node.key else None
+            if before.follows and has is not None and node.path not in has:
+                known = {one.path for one in nodes} | {one.path for one in before.nodes}
+                node = node._replace(path=_alike(node.path, has - known) or node.path)
+            nodes.append(node._replace(number=self.numbers.get(node.path) or ""))
+        gift = replace(before, nodes=tuple(nodes))
+        if gift == before:
+            return False
+        self.tokens.update(((resource, token), gift) for token in tokens)
+        self.changed()
+        return True
+
+    def paths(self, found: Found) -> set[str]:
+        """The paths whose numbers are of interest: those of gifts, and all if a number has strayed."""
+        wanted = {node.path for gift in (*self.tokens.values(), *self.claims.values()) for node in gift.nodes}
+        if wanted and any(stray.node.number for stray in self.strays):
+            for devices in found.values():
+                for device in devices.values():
+                    wanted |= node_paths(device)
+        return wanted
+
+    def compare(self, held: Iterable[Held], found: Found) -> Mapping[Key, frozenset[str]]:
+        """Compares the gifts with the devices that exist now.
+
+        Returns:
+            Further claims of held devices: what they were given and others have now.
+        """
+        if not (self.tokens or self.claims or self.checkpointed):
+            self.differences, self.strays = {}, ()
+            return {}
+        held = tuple(held)
+        there = _There(self, found)
+        for one in held:
+            if (gift := self.of(one)) is not None:
+                there.meet(gift, one.key)
+        self._adopt(there)
+        done: dict[tuple[int, str, Key], tuple[Difference | None, Sequence[Stray]]] = {}
+        differences: dict[tuple[str, Key], Difference] = {}
+        strays: dict[Stray, None] = {}
+        for one in held:
+            if (gift := self.of(one)) is None:
+                continue
+            place = id(gift), one.resource, one.key
+            if place not in done:
+                done[place] = there.judge(gift, one)
+            difference, strayed = done[place]
+            strays |= dict.fromkeys(strayed)
+            if difference is not None:
+                known = differences.get((one.resource, one.key), difference)
+                differences[one.resource, one.key] = known._replace(
+                    held_by=tuple(dict.fromkeys((*known.held_by, *((one.holder,) if one.holder else ())))),
+                    tokens=known.tokens | {one.token},
+                )
+        self.differences, self.strays = differences, tuple(strays)
+        return there.claims(self.strays)
+
+    def _adopt(self, there: _There) -> None:
+        """Finds the devices of nodes that gifts have without one, as far as they still have these nodes."""
+        adopted: dict[int, Gift] = {}
+
+        def known(gift: Gift) -> Gift:
+            if id(gift) not in adopted:
+                nodes = tuple(node._replace(key=there.owner_in(gift, node)) for node in gift.nodes)
+                adopted[id(gift)] = gift if nodes == gift.nodes else there.replaced(gift, nodes)
+            return adopted[id(gift)]
+
+        self.tokens = {token: known(gift) for token, gift in self.tokens.items()}
+        self.claims = {uid: known(gift) for uid, gift in self.claims.items()}
+
+    def reason(self, resource: str, key: Key) -> Reason | None:
+        """Why a container of a resource has something else than its device; ``None`` if it has not."""
+        difference = self.differences.get((resource, key))
+        return difference and Reason(difference.reason, difference.held_by)
+
+    def withheld(self, resource: str) -> Iterator[tuple[str, Reason]]:
+        """The tokens of a resource whose containers have something else than their device."""
+        for (name, _), difference in self.differences.items():
+            if name == resource:
+                for token in sorted(difference.tokens):
+                    yield token, Reason(difference.reason, difference.held_by)
+
+    def in_use(self, tokens: Collection[Token], nodes: Iterable[tuple[str, str]]) -> str:
+        """Which of some nodes another container was given for another device; empty if none.
+
+        Args:
+            tokens: the tokens that are allocated again.
+            nodes: paths and numbers.
+        """
+        others = [stray for stray in self.strays if (stray.resource, stray.token) not in tokens]
+        if not others:
+            return ""
+        paths = {stray.node.path for stray in others if stray.moved}
+        numbers = {stray.node.number for stray in others} - {""}
+        return next((path for path, number in nodes if path in paths or number in numbers), "")
+
+
+class _There:
+    """What exists now.
+
+    Args:
+        given: what is known besides the devices.
+        found: every device of every backend.
+    """
+
+    def __init__(self, given: Given, found: Found) -> None:
+        self._given = given
+        self._found = found
+        self._owners: dict[str, list[Key]] | None = None
+        self._devices: dict[int, set[Key]] = {}
+        """The devices that each gift is for."""
+
+    def meet(self, gift: Gift, key: Key) -> None:
+        """A gift is for this device, among others."""
+        self._devices.setdefault(id(gift), set()).add(key)
+
+    def replaced(self, gift: Gift, nodes: tuple[Node, ...]) -> Gift:
+        """The same gift with other nodes."""
+        other = replace(gift, nodes=nodes)
+        self._devices[id(other)] = self._devices.get(id(gift), set())
+        return other
+
+    def owner_in(self, gift: Gift, node: Node) -> Key | None:
+        """The device of a node: one of the gift's devices that has it now, if it is not known."""
+        if node.key is not None:
+            return node.key
+        some = [key for key in self._devices.get(id(gift), ()) if key in self._all().get(node.path, ())]
+        return some[0] if len(some) == 1 else None
+
+    def has(self, key: Key) -> frozenset[str] | None:
+        """The paths of a device; ``None`` if it is gone, or they are not known."""
+        device = self._found.get(key[0], {}).get(key[1])
+        if device is None:
+            return None
+        return node_paths(device) or self._given.asked.get(key)
+
+    def exists(self, key: Key) -> bool:
+        """Whether there is such a device."""
+        return key[1] in self._found.get(key[0], {})
+
+    def owner(self, path: str, key: Key, *, same_backend: bool = False) -> Key | None:
+        """Another device that has a path now."""
+        owners = self._all().get(path, ())
+        some = [one for one in owners if one != key and (one[0] == key[0] or not same_backend)]
+        return min(some, default=None)
+
+    def judge(self, gift: Gift, held: Held) -> tuple[Difference | None, Sequence[Stray]]:
+        """How what was given for one device differs from what it has, and which nodes have strayed."""
+        key, texts = held.key, []
+        strays = []
+        has = self.has(key)
+        for node in sorted(gift.nodes, key=lambda one: natural(one.path)):
+            text = self._text(node, key, has, gift)
+            if text is not None:
+                moved = has is None or node.path not in has
+                strays.append(Stray(held.resource, held.token, key, node._replace(key=key), moved))
+                texts.append(text)
+        texts = [text for text in texts if text]
+        if not texts:
+            return None, strays
+        restarts = self.exists(key) and (gift.follows or not any(stray.moved for stray in strays))
+        advice = "restart the container or delete the pod" if restarts else "delete the pod"
+        what, _, more = texts[0].partition("\n")
+        return Difference(f"{what}: {advice}{more}", restarts=restarts), strays
+
+    def claims(self, strays: Iterable[Stray]) -> Mapping[Key, frozenset[str]]:
+        """What strayed nodes are now, as claims of the devices for which they were given."""
+        found: dict[Key, set[str]] = {}
+        named: dict[str, list[str]] | None = None
+        for stray in strays:
+            claims = found.setdefault(stray.key, set())
+            if stray.moved:
+                claims.add(_NODE + stray.node.path)
+            if not stray.node.number:
+                continue
+            if named is None:
+                named = {}
+                for path, number in self._given.numbers.items():
+                    named.setdefault(number or "", []).append(path)
+            claims |= {
+                _NODE + path
+                for path in named.get(stray.node.number, ())
+                if self.owner(path, stray.key) is not None
+            }
+        return {key: frozenset(claims) for key, claims in found.items() if claims}
+
+    def _all(self) -> Mapping[str, Sequence[Key]]:
+        if self._owners is None:
+            self._owners = {}
+            for backend, devices in self._found.items():
+                for device in devices.values():
+                    for path in node_paths(device):
+                        self._owners.setdefault(path, []).append((backend, device.id))
+        return self._owners
+
+    def _text(self, node: Node, key: Key, has: frozenset[str] | None, gift: Gift) -> str | None:
+        """What is wrong with a node of a device, and after a line feed what follows the advice.
+
+        ``None`` if it is right or belongs to another device, empty if it must not be given to others
+        but is no difference.
+        """
+        if node.key not in (None, key):
+            return None
+        beginning = f"a container was given {node.path}"
+        if has is not None and node.path in has:
+            number = self._given.numbers.get(node.path)
+            if node.number and number and node.number != number:
+                return f"{beginning} as {node.number} for {key[1]}, which is {number} now"
+            return None
+        if has is None and self.exists(key):
+            return None  # its nodes are not known yet
+        other = self.owner(node.path, key, same_backend=node.key is None)
+        missing = self._given.numbers.get(node.path, "") is None
+        if node.key is None and not self._means(key, has, gift, other, missing=missing):
+            return None
+        if not self.exists(key):
+            gone = f"{beginning} for {key[1]}, which is gone, and {node.path} is "
+            return f"{gone}{other[1]} now" if other else ""
+        rest = f"\n ({node.path} is {other[1]} now)" if other else ""
+        rest = rest or ("\n (nothing is there now)" if missing else "")
+        assert has is not None
+        now = _alike(node.path, has.difference(one.path for one in gift.nodes))
+        what = f"which is {now} now" if now else "which has no such node now"
+        return f"{beginning} for {key[1]}, {what}{rest}"
+
+    def _means(
+        self, key: Key, has: frozenset[str] | None, gift: Gift, other: Key | None, *, missing: bool
+    ) -> bool:
+        """Whether a node that was given for an unknown device was given for this one, which lacks it now."""
+        devices = self._devices.get(id(gift), set())
+        if other in devices:
+            return False
+        if has is not None and not node_paths(self._found[key[0]][key[1]]):
+            return len(devices) == 1  # the backend was asked, and has no such node for it
+        if not (other or (missing and has)):
+            return False
+        return has is None or has.isdisjoint(one.path for one in gift.nodes)
+
+
+def _agree(gift: Gift, answer: Gift) -> bool:
+    """Whether a gift may be of this answer, which has all nodes and names, but no devices."""
+    if gift.follows or answer.follows:
+        return gift.names == answer.names
+    return {node.path for node in gift.nodes} <= {node.path for node in answer.nodes}
+
+
+def _alike(path: str, paths: Iterable[str]) -> str:
+    """The path that differs from another only in its numbers, else the first one; empty if there is none."""
+    stem = _DIGITS.sub("", path)
+    some = sorted(paths, key=natural)
+    return next((one for one in some if _DIGITS.sub("", one) == stem), some[0] if some else "")

@@ -1,0 +1,110 @@
+"""The kubelet's checkpoint: what its containers were given through device plugins.
+
+The kubelet keeps the answer of each Allocate in ``kubelet_internal_checkpoint`` beside the plugins' sockets,
+and repeats it whenever a container starts (``pkg/kubelet/cm/devicemanager/checkpoint``). The file is JSON:
+
+* ``Data.PodDeviceEntries``, a list or ``null``; each entry has ``PodUID``, ``ContainerName``,
+  ``ResourceName``, ``DeviceIDs`` and ``AllocResp``;
+* ``DeviceIDs`` has lists by NUMA node; up to Kubernetes 1.19 it was one list, which kubelets up to 1.26 still
+  read;
+* ``AllocResp`` is a serialized ``ContainerAllocateResponse`` in base64, or ``null``;
+* beside ``Data`` a checksum over a dump of Go's data structures, which nothing else can compute, and in newer
+  kubelets the id of the boot.
+
+The kubelet replaces the file atomically. It has entries of pods that have ended, until the next admission.
+devhost only reads it, and does without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from devhost.backend.errors import DevhostError
+from devhost.backend.files import without_waiting
+
+from .api.api_pb2 import ContainerAllocateResponse
+
+NAME = "kubelet_internal_checkpoint"
+
+MAX_BYTES = 16 << 20
+"""A larger file is not read: reading would hold up the event loop. Most have a few kB."""
+
+Signature = tuple[int, int, int]
+"""Differs once the file has been replaced."""
+
+
+class Unusable(DevhostError):
+    """The checkpoint cannot be used; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a plugin for one container and resource: the paths of nodes, and CDI names."""
+
+    resource: str
+    container: str
+    tokens: tuple[str, ...]
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def signature(path: Path) -> Signature | None:
+    """Identifies the content; ``None`` if there is no file. May block."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def read(path: Path) -> list[Answer]:
+    """The answers in a checkpoint; none if there is no file. May block.
+
+    Raises:
+        Unusable: it cannot be read, is too large or damaged, or has another format.
+    """
+    try:
+        with open(path, "rb", opener=without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Unusable(f"{path} is not a regular file")
+            data = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise Unusable(f"cannot read {path}: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise Unusable(f"{path} is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        return list(_answers(json.loads(data)["Data"]["PodDeviceEntries"] or ()))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError):
+        raise Unusable(f"{path} is not a kubelet's checkpoint, or damaged") from None
+
+
+def _answers(entries: Any) -> Iterator[Answer]:
+    for entry in entries:
+        ids = entry["DeviceIDs"] or ()
+        lists = ids.values() if isinstance(ids, dict) else (ids,)
+        tokens = tuple(_text(token) for some in lists for token in some or ())
+        answer = ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"] or ""))
+        yield Answer(
+            _text(entry["ResourceName"]),
+            _text(entry["ContainerName"]),
+            tokens,
+            tuple(device.host_path for device in answer.devices),
+            tuple(device.name for device in answer.cdi_devices),
+        )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not text")
+    return value

@@ -1,0 +1,285 @@
+"""Keeps what is known of the nodes that containers were given: reads the sources, looks at the nodes, logs.
+
+:mod:`devhost.allocation.given` decides. Everything that may block runs on a thread with a deadline. A source
+that cannot be used refuses nothing and is logged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from devhost.allocation.allocations import Allocations
+from devhost.allocation.allocator import Allocator
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.given import Difference, Gift, Node, Token
+from devhost.allocation.given_record import GivenRecord, Recorded
+from devhost.backend.errors import AllocationError, BackendError, DevhostError
+from devhost.backend.model import ClaimHolder
+from devhost.backend.sysfs import node_number, prefix_of
+from devhost.discovery.reconciler import FailureLog, Reconciler
+from devhost.discovery.scanner import Scanner
+from devhost.discovery.worker import FileWorker
+from devhost.planning.claims import Key, holder_field
+from devhost.planning.plan import Found
+from devhost.planning.settings import Settings
+from devhost.telemetry.log import get
+
+from . import checkpoint
+
+log = get(__name__)
+
+CHECK = 5.0
+"""Seconds between two looks at the nodes that containers were given; a number may change without an event."""
+
+NAMED = 20
+"""Most differences that are logged when several begin together."""
+
+
+class GivenKeeper:
+    """Follows what containers were given, from :meth:`read` on.
+
+    Args:
+        allocations: what containers hold.
+        allocators: those of the resources that are served, by name.
+        scanners: the backends that run, by name.
+        kubelet: the kubelet's device plugin directory.
+        record: devhost's own record.
+        files: the files of claims.
+        root: the directory in which devices are found.
+        replan: called when other devices are held, or other containers have something wrong.
+        check: see :data:`CHECK`.
+    """
+
+    def __init__(
+        self,
+        allocations: Allocations,
+        allocators: Callable[[], Mapping[str, Allocator]],
+        scanners: Mapping[str, Scanner],
+        kubelet: Path,
+        record: GivenRecord,
+        files: ClaimFiles,
+        root: Path,
+        replan: Callable[[], None],
+        check: float = CHECK,
+    ) -> None:
+        self._allocations = allocations
+        self._given = allocations.given
+        self._allocators = allocators
+        self._scanners = scanners
+        self._checkpoint = kubelet / checkpoint.NAME
+        self._record = record
+        self._files = files
+        self._prefix = prefix_of(root)
+        self._replan = replan
+        self._check = check
+        self._seen: checkpoint.Signature | None = None
+        """The checkpoint that was read last."""
+        self._reported: Mapping[tuple[str, Key], Difference] = {}
+        self._sources = {
+            source: FailureLog(
+                log, "what containers were given is not known", "it is known again", source=source
+            )
+            for source in ("the kubelet's checkpoint", "record", "nodes")
+        }
+        self._unwritten = FailureLog(
+            log,
+            "what containers were given is not recorded",
+            "what containers were given is recorded again",
+            file=record.file,
+        )
+        self._worker = FileWorker("given", "")
+        self._loop = Reconciler(self._pass, first=0.0)
+        self._given.changed = self._loop.wake
+
+    async def read(self) -> None:
+        """Reads what earlier runs and the kubelet know. Call it before the first plan."""
+        await self._read_checkpoint()
+        try:
+            recorded = await self._worker.file("read the record", self._record.read)
+        except DevhostError as error:
+            self._sources["record"].failed(str(error))
+            recorded = Recorded()
+        self._given.recall(recorded.tokens, recorded.claims)
+
+    async def prepare(self, settings: Settings) -> None:
+        """Takes the files of claims, and looks at the nodes, once devices and holders are known."""
+        for uid in self._files.records.keys() - self._given.claims.keys():
+            self._given.claims[uid] = Gift(tuple(self._in_file(uid)), frozenset({uid}))
+        self._allocations.observe(self._found(), settings)
+        await self.look()
+
+    async def run(self) -> None:
+        """Looks at the nodes again and again, until cancelled."""
+        await self._loop.run()
+
+    def follow(self) -> None:
+        """A plan was made: logs the differences that have begun or ended, and looks at the nodes."""
+        now, before = self._given.differences, self._reported
+        self._reported = now
+        new = [
+            one
+            for one, difference in now.items()
+            if one not in before or before[one].reason != difference.reason
+        ]
+        for resource, key in new[:NAMED]:
+            difference = now[resource, key]
+            log.warning(
+                "a container has another device than it was given",
+                resource=resource,
+                device=key[1],
+                reason=difference.reason,
+                **holder_field(difference.held_by),
+            )
+        if len(new) > NAMED:
+            log.warning("containers have more devices that they were not given", devices=len(new) - NAMED)
+        over = [one for one in before if one not in now]
+        for resource, key in over[:NAMED]:
+            log.info("no container has another device than it was given", resource=resource, device=key[1])
+        if len(over) > NAMED:
+            log.info("more containers have what they were given", devices=len(over) - NAMED)
+        if now.keys() != before.keys() or self._unknown():
+            self._loop.wake()
+
+    async def check(self, resource: str, tokens: Sequence[str]) -> None:
+        """See :meth:`devhost.allocation.allocator.StartCheck.check`.
+
+        Raises:
+            AllocationError: the container would start with another device, or without one.
+        """
+        await self.look()
+        found = self._found()
+        self._allocations.compare(found)
+        allocations = self._allocations.of(resource)
+        for token in tokens:
+            gift = self._given.of_token((resource, token), allocations.holder(token))
+            for key in sorted(allocations.devices_of(token)):
+                difference = self._given.differences.get((resource, key))
+                mine = difference is not None and token in difference.tokens
+                if mine and difference is not None and not difference.restarts:
+                    raise AllocationError(f"{resource}: {difference.reason}")
+                scanner = self._scanners.get(key[0])
+                if (
+                    gift is not None
+                    and scanner is not None
+                    and scanner.listed
+                    and key[1] not in scanner.devices
+                ):
+                    raise AllocationError(f"{resource}: the container cannot start: {key[1]} is gone")
+        if self._given.started(resource, tokens, found):
+            self._replan()
+
+    async def look(self) -> None:
+        """Looks at the nodes that containers were given. Never fails, only logs."""
+        found = self._found()
+        await self._ask(found)
+        paths = self._given.paths(found)
+        if not paths:
+            self._given.numbers = {}
+            return
+        try:
+            numbers = await self._worker.file("look at device nodes", self._numbers, paths)
+        except DevhostError as error:
+            self._sources["nodes"].failed(str(error))
+            return
+        self._sources["nodes"].succeeded()
+        self._given.numbers = numbers
+
+    def close(self) -> None:
+        """Lets the thread end."""
+        self._worker.close()
+
+    async def _pass(self) -> float | None:
+        given, allocations = self._given, self._allocations
+        if allocations.known:
+            claims = {one.holder.uid for one in allocations.held() if isinstance(one.holder, ClaimHolder)}
+            given.keep(lambda token: allocations.is_held(*token), claims)
+        if self._unknown():
+            await self._read_checkpoint()
+        await self.look()
+        before = given.differences, given.strays
+        given.fill()
+        if allocations.compare(self._found()) or (given.differences, given.strays) != before:
+            self._replan()
+        await self._write()
+        return self._check if self._given.tokens or self._given.claims else None
+
+    async def _ask(self, found: Found) -> None:
+        """Asks for the nodes of held devices that claim none."""
+        asked: dict[Key, frozenset[str]] = {}
+        allocators = self._allocators()
+        for one in self._allocations.held():
+            allocator = allocators.get(one.resource)
+            device = found.get(one.key[0], {}).get(one.key[1])
+            if allocator is None or device is None or one.key in asked:
+                continue
+            if not self._given.must_ask(one, device):
+                continue
+            try:
+                asked[one.key] = await allocator.nodes(device)
+            except BackendError:
+                if one.key in self._given.asked:
+                    asked[one.key] = self._given.asked[one.key]
+        self._given.asked = asked
+
+    def _numbers(self, paths: set[str]) -> dict[str, str | None]:
+        """Runs on the thread."""
+        found: dict[str, str | None] = {}
+        for path in paths:
+            place = f"{self._prefix}{path}"
+            found[path] = node_number(place) if Path(place).exists() else None
+        return found
+
+    def _found(self) -> Found:
+        return {name: scanner.devices for name, scanner in self._scanners.items()}
+
+    def _unknown(self) -> bool:
+        """Whether a container holds a token of which nothing is known; it may be of another devhost."""
+        for name in self._allocators():
+            allocations = self._allocations.of(name)
+            for token in allocations.tokens():
+                if (name, token) not in self._given.tokens and allocations.holder(token) is not None:
+                    return True
+        return False
+
+    async def _read_checkpoint(self) -> None:
+        source = self._sources["the kubelet's checkpoint"]
+        try:
+            answers = await self._worker.file("read the kubelet's checkpoint", self._changed_checkpoint)
+        except DevhostError as error:
+            source.failed(str(error))
+            return
+        source.succeeded()
+        if answers is None:
+            return
+        found: dict[Token, list[Gift]] = {}
+        for answer in answers:
+            names = frozenset(() if answer.paths else answer.names)
+            gift = Gift(tuple(Node(path) for path in answer.paths), names, answer.container)
+            for token in answer.tokens:
+                found.setdefault((answer.resource, token), []).append(gift)
+        self._given.checkpointed = found
+
+    def _changed_checkpoint(self) -> Sequence[checkpoint.Answer] | None:
+        """The answers in the checkpoint, ``None`` if they have been read. Runs on the thread."""
+        now = checkpoint.signature(self._checkpoint)
+        if now == self._seen:
+            return None
+        self._seen = now
+        return checkpoint.read(self._checkpoint)
+
+    def _in_file(self, uid: str) -> list[Node]:
+        """The nodes in the file of a claim."""
+        return [Node(path, number) for path, number in self._files.nodes(uid)]
+
+    async def _write(self) -> None:
+        if self._record.file is None:
+            return
+        try:
+            await self._worker.file(
+                f"write {self._record.file}", self._record.write, self._given.tokens, self._given.claims
+            )
+        except DevhostError as error:
+            self._unwritten.failed(str(error))
+        else:
+            self._unwritten.succeeded()

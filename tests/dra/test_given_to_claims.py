@@ -1,0 +1,77 @@
+"""What the containers of a claim were given stays its own, over restarts of devhost."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_node import Cards, DraNode
+
+from devhost.backend import Device, DeviceNode, Edits
+from devhost.backend.claim import node as node_claim
+from devhost.host.status import status
+
+CLAIMED = "{name: example.com/card, backend: cards, serve: dra}"
+RESOURCE = "example.com/card"
+NULL, ZERO = "/dev/ttyUSB0", "/dev/ttyUSB1"
+
+
+class WithNodes(Cards):
+    """Cards with a node each: an id and a path in a line."""
+
+    def discover(self) -> list[Device]:
+        lines = map(str.split, (self.context.root / "cards").read_text().splitlines())
+        return [Device(name, {"model": path}, claims=frozenset({node_claim(path)})) for name, path in lines]
+
+    def allocate(self, request: Any) -> Edits:
+        return Edits(nodes=tuple(DeviceNode(str(one.attributes["model"])) for one in request.devices))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:  # tmp_path is too long for a socket
+        yield Path(directory)
+
+
+@pytest.fixture
+async def node(place: Path) -> AsyncIterator[DraNode]:
+    made = DraNode(place, kind=WithNodes)
+    (made.node.root / "dev").mkdir()
+    for path, target in ((NULL, "null"), (ZERO, "zero")):
+        link = made.node.root / path.lstrip("/")
+        link.symlink_to(os.path.relpath(f"/dev/{target}", link.parent))
+    made.cards(f"c0 {NULL}", f"c1 {ZERO}")
+    async with made:
+        yield made
+
+
+def reason(node: DraNode, card: str) -> str:
+    found = [one for one in status(node.node.host)["problems"] if one["subject"] == f"{RESOURCE} {card}"]
+    return found[0]["reason"] if found else ""
+
+
+async def test_a_second_claim_never_gets_the_node_that_the_first_ones_containers_were_given(
+    node: DraNode,
+) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        first = node.allocate("one", node.name_of("c0"))
+        second = node.allocate("two", node.name_of("c1"))
+        assert not (await node.prepare(first))[first.uid].error
+    node.cards(f"c0 {ZERO}", f"c1 {NULL}")
+    async with node.node.served():
+        told = f"a container was given {NULL} for c0, which is {ZERO} now"
+        advice = f"restart the container or delete the pod ({NULL} is c1 now)"
+        await node.node.until(lambda: reason(node, "c0") == f"{told}: {advice}")
+        health = node.node.host.dra.front_end.inventory.devices()
+        assert [(one.healthy, one.message) for one in health] == [(False, reason(node, "c0"))]
+        error = (await node.prepare(second))[second.uid].error
+        assert f"node:{NULL} is in use" in error
+        assert not (await node.unprepare(first))[first.uid].error
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        assert not (await node.prepare(second))[second.uid].error

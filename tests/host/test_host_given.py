@@ -1,0 +1,281 @@
+"""What a container was given stays its own, and is a problem once its device has something else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from sticks import TTY, USB0, USB1, A, B, Sticks, given, healthy, problems, reason
+
+from devhost.backend.observe import hookimpl
+from devhost.host.status import status
+from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
+from devhost.testing.kubelet import events as ev
+
+LINE = f"name: {TTY}, backend: toy"
+SWAPPED = {A: USB1, B: USB0}
+MOVED = f"a container was given {USB0} for {A}, which is {USB1} now: delete the pod"
+AND_OTHER = f" ({USB0} is {B} now)"
+
+
+@pytest.fixture
+def sticks(rig, tmp_path) -> Sticks:
+    return Sticks(rig, tmp_path)
+
+
+async def offered(kubelet, *devices: str) -> None:
+    await kubelet.wait_for(lambda: TTY in kubelet.capacity() and healthy(kubelet) == set(devices))
+
+
+async def held(rig, host, device: str) -> None:
+    """The kubelet has named the holder, and the record is written."""
+
+    def named() -> bool:
+        resources = status(host)["resources"]
+        return any(one["device"] == device and one["holder"] for row in resources for one in row["devices"])
+
+    await rig.until(named)
+
+
+async def recorded(rig, sticks, text: str = A) -> None:
+    place = sticks.options["state_dir"]
+    await rig.until(lambda: any(text in file.read_text() for file in place.glob("given-*.json")))
+
+
+async def given_and_stopped(rig, kubelet, sticks, line: str = LINE) -> None:
+    """Pod ``one`` gets the first stick, then devhost stops."""
+    rig.write(line)
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        await given(kubelet, "one")
+        await held(rig, host, A)
+        await recorded(rig, sticks)
+    await kubelet.wait_for(lambda: not healthy(kubelet))
+
+
+@pytest.mark.parametrize("lost", ["nothing", "record", "checkpoint"])
+async def test_after_a_swap_and_a_restart_no_second_pod_gets_the_first_ones_node(rig, kubelet, sticks, lost):
+    await given_and_stopped(rig, kubelet, sticks)
+    if lost == "record":
+        shutil.rmtree(sticks.options["state_dir"])
+    if lost == "checkpoint":
+        (rig.kubelet_dir / "kubelet_internal_checkpoint").write_text("{")
+    sticks.plug(SWAPPED)
+    async with sticks.running() as host:
+        await rig.until(lambda: reason(host, A) == MOVED + AND_OTHER)
+        await offered(kubelet)
+        with pytest.raises(UnexpectedAdmissionError):
+            await kubelet.admit("two", "main", TTY, 1)
+        kubelet.release("one")
+        await offered(kubelet, A, B)
+        assert await given(kubelet, "two") == (A, USB1)
+        assert problems(host) == []
+
+
+async def test_with_cdi_names_no_second_pod_gets_the_first_ones_node_either(rig, kubelet, sticks, tmp_path):
+    rig.write(f"{LINE}, inject: cdi")
+    rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {tmp_path / 'cdi'}}}\n")
+    null, zero = "/dev/null", "/dev/zero"
+    sticks.plug_real({A: null, B: zero})
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        await kubelet.admit("one", "main", TTY, 1)
+        await held(rig, host, A)
+        await recorded(rig, sticks)
+    sticks.plug_real({A: zero, B: null})
+    async with sticks.running() as host:
+        told = f"a container was given {null} for {A}, which is {zero} now"
+        advice = f"restart the container or delete the pod ({null} is {B} now)"
+        await rig.until(lambda: reason(host, A) == f"{told}: {advice}")
+        await offered(kubelet)
+
+
+async def test_a_device_that_is_not_what_a_container_was_given_is_a_problem_in_every_output(
+    rig, kubelet, sticks, caplog
+):
+    seen = []
+
+    class Observer:
+        @hookimpl
+        def devhost_health_changed(self, news):
+            seen.extend(news)
+
+    rig.observe(Observer())
+    rig.write(LINE)
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        assert await given(kubelet, "one") == (A, USB0)
+        await held(rig, host, A)
+        sticks.replug(SWAPPED)
+        await rig.until(lambda: (f"{TTY} {A}", MOVED + AND_OTHER, ["one"]) in problems(host))
+        await offered(kubelet)
+        (resource,) = status(host)["resources"]
+        (row,) = [one for one in resource["devices"] if one["device"] == A]
+        assert (row["health"], row["reason"]) == ("Unhealthy", MOVED + AND_OTHER)
+        assert [one["pod"] for one in row["heldBy"]] == ["one"]
+        await rig.until(lambda: [one.device.id for one in seen if not one.health.healthy] == [A])
+        (line,) = [
+            one for one in caplog.records if one.msg == "a container has another device than it was given"
+        ]
+        assert line.fields["holder"].endswith("/one/main")
+        assert (line.fields["device"], line.fields["reason"]) == (A, MOVED + AND_OTHER)
+        sticks.replug({A: USB0, B: USB1})
+        await kubelet.wait_for(lambda: A in healthy(kubelet))
+        assert not reason(host, A)
+
+
+async def test_another_device_at_the_path_of_one_that_is_gone_is_a_problem(rig, kubelet, sticks):
+    await given_and_stopped(rig, kubelet, sticks)
+    sticks.plug({B: USB0})
+    async with sticks.running() as host:
+        gone = f"a container was given {USB0} for {A}, which is gone, and {USB0} is {B} now: delete the pod"
+        await rig.until(lambda: (f"{TTY} {A}", gone, ["one"]) in problems(host))
+        await offered(kubelet)
+        with pytest.raises(UnexpectedAdmissionError):
+            await kubelet.admit("two", "main", TTY, 1)
+
+
+async def test_a_device_that_is_only_gone_is_reported_as_gone_and_comes_back(rig, kubelet, sticks):
+    rig.write(LINE)
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        await given(kubelet, "one")
+        await held(rig, host, A)
+        sticks.replug({B: USB1})
+        await rig.until(lambda: reason(host, A) == "the device is gone")
+        sticks.replug({A: USB0, B: USB1})
+        await offered(kubelet, A, B)
+
+
+async def test_a_number_that_changed_is_a_problem_and_what_has_the_old_one_is_withheld(rig, kubelet, sticks):
+    await given_and_stopped(rig, kubelet, sticks)
+    sticks.number(USB0, "c511:7")
+    sticks.number(USB1, "c188:0")
+    told = f"a container was given {USB0} as c188:0 for {A}, which is c511:7 now"
+    async with sticks.running() as host:
+        await rig.until(lambda: reason(host, A) == f"{told}: restart the container or delete the pod")
+        await offered(kubelet)
+        kubelet.release("one")
+        await offered(kubelet, A, B)
+
+
+async def test_a_container_that_only_the_checkpoint_knows_is_followed_from_then_on(rig, kubelet, sticks):
+    await given_and_stopped(rig, kubelet, sticks)
+    shutil.rmtree(sticks.options["state_dir"])
+    async with sticks.running() as host:
+        await held(rig, host, A)
+        await recorded(rig, sticks, "c188:0")
+        sticks.number(USB0, "c511:7")
+        await rig.until(lambda: "as c188:0" in reason(host, A))
+
+
+async def test_a_boot_gives_new_numbers_and_no_problem(rig, kubelet, sticks):
+    await given_and_stopped(rig, kubelet, sticks)
+    sticks.boot("boot-2")
+    sticks.number(USB0, "c511:7")
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        await held(rig, host, A)
+        assert problems(host) == []
+
+
+async def test_after_a_boot_no_pod_gets_the_node_that_another_ones_answer_names(rig, kubelet, sticks):
+    """The kubelet keeps its checkpoint, and starts the containers with the old answers."""
+    await given_and_stopped(rig, kubelet, sticks)
+    await kubelet.stop()
+    sticks.boot("boot-2")
+    sticks.plug(SWAPPED)
+    await kubelet.start()
+    async with sticks.running() as host:
+        await rig.until(lambda: reason(host, A) == MOVED + AND_OTHER)
+        await offered(kubelet)
+
+
+async def test_other_shares_of_a_device_stay_available(rig, kubelet, sticks):
+    rig.write(f"{LINE}, share: {{replicas: 2}}")
+    async with sticks.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 4})
+        got = await kubelet.admit("one", "main", TTY, 1)
+        assert got.device_ids == (f"{A}::0",)
+        await held(rig, host, A)
+        sticks.replug({A: "/dev/ttyUSB7", B: USB1})
+        await kubelet.wait_for(lambda: healthy(kubelet) == {f"{A}::1", f"{B}::0", f"{B}::1"})
+        assert reason(host, A).startswith(f"a container was given {USB0} for {A}, which is /dev/ttyUSB7 now")
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", "null", '{"version": 9}', '{"Data": {"PodDeviceEntries": [7]}}', "\0" * 10]
+)
+async def test_a_damaged_source_refuses_nothing_and_is_logged_once(rig, kubelet, sticks, caplog, damage):
+    await given_and_stopped(rig, kubelet, sticks)
+    (record,) = sticks.options["state_dir"].glob("given-*.json")
+    record.write_text(damage)
+    (rig.kubelet_dir / "kubelet_internal_checkpoint").write_text(damage)
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        await held(rig, host, A)
+        assert problems(host) == []
+        assert await given(kubelet, "two") == (B, USB1)
+        await recorded(rig, sticks, B)
+        lines = [one for one in caplog.records if one.msg == "what containers were given is not known"]
+        assert len(lines) == 2
+
+
+async def test_a_record_that_cannot_be_written_costs_no_service(rig, kubelet, sticks, caplog):
+    sticks.options["state_dir"].write_text("a file")
+    rig.write(LINE)
+    async with sticks.running():
+        await offered(kubelet, A, B)
+        assert await given(kubelet, "one") == (A, USB0)
+        await rig.until(lambda: "what containers were given is not recorded" in caplog.text)
+
+
+async def test_the_record_is_private_and_readable_by_people(rig, kubelet, sticks):
+    await given_and_stopped(rig, kubelet, sticks)
+    (record,) = sticks.options["state_dir"].glob("given-*.json")
+    assert (record.stat().st_mode & 0o777, record.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    (row,) = json.loads(record.read_text())["given"]
+    assert row == {"resource": TTY, "tokens": [A], "nodes": [[USB0, "c188:0", "toy", A]]}
+
+
+async def test_a_start_is_checked_only_for_an_entry_with_that_key(rig, kubelet, sticks):
+    rig.write(LINE)
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        rig.write(f"{LINE}, checkStarts: true")
+        host.reload()
+        await rig.until(lambda: len(kubelet.events.of(ev.OptionsRead, TTY)) == 2)
+        assert [one.pre_start_required for one in kubelet.events.of(ev.OptionsRead, TTY)] == [False, True]
+
+
+async def test_a_container_starts_only_with_the_device_that_it_was_given(rig, kubelet, sticks):
+    rig.write(f"{LINE}, checkStarts: true")
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        await given(kubelet, "one")
+        await kubelet.start_container("one", "main")
+        await held(rig, host, A)
+        sticks.replug(SWAPPED)
+        await rig.until(lambda: reason(host, A))
+        with pytest.raises(ContainerStartError, match=f"which is {USB1} now: delete the pod"):
+            await kubelet.start_container("one", "main")
+        sticks.replug({B: USB1})
+        await rig.until(lambda: reason(host, A) == "the device is gone")
+        with pytest.raises(ContainerStartError, match=f"the container cannot start: {A} is gone"):
+            await kubelet.start_container("one", "main")
+        sticks.replug({A: USB0, B: USB1})
+        await rig.until(lambda: not reason(host, A))
+        await kubelet.start_container("one", "main")
+
+
+async def test_a_checked_start_takes_the_present_number(rig, kubelet, sticks):
+    rig.write(f"{LINE}, checkStarts: true")
+    await given_and_stopped(rig, kubelet, sticks, f"{LINE}, checkStarts: true")
+    sticks.number(USB0, "c511:7")
+    async with sticks.running() as host:
+        await rig.until(lambda: "c511:7" in reason(host, A))
+        await offered(kubelet, B)
+        await kubelet.start_container("one", "main")
+        await rig.until(lambda: not reason(host, A))
+        await offered(kubelet, A, B)
