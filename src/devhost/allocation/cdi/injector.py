@@ -321,8 +321,9 @@ class CdiInjection:
         Raises:
             AllocationError: it cannot be written.
         """
-        await self._render_due()
         try:
+            await self._look()
+            await self._render_due()
             await self._write()
         except EnvironmentFailure as error:
             raise AllocationError(f"{self._resource}: {error}") from error
