@@ -93,6 +93,15 @@ async def life(request, rig):
     await life.stop()
 
 
+def claiming(rig):
+    """The devices of the backend, each with a claim on its node."""
+    nodes = rig.scripts["toy"].nodes
+    return [
+        Device(f"d{n}", {"model": nodes[f"d{n}"], "index": n}, claims=frozenset({f"node:{nodes[f'd{n}']}"}))
+        for n in range(2)
+    ]
+
+
 def moved(devices, **nodes):
     """The same devices with other nodes, which their backend shows in an attribute."""
     return [
@@ -107,6 +116,19 @@ async def test_a_container_keeps_its_device_when_two_swap_their_paths(rig, kubel
     nodes = {"d0": "/dev/zero", "d1": "/dev/null"}
     await life.replug(moved(rig.scripts["toy"].devices, d0="b", d1="a"), nodes)
     await rig.until(lambda: first.numbers() == {ALL[nodes[token]]})
+
+
+async def test_two_containers_whose_devices_swap_their_paths_both_keep_their_own(rig, kubelet, specs, life):
+    """Each holds what the other one was given, so that neither device can be offered."""
+    rig.scripts["toy"].devices = claiming(rig)
+    rig.write(TOY_LINE)
+    await life.start()
+    first, (one,) = await admitted(rig, kubelet, name="first")
+    second, (two,) = await admitted(rig, kubelet, name="second")
+    rig.scripts["toy"].nodes = {"d0": "/dev/zero", "d1": "/dev/null"}
+    await life.replug(claiming(rig))
+    await rig.until(lambda: first.numbers() == {ALL[rig.scripts["toy"].nodes[one]]})
+    await rig.until(lambda: second.numbers() == {ALL[rig.scripts["toy"].nodes[two]]})
 
 
 async def test_a_container_of_a_device_that_is_gone_says_so_and_gets_it_back(rig, kubelet, specs, life):
@@ -173,7 +195,7 @@ async def test_a_number_and_a_mode_that_change_below_one_path_reach_the_file(
     rig.scripts["toy"].nodes["d0"] = rig.scripts["toy"].nodes["d1"] = str(node)
     rig.write(TOY_LINE)
     await life.start()
-    pod, (token,) = await admitted(rig, kubelet)
+    pod, _ = await admitted(rig, kubelet)
 
     def replug():
         node.unlink()
