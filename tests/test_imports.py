@@ -64,6 +64,7 @@ PURE = (
     "allocation.admissions",
     "allocation.allocations",
     "allocation.claims",
+    "allocation.given",
     "allocation.unclaimed",
     "allocation.listing",
     "allocation.other_drivers",

@@ -106,7 +106,7 @@ def test_a_node_with_the_number_that_another_container_has_is_refused_under_any_
     assert given.in_use([], [("/dev/zram0", "b252:5")]) == ""
 
 
-def test_nothing_is_there_now_is_said():
+def test_a_path_at_which_nothing_is_left_is_named():
     given = Given()
     given.gave(TTY, ["A"], [Node("/dev/ttyUSB0", "c188:0", ("udev", "A"))])
     given.numbers = {"/dev/ttyUSB0": None}

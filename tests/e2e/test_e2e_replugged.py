@@ -66,9 +66,10 @@ class Scene:
     pods: Pods
     way: str
 
-    def serve(self, *disks: str) -> None:
+    def serve(self, *disks: str, check_starts: bool = False) -> None:
         """Offers disks, each as ``id path``."""
-        way = {"serve": "dra"} if self.way == "dra" else {"inject": self.way}
+        way: dict[str, object] = {"serve": "dra"} if self.way == "dra" else {"inject": self.way}
+        way |= {"checkStarts": True} if check_starts else {}
         self.devhost.cards(*disks)
         self.devhost.serve({"backend": "disks", "name": DISK, **way})
         if self.way == "dra":
@@ -117,6 +118,15 @@ class Scene:
     def withholds(self, disk: str) -> None:
         """Waits until a specification says that a disk is gone."""
         until(f"{disk} is withheld", lambda: f"{disk} is gone" in self._specified(), seen=self._specified)
+
+    def reports(self, *words: str) -> None:
+        """Waits until the status has a problem with these words."""
+
+        def found() -> bool:
+            status = json.dumps(self.devhost.status())
+            return all(word in status for word in words)
+
+        until(f"the status says {words}", found, seen=self.devhost.status)
 
     def swapped(self, first: str, second: str) -> bool:
         """Whether the specifications give ``a`` the second of two nodes and ``b`` the first."""
@@ -244,3 +254,51 @@ def test_a_container_gets_the_disk_that_a_path_is_now(scene, disks, node, stoppe
     assert disk_in(pod.restarted()) == number(disks[1])
     pod.delete()
     assert disk_in(scene.pod("new")) == number(disks[1])
+
+
+@pytest.fixture
+def direct(cluster: Cluster, access: None, claims: Claims, zram: Zram) -> Iterator[Scene]:
+    """Serves the disks in the answer to Allocate, which the kubelet repeats."""
+    with Driver(cluster, backend=DISKS) as driver:
+        pods = Pods(cluster)
+        yield Scene(cluster, driver, claims, pods, "direct")
+        pods.clear()
+
+
+@stopped
+def test_a_repeated_answer_gives_another_disk_which_is_reported_and_given_to_no_other_pod(
+    direct, disks, stopped
+):
+    first, second, _ = disks
+    direct.serve(f"a {first}", f"b {second}")
+    pod = direct.pod("pod")
+    before = disk_in(pod)
+    mine, other = (first, second) if before == number(first) else (second, first)
+    direct.changes(f"a {second}", f"b {first}", stopped=stopped)
+    direct.reports(f"a container was given {mine} for", f"which is {other} now: delete the pod")
+    late = direct.pods.create("late", {DISK: 1})
+    late.waits_for(DISK)  # the free disk has the node that the pod was given
+    assert disk_in(pod.restarted()) == before  # by the path, which is the other disk's now
+    pod.delete()
+    late.running()
+
+
+@stopped
+def test_with_check_starts_no_container_starts_with_another_disk(direct, disks, stopped):
+    first, second, _ = disks
+    direct.serve(f"a {first}", check_starts=True)
+    pod = direct.pod("pod")
+    direct.changes(f"b {first}", f"a {second}", stopped=stopped)
+    direct.reports(f"a container was given {first} for a")
+    refused(pod, f"a container was given {first} for a", f"which is {second} now")
+    direct.changes(f"a {first}", f"b {second}", stopped=stopped)
+    starts_again(pod)
+    assert disk_in(pod) == number(first)
+
+
+@stopped
+def test_a_repeated_answer_gives_the_disk_that_its_path_is_now(direct, disks, node, stopped):
+    direct.serve(f"a {node}")
+    pod = direct.pod("pod")
+    direct.changes(f"a {node}", stopped=stopped, while_away=lambda: become(node, disks[1]))
+    assert disk_in(pod.restarted()) == number(disks[1])

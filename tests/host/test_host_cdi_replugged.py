@@ -93,6 +93,15 @@ async def life(request, rig):
     await life.stop()
 
 
+def claiming(rig):
+    """The devices of the backend, each with a claim on its node."""
+    nodes = rig.scripts["toy"].nodes
+    return [
+        Device(f"d{n}", {"model": nodes[f"d{n}"], "index": n}, claims=frozenset({f"node:{nodes[f'd{n}']}"}))
+        for n in range(2)
+    ]
+
+
 def moved(devices, **nodes):
     """The same devices with other nodes, which their backend shows in an attribute."""
     return [
@@ -104,11 +113,22 @@ async def test_a_container_keeps_its_device_when_two_swap_their_paths(rig, kubel
     rig.write(TOY_LINE)
     await life.start()
     first, (token,) = await admitted(rig, kubelet)
-    before = first.numbers()
     nodes = {"d0": "/dev/zero", "d1": "/dev/null"}
     await life.replug(moved(rig.scripts["toy"].devices, d0="b", d1="a"), nodes)
-    await rig.until(lambda: first.numbers() != before)
-    assert first.numbers() == {ALL[nodes[token]]}
+    await rig.until(lambda: first.numbers() == {ALL[nodes[token]]})
+
+
+async def test_two_containers_whose_devices_swap_their_paths_both_keep_their_own(rig, kubelet, specs, life):
+    """Each holds what the other one was given, so that neither device can be offered."""
+    rig.scripts["toy"].devices = claiming(rig)
+    rig.write(TOY_LINE)
+    await life.start()
+    first, (one,) = await admitted(rig, kubelet, name="first")
+    second, (two,) = await admitted(rig, kubelet, name="second")
+    rig.scripts["toy"].nodes = {"d0": "/dev/zero", "d1": "/dev/null"}
+    await life.replug(claiming(rig))
+    await rig.until(lambda: first.numbers() == {ALL[rig.scripts["toy"].nodes[one]]})
+    await rig.until(lambda: second.numbers() == {ALL[rig.scripts["toy"].nodes[two]]})
 
 
 async def test_a_container_of_a_device_that_is_gone_says_so_and_gets_it_back(rig, kubelet, specs, life):
@@ -120,13 +140,10 @@ async def test_a_container_of_a_device_that_is_gone_says_so_and_gets_it_back(rig
     stranger = Device("d2", {"model": "x100", "index": 2})
     nodes = {"d2": rig.scripts["toy"].nodes[token]}
     await life.replug([*(one for one in every if one.id != token), stranger], nodes)
-    await rig.until(pod.refusal)
-    assert pod.refusal() == (
-        f'failed to stat CDI host device "/dev/null/devhost: {token} is gone": not a directory'
-    )
+    reason = f'failed to stat CDI host device "/dev/null/devhost: {token} is gone": not a directory'
+    await rig.until(lambda: pod.refusal() == reason)
     await life.replug(moved(every, **{token: "again"}), {token: "/dev/full"})
-    await rig.until(lambda: not pod.refusal())
-    assert pod.numbers() == {ALL["/dev/full"]}
+    await rig.until(lambda: pod.numbers() == {ALL["/dev/full"]})
 
 
 async def test_a_resource_without_any_device_withholds_what_it_gave(rig, kubelet, specs, life):
@@ -143,8 +160,7 @@ async def test_a_resource_without_any_device_withholds_what_it_gave(rig, kubelet
     await life.replug(strangers, nodes)
     await rig.until(pod.refusal)
     await life.replug(every)
-    await rig.until(lambda: not pod.refusal())
-    assert pod.numbers() == {ALL["/dev/null"], ALL["/dev/zero"]}
+    await rig.until(lambda: pod.numbers() == {ALL["/dev/null"], ALL["/dev/zero"]})
 
 
 async def test_a_node_that_becomes_another_one_is_noticed_although_its_device_is_the_same(
@@ -179,7 +195,7 @@ async def test_a_number_and_a_mode_that_change_below_one_path_reach_the_file(
     rig.scripts["toy"].nodes["d0"] = rig.scripts["toy"].nodes["d1"] = str(node)
     rig.write(TOY_LINE)
     await life.start()
-    pod, (token,) = await admitted(rig, kubelet)
+    pod, _ = await admitted(rig, kubelet)
 
     def replug():
         node.unlink()
@@ -188,7 +204,7 @@ async def test_a_number_and_a_mode_that_change_below_one_path_reach_the_file(
     await life.replug(rig.scripts["toy"].devices, also=replug)
     await rig.until(lambda: pod.numbers() == {("c", 1, 5)})
     await life.replug(rig.scripts["toy"].devices, also=lambda: node.chmod(0o640))
-    await rig.until(lambda: specs.devices()[token]["deviceNodes"][0].get("fileMode") == 0o640)
+    await rig.until(lambda: "'fileMode': 416" in str(specs.devices()))
 
 
 async def test_a_set_of_devices_follows_each_of_them(rig, kubelet, specs, life):
@@ -204,11 +220,9 @@ async def test_a_set_of_devices_follows_each_of_them(rig, kubelet, specs, life):
     wanted = {ALL[nodes[other]], ALL[nodes[tokens[1]]]}
     await rig.until(lambda: pod.numbers() == wanted)
     await life.replug([one for one in every if one.id != tokens[0]])
-    await rig.until(pod.refusal)
-    assert f"devhost: {tokens[0]} is gone" in pod.refusal()
+    await rig.until(lambda: f"devhost: {tokens[0]} is gone" in pod.refusal())
     await life.replug(moved(every, **{tokens[0]: "c"}))
-    await rig.until(lambda: not pod.refusal())
-    assert pod.numbers() == wanted
+    await rig.until(lambda: pod.numbers() == wanted)
 
 
 async def test_what_a_backend_refuses_now_stays_only_if_no_other_device_claims_it(rig, kubelet, specs):

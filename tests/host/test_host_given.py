@@ -136,7 +136,7 @@ async def test_another_device_at_the_path_of_one_that_is_gone_is_a_problem(rig, 
             await kubelet.admit("two", "main", TTY, 1)
 
 
-async def test_a_device_that_is_only_gone_says_so_and_comes_back(rig, kubelet, sticks):
+async def test_a_device_that_is_only_gone_is_reported_as_gone_and_comes_back(rig, kubelet, sticks):
     rig.write(LINE)
     async with sticks.running() as host:
         await offered(kubelet, A, B)
@@ -239,7 +239,7 @@ async def test_the_record_is_private_and_readable_by_people(rig, kubelet, sticks
     assert row == {"resource": TTY, "tokens": [A], "nodes": [[USB0, "c188:0", "toy", A]]}
 
 
-async def test_a_start_is_checked_only_if_the_entry_says_so(rig, kubelet, sticks):
+async def test_a_start_is_checked_only_for_an_entry_with_that_key(rig, kubelet, sticks):
     rig.write(LINE)
     async with sticks.running() as host:
         await offered(kubelet, A, B)

@@ -3,9 +3,9 @@
 The kubelet repeats an answer for the life of a pod, and a running container keeps the numbers of its nodes.
 Both name things that change: a device may get another path or number, and another device the old one. So:
 
-* Allocate and Prepare leave a *gift*: the nodes that the container got, each with the device that it stood
-  for. After a restart of devhost, gifts come from the record (:mod:`.given_record`), from the kubelet's
-  checkpoint (:mod:`devhost.kubelet.checkpoint`), which knows the paths only, and from the files of claims.
+* Allocate and Prepare leave a *gift*: the nodes that the container got, each with the device that
+  claimed it. After a restart of devhost, gifts come from the record (:mod:`.given_record`), the kubelet's
+  checkpoint (:mod:`devhost.kubelet.checkpoint`), which knows the paths only, and the files of claims.
 * A gift counts as long as the ledger has its token or claim as held. Each plan compares it with
   what exists.
 * A node that is no longer the device's is *strayed*. Its path, and what has its number now, are further
@@ -436,10 +436,10 @@ class _There:
         return self._owners
 
     def _text(self, node: Node, key: Key, has: frozenset[str] | None, gift: Gift) -> str | None:
-        """What is wrong with a node of a device, and after a line feed what else is to be said.
+        """What is wrong with a node of a device, and after a line feed what follows the advice.
 
-        ``None`` if it is right or belongs to another device, empty if it must not be given to others but
-        nothing is to be said.
+        ``None`` if it is right or belongs to another device, empty if it must not be given to others
+        but is no difference.
         """
         if node.key not in (None, key):
             return None
@@ -480,7 +480,7 @@ class _There:
 
 
 def _agree(gift: Gift, answer: Gift) -> bool:
-    """Whether a gift may be of this answer, which has all nodes and names, but says nothing of devices."""
+    """Whether a gift may be of this answer, which has all nodes and names, but no devices."""
     if gift.follows or answer.follows:
         return gift.names == answer.names
     return {node.path for node in gift.nodes} <= {node.path for node in answer.nodes}

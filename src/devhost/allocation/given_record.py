@@ -1,7 +1,7 @@
 """The record of what containers were given: a file of devhost's own, for what no other source has.
 
 The kubelet's checkpoint has the paths of an answer, but neither the numbers of the nodes nor the device that
-each of them stood for, and of an answer with CDI names only the names. The file of a claim follows its
+claimed each of them, and of an answer with CDI names only the names. The file of a claim follows its
 devices, so what its running containers got is known only here.
 
 The file has one line for each gift. Nothing depends on it: if it is missing, damaged, too large or of another

@@ -52,8 +52,8 @@ class Injection(Protocol):
     def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
         """The resource has these devices now; those that are healthy are made ready."""
 
-    def scanned(self) -> None:
-        """The backend has scanned: a device node may be another one, also if no device has changed."""
+    def wake(self) -> None:
+        """A device node or a holder may have changed, although no device has."""
 
     def listable(self, offers: Sequence[Offer], verdict: Verdict) -> tuple[Sequence[Offer], Verdict]:
         """What of this the list may show now."""
@@ -106,7 +106,7 @@ class DirectInjection:
     def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
         """Nothing has to be made ready."""
 
-    def scanned(self) -> None:
+    def wake(self) -> None:
         """Nothing has been made ready."""
 
     def listable(self, offers: Sequence[Offer], verdict: Verdict) -> tuple[Sequence[Offer], Verdict]:

@@ -295,7 +295,7 @@ class Preparer:
         return record
 
     def _nodes(self, uid: str, chosen: Sequence[Chosen]) -> list[Node]:
-        """The nodes that the containers of a claim are given, each with the device that it stands for."""
+        """The nodes that the containers of a claim are given, each with the device that claims it."""
         numbers = dict(self._files.nodes(uid))
         devices: dict[str, list[Device]] = {}
         for one in chosen:

@@ -29,6 +29,7 @@ from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.tasks import Tasks
 from devhost.kubelet.api import PLUGIN_DIRECTORY
+from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources, beside
 from devhost.kubelet.podresources_poller import PodResourcesPoller
@@ -41,7 +42,6 @@ from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .given import GivenKeeper
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .orphans import Orphans
@@ -389,13 +389,15 @@ class Host:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
         for service in self.services.values():
             if service.entry.backend == backend:
-                service.scanned()
+                service.wake()
         self.dra.scanned()
         self.cdi_garbage.scanned()
 
     def _allocations_changed(self) -> None:
         """The kubelet has reported other holders."""
         self.replanner.allocations_changed()
+        for service in self.services.values():
+            service.wake()
         self.cdi_garbage.wake()
 
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:

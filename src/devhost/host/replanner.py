@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.backend.where import selected
 from devhost.discovery.manager import BackendManager
+from devhost.kubelet.given import GivenKeeper
+from devhost.planning import naming
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, PlannedResource, RefusalKind, plan_devices
-from devhost.planning.settings import Serve
+from devhost.planning.settings import ResourceSettings, Serve
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .given import GivenKeeper
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import EventPublisher
@@ -164,7 +166,7 @@ class Replanner:
 
     def _update(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
         """Gives each planned resource its devices, and starts those that are new."""
-        for name, planned in self.plan.resources.items():
+        for name, planned in (*self.plan.resources.items(), *self._held()):
             if planned.entry.serve is Serve.DRA:
                 continue
             backend = self._backends.scanners[planned.entry.backend]
@@ -176,6 +178,31 @@ class Replanner:
                 service.update(planned, backend, caused_at)
                 self._services.start(service)
                 self._parts.pod_resources.wake()  # containers may hold its devices already
+
+    def _held(self) -> Iterator[tuple[str, PlannedResource]]:
+        """The resources that are not served and have no device, of which containers hold something.
+
+        While devhost runs, such a resource stays; so it does over a restart, since its containers start again.
+        """
+        backends = self._backends.scanners
+        for name in sorted(self._allocations.resources() or ()):
+            if name in self.plan.resources or name in self._services:
+                continue
+            for entry in self._configuration.settings.resources:
+                if entry.serve is not Serve.PLUGIN or entry.backend not in backends:
+                    continue
+                if entry.name == name or (naming.fields(entry.name) and self._may_expand(entry, name)):
+                    yield name, PlannedResource(name, entry, ())
+                    break
+
+    def _may_expand(self, entry: ResourceSettings, name: str) -> bool:
+        """Whether the name of a resource comes from the template of an entry, by a device that is held."""
+        seen = (
+            selected(entry.where, held.device.attributes, held.device.inherited)
+            for held in self._allocations.of(name).held()
+            if held.backend == entry.backend
+        )
+        return any(one is not None and naming.expand(entry.name, one) == name for one in seen)
 
     def _schedule(self) -> None:
         """Plans again when time alone changes something."""

@@ -21,6 +21,7 @@ from devhost.backend.model import Device, Health, unhealthy
 from devhost.discovery.health import worst
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.verdicts import Verdict, Verdicts
+from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
@@ -32,7 +33,6 @@ from devhost.planning.sides import Listed
 from devhost.telemetry.metrics import Metrics
 
 from .device_log import DeviceLog
-from .given import GivenKeeper
 from .publisher import EventPublisher
 from .recent_removals import RecentRemovals
 from .timing import Timing
@@ -160,9 +160,9 @@ class ResourceService:
         self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
         self._show((), caused_at)
 
-    def scanned(self) -> None:
-        """Its backend has scanned, also if no device has changed."""
-        self._injection.scanned()
+    def wake(self) -> None:
+        """A device node or a holder may have changed, although no device has."""
+        self._injection.wake()
 
     async def run(self) -> None:
         """Serves the resource until :meth:`stop` or :meth:`drain`.

@@ -532,7 +532,8 @@ def _boot(path: Path) -> str:
 def _nodes(data: bytes) -> Iterator[tuple[str, str]]:
     """The nodes in a file that is a record."""
     for device in json.loads(data)["devices"]:
-        for node in device["containerEdits"].get("deviceNodes", ()):
+        edits = device["containerEdits"]
+        for node in () if spec.is_withheld(edits) else edits.get("deviceNodes", ()):
             numbers = [node[key] for key in ("type", "major", "minor") if key in node]
             number = "{}{}:{}".format(*numbers) if len(numbers) == 3 else ""
             yield str(node.get("hostPath", node["path"])), number

@@ -217,8 +217,8 @@ class CdiInjection:
         """Keeps the file right until :meth:`stop`."""
         await self._loop.run()
 
-    def scanned(self) -> None:
-        """The backend has scanned: a node may have changed although no device has."""
+    def wake(self) -> None:
+        """A node or a holder may have changed, although no device has."""
         self._loop.wake()
 
     async def _pass(self) -> float:
@@ -321,8 +321,9 @@ class CdiInjection:
         Raises:
             AllocationError: it cannot be written.
         """
-        await self._render_due()
         try:
+            await self._look()
+            await self._render_due()
             await self._write()
         except EnvironmentFailure as error:
             raise AllocationError(f"{self._resource}: {error}") from error
@@ -392,15 +393,18 @@ class CdiInjection:
                 self._units.setdefault(device, _earlier((Device(device),), edits))
                 self._recognized.add(device)
         unknown = {name for name, unit in self._sets.items() if not unit.devices}
+        held: set[str] = set()
         for counts in self._holdings():
             shares = {name: self._share_of[name] * n for name, n in counts.items() if name in self._share_of}
             name = spec.set_name(self._label(device, shares.get(device)) for device in counts)
+            held.add(name)
             known = name in self._sets or name in self._guessed or (len(counts) == 1 and not shares)
             if name in unknown or not known:
                 devices = tuple(present.get(device, Device(device)) for device in counts)
-                earlier = self._sets.get(name, _Unit((), {}))
+                earlier = self._sets.get(name, _Unit((), spec.withheld("not rendered yet")))
                 self._sets[name] = replace(earlier, devices=devices, terms=Terms(shares=shares))
                 self._guessed.add(name)
+        self._guessed &= held
 
     def _holdings(self) -> Iterable[Counter[str]]:
         """What each container of an earlier run holds: its devices, each with the number of its tokens."""
@@ -500,7 +504,7 @@ class CdiInjection:
             except BackendError as error:
                 reason = error.message
             if not reason:
-                if set_name and not self._sets[set_name].edits and self._is_needless(unit):
+                if set_name and spec.is_withheld(self._sets[set_name].edits) and self._is_needless(unit):
                     del self._sets[set_name]  # its file was lost, and it was never a set
                 elif set_name:
                     self._sets[set_name] = unit
@@ -574,9 +578,10 @@ class CdiInjection:
         held = allocations.tokens()
         self._set_of = {token: name for token, name in self._set_of.items() if token in held}
         adopted = self._adopted or frozenset()
-        needed = {*self._set_of.values(), *adopted}
+        needed = {*self._set_of.values(), *adopted, *self._guessed}
         for name, unit in list(self._sets.items()):
-            gone = name not in adopted and any(device.id not in kept for device in unit.devices)
+            stays = name in adopted or name in self._guessed
+            gone = not stays and any(device.id not in kept for device in unit.devices)
             if gone or (len(self._sets) > self._most_sets and name not in needed):
                 del self._sets[name]
         content = {name: self._unless_gone(edits, (name,)) for name, edits in self._earlier.items()}
@@ -619,7 +624,7 @@ class CdiInjection:
     def _unless_gone(self, edits: ContainerEdits, devices: Sequence[str]) -> ContainerEdits:
         """What a name gives while some of its devices may be gone."""
         present = self._present()
-        if not edits or present is None or spec.is_withheld(edits):
+        if not edits or present is None:
             return edits
         gone = [device for device in devices if device not in present]
         return spec.withheld(spec.gone(gone)) if gone else edits

@@ -1,7 +1,7 @@
 """The file in which a kubelet stores resources and allocations across a restart.
 
 It has the name, the meaning and the format of the kubelet's file, but no checksum, which is over a dump of Go
-data structures; a kubelet would not accept it. It says who wrote it.
+data structures; a kubelet would not accept it. It names its writer.
 """
 
 from __future__ import annotations

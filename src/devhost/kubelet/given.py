@@ -20,11 +20,12 @@ from devhost.backend.sysfs import node_number, prefix_of
 from devhost.discovery.reconciler import FailureLog, Reconciler
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.worker import FileWorker
-from devhost.kubelet import checkpoint
 from devhost.planning.claims import Key, holder_field
 from devhost.planning.plan import Found
 from devhost.planning.settings import Settings
 from devhost.telemetry.log import get
+
+from . import checkpoint
 
 log = get(__name__)
 
