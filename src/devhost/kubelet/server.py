@@ -366,7 +366,8 @@ def _options(timing: Timing) -> tuple[tuple[str, int], ...]:
 
 
 def plugin_options(*, prepares: bool) -> pb.DevicePluginOptions:
-    """The options of a resource. PreStartContainer is required only if a backend uses it.
+    """The options of a resource. PreStartContainer is required only if a backend uses it or
+    the entry has ``checkStarts``.
 
     While a plugin that requires it is away, containers of running pods cannot restart.
     """
