@@ -301,7 +301,7 @@ def without_driver(toys):
     drop_in.write_text(text.replace("\n\n@hookimpl", f"{MISSING}\n\n@hookimpl"))
 
 
-def test_explain_of_hardware_without_its_driver_says_what_discover_says(toys):
+def test_explain_of_hardware_without_its_driver_shows_what_discover_shows(toys):
     without_driver(toys)
     toys.write(
         "name: example.com/big, backend: toy, where: {model: x300}",
@@ -326,7 +326,7 @@ def test_explain_of_hardware_without_its_driver_says_what_discover_says(toys):
     assert document["verdicts"][0]["reason"] == "its driver is missing"
 
 
-def test_explain_says_why_something_that_the_kernel_knows_is_not_served(toys):
+def test_explain_shows_why_something_that_the_kernel_knows_is_not_served(toys):
     tree = Tree(toys.root)
     tree.device("virtual/net/can0", "net", files={"type": "280"})
     tree.pci("pci0000:3a/0000:3b:00.0", driver="ixgbe", vendor="0x8086", device="0x1572")

@@ -313,7 +313,7 @@ def test_explain_names_a_host_that_does_not_answer_and_discover_still_works(
         assert "did not answer within 5 s" in toys.devhost("explain", "one").stdout.splitlines()[-1]
 
 
-def test_explain_beside_the_devhost_of_another_user_says_that_it_may_not_ask_it(
+def test_explain_beside_the_devhost_of_another_user_reports_that_it_may_not_ask_it(
     toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DEVHOST_RUNTIME_DIR", raising=False)

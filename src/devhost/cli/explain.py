@@ -19,6 +19,7 @@ from devhost.config.loader import load_or_everything
 from devhost.config.reader import declared
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
+from devhost.discovery.unserved import resolved, why_unserved
 from devhost.host.entries import place, wanted
 from devhost.planning.plan import Verdict, explain
 from devhost.planning.settings import ResourceSettings
@@ -29,7 +30,6 @@ from . import options as shared
 from .discover import as_json, health_text, without_driver
 from .running_host import Published, View, view
 from .scan_once import ScanResult
-from .unserved import resolved, why_unserved
 
 
 @click.command("explain")
@@ -45,7 +45,7 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     device: for example a device node (/dev/fuse), a serial number, or a PCI address in upper or lower case.
 
     Hardware without its driver is shown with what is missing. For anything else that the kernel knows by this
-    name, such as a network interface, the error says why no backend lists it.
+    name, such as a network interface, the error explains why no backend lists it.
 
     Its health is the result of this scan and probe. If a devhost runs on this node with the same root, the
     output also shows where that devhost reports a different health, and which containers hold the device.

@@ -165,7 +165,7 @@ def place(sysfs: Sysfs, path: str) -> Place:
 
 
 def _is_plugged(sysfs: Sysfs, above: str, path: str) -> bool:
-    """Whether the device at ``path`` is on a bus of its own below the device ``above``."""
+    """Whether the device at ``path`` is on another bus below the device ``above``."""
     while path != above:
         if sysfs.target(f"{path}/subsystem") in _PLUGGED:
             return True

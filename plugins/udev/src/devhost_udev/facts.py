@@ -225,7 +225,7 @@ _HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
 
 
 _WHOLE = frozenset({"mmc", "pci"})
-"""Subsystems of hardware that is a device by itself, whatever it is plugged into."""
+"""Subsystems of hardware that is a device by itself, even if it is plugged into other hardware."""
 
 
 def _own(chain: Sequence[Kobject]) -> Iterator[Kobject]:

@@ -21,7 +21,7 @@ _WORDS = {
 """By the name of the importer: keys, API groups and images. The most particular ones come first."""
 
 _OWN = re.compile(r"""(?m)(^|[{,]\s*)"?(backends|backendPaths)"?\s*:|^resources:\s*(\[|-\s)""")
-"""Keys that only a configuration of devhost has; of NVIDIA's plugin, ``resources`` is a mapping."""
+"""Keys that only a configuration of devhost has; that of the NVIDIA plugin has a mapping in ``resources``."""
 
 _COMMENT = re.compile(r"(?m)(^|\s)#.*$")
 
