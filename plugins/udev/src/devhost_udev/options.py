@@ -186,8 +186,8 @@ class Group:
     env: dict[str, str] = option(
         {},
         "Variables; `{devNode}` or another attribute in a name or value is that of the group's first node. "
-        "`{number}` is the last number in that node's name. `{index}` is the number of the device among those "
-        "that the container gets, from 0.",
+        "`{number}` is the last number in that node's name. `{index}` is the number of the device among "
+        "those of the container, from 0.",
         example={"MODEM": "{devNode}"},
     )
     pair: Pair = option(
