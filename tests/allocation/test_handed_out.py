@@ -54,6 +54,12 @@ def test_what_is_common_is_nobodys(root: Path) -> None:
     assert not given(root, Mount("/usr/lib/x.so", "/x"), Mount("/dev/none", "/x"))
 
 
+def test_a_node_that_one_answer_does_not_share_is_not_shared(root: Path) -> None:
+    for shared in (False, True):
+        parts = [Edits((DeviceNode("/dev/fuse", shared=one),)) for one in (shared, not shared)]
+        assert unclaimed(Edits.merge(parts), [PLAIN], root) == {FUSE}
+
+
 def test_an_optional_node_that_is_missing_is_not_given(root: Path) -> None:
     edits = Edits((DeviceNode("/dev/none", required=False),))
     assert not unclaimed(edits, [Device("d")], root, {"/dev/none"})

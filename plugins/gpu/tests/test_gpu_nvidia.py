@@ -73,7 +73,8 @@ def test_an_instance_has_its_own_nodes_and_is_a_part_of_its_gpu(nvidia: NvidiaMa
     desk = at(nvidia)
     found = desk.look()
     assert found[uuid].attributes["parent"] == parent
-    assert found[uuid].part_of == {f"pci:{A}"}
+    common = {"node:/dev/nvidia0", "node:/dev/nvidia-caps/nvidia-cap3"}
+    assert found[uuid].part_of == {f"pci:{A}", *common}
     assert found[uuid].claims == {f"mig:{uuid}", "node:/dev/nvidia-caps/nvidia-cap4"}
     card = desk.backend.cards[uuid]
     assert card.facts.nodes == (  # type: ignore[attr-defined]

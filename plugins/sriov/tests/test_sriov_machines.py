@@ -106,7 +106,7 @@ def test_a_scalable_function_is_found_with_its_devices(looking, tmp_path):
     assert (attributes["kind"], attributes["sfNum"], attributes["driver"]) == ("sf", 88, "mlx5_core.sf")
     assert (attributes["netDevs"], attributes["rdmaDevices"]) == (("enp59s0f0s88",), ("mlx5_10",))
     assert (attributes["pfPciBusID"], attributes["device"]) == ("0000:3b:00.0", "101d")
-    assert device.claims == {"aux:mlx5_core.sf.2"}
+    assert device.claims == {"aux:mlx5_core.sf.2", "node:/dev/infiniband/uverbs6"}
     assert device.part_of == {"pci:0000:3b:00.0"}
     assert device.pcie_path == ("0000:3a:00.0", "0000:3b:00.0")
 
@@ -115,7 +115,8 @@ def test_a_function_for_programs_claims_its_iommu_group(looking, tmp_path):
     found = by_id(looking(network.i40e_with_vfio(tmp_path)))
     assert found["0000:5e:02.0"].claims == {"pci:0000:5e:02.0"}
     group = {"iommu:62", "node:/dev/vfio/62"}
-    assert found["0000:5e:02.2"].claims == {"pci:0000:5e:02.2"} | group
+    own = "node:/dev/vfio/devices/vfio0"
+    assert found["0000:5e:02.2"].claims == {"pci:0000:5e:02.2", own} | group
     assert found["0000:5e:02.3"].claims == {"pci:0000:5e:02.3"} | group
     assert found["0000:5e:02.3"].part_of == {"pci:0000:5e:00.0"}
 

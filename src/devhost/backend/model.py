@@ -8,7 +8,7 @@ accepts is hashable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 from .errors import printable
@@ -107,14 +107,14 @@ class DeviceNode:
     A node that is not ``required`` is omitted if the host does not have it.
     ``shared`` is true for a node that any number of containers use at the same time, such as
     ``/dev/vfio/vfio``. Every other node belongs to the device: it is among its ``claims`` or ``part_of``, and
-    the core counts it as a claim if it is in neither.
+    the core counts it as a claim if it is in neither. What a container gets is the same either way.
     """
 
     path: str
     container_path: str = ""
     permissions: str = "rw"
     required: bool = True
-    shared: bool = False
+    shared: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,10 @@ class Edits:
         cdi: dict[str, None] = {}
         for part in parts:
             for node in part.nodes:
-                nodes.setdefault((node.container_path or node.path, node.path), node)
+                place = (node.container_path or node.path, node.path)
+                known = nodes.setdefault(place, node)
+                if known.shared and not node.shared:
+                    nodes[place] = replace(known, shared=False)
             for mount in part.mounts:
                 mounts.setdefault((mount.container_path, mount.host_path), mount)
             for key, value in part.env.items():

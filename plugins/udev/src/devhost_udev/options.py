@@ -185,9 +185,9 @@ class Group:
     mounts: tuple[GroupMount, ...] = option((), "Files and directories.")
     env: dict[str, str] = option(
         {},
-        "Variables. In a name or value `{devNode}` or another attribute is that of the group's first node, "
-        "`{number}` the last number in that node's name, and `{index}` the number of the device among those "
-        "of the container, from 0.",
+        "Variables; `{devNode}` or another attribute in a name or value is that of the group's first node. "
+        "`{number}` is the last number in that node's name. `{index}` is the number of the device among "
+        "those of the container, from 0.",
         example={"MODEM": "{devNode}"},
     )
     pair: Pair = option(
