@@ -35,7 +35,7 @@ class Machine(Node):
     """A machine with two GPUs, devhost and a kubelet."""
 
     def __init__(self, place: Path, machine: NvidiaMachine, environment: Environment) -> None:
-        timing = replace(NODE, first_plan=0.2, discovery=DiscoveryTiming(releases=0.1))
+        timing = replace(NODE, first_plan=0.2, discovery=DiscoveryTiming(releases=0.1, resync=600.0))
         super().__init__(place, gpu_with(environment), root=machine.root, timing=timing)
         self.machine = machine
         self.configure(CONFIG)
@@ -48,6 +48,14 @@ class Machine(Node):
                 if marker in map(os.path.realpath, (process / "fd").iterdir()):
                     found.append(process.name)
         return found
+
+    def nvidia(self) -> Nvidia:
+        """The code for NVIDIA's cards in the running devhost."""
+        backend = self.host.scanners["gpu"].runner.backend
+        assert isinstance(backend, Gpu)
+        vendor = backend.vendors["nvidia"]
+        assert isinstance(vendor, Nvidia)
+        return vendor
 
     def reload_driver(self) -> None:
         """Unloads the driver and loads another version."""
@@ -85,7 +93,11 @@ async def test_no_process_has_the_driver_open_when_a_release_returns(node: Machi
         assert node.users() == []
         await node.offers({GPU: 0})
         assert node.reasons() == {f"{RELEASED}{until} (to end that: devhost resume gpu)"}
+        condition = node.host.scanners["gpu"].condition
+        before = condition.last_scan
         node.look("gpu")
+        await node.until(lambda: condition.last_scan != before)
+        assert node.nvidia().client.processes == []
         await node.host.backends.release("gpu", 900)  # again: only its end changes
         assert node.users() == []
         assert await node.host.backends.resume("gpu")
@@ -168,11 +180,7 @@ async def test_a_process_that_does_not_end_makes_the_release_fail_and_starts_no_
             await node.host.backends.release("gpu", 600)
         await node.offers({GPU: 0})
         nvidia.nvml.fix(hang)
-        backend = node.host.scanners["gpu"].runner.backend
-        assert isinstance(backend, Gpu)
-        vendor = backend.vendors["nvidia"]
-        assert isinstance(vendor, Nvidia)
-        await node.until(lambda: not vendor.client.processes)
+        await node.until(lambda: not node.nvidia().client.processes)
 
 
 async def test_a_release_names_a_backend_that_keeps_a_driver_in_use(node: Machine) -> None:
