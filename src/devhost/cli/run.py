@@ -44,8 +44,8 @@ log = telemetry.get(__name__)
     "--state-dir",
     type=shared.path,
     metavar="DIR",
-    help="Directory for a copy of the last accepted configuration and the record of what containers were given.  "
-    "[default: /var/lib/devhost]",
+    help="Directory for a copy of the last accepted configuration and the record of what containers were "
+    "given.  [default: /var/lib/devhost]",
 )
 @click.option(
     "--strict-config",

@@ -366,9 +366,10 @@ def _options(timing: Timing) -> tuple[tuple[str, int], ...]:
 
 
 def plugin_options(*, prepares: bool) -> pb.DevicePluginOptions:
-    """The options of a resource. PreStartContainer is required only if a backend uses it.
+    """The options of a resource.
 
-    While a plugin that requires it is away, containers of running pods cannot restart.
+    PreStartContainer is required only if a backend uses it or the entry has ``checkStarts``: while a plugin
+    that requires it is away, containers of running pods cannot restart.
     """
     return pb.DevicePluginOptions(pre_start_required=prepares, get_preferred_allocation_available=True)
 
