@@ -182,7 +182,7 @@ class Replanner:
     def _held(self) -> Iterator[tuple[str, PlannedResource]]:
         """The resources that are not served and have no device, of which containers hold something.
 
-        While devhost runs, such a resource stays; also over a restart, because its containers start again.
+        Such a resource stays while devhost runs, and so over a restart: its containers may start again.
         """
         backends = self._backends.scanners
         for name in sorted(self._allocations.resources() or ()):
