@@ -68,6 +68,7 @@ async def test_a_second_claim_never_gets_the_node_that_the_first_ones_containers
         told = f"a container was given {NULL} for c0, which is {ZERO} now"
         advice = f"restart the container or delete the pod ({NULL} is c1 now)"
         await node.node.until(lambda: reason(node, "c0") == f"{told}: {advice}")
+        await node.node.until(lambda: node.node.host.planned)
         health = node.node.host.dra.front_end.inventory.devices()
         assert [(one.healthy, one.message) for one in health] == [(False, reason(node, "c0"))]
         error = (await node.prepare(second))[second.uid].error
