@@ -238,13 +238,13 @@ def _written(result: _Result, remarks: list[Remark]) -> str:
             "the switch"
         ),
         (
-            "all functions of an IOMMU group are offered, and go to one machine: while it has one, the others "
-            "are Unhealthy for all other machines"
+            "all functions of an IOMMU group are offered, and go to one machine: while it has one, the "
+            "others are Unhealthy for all other machines"
         ),
         "devhost never gives one function of two resources to two machines",
         (
-            "neither KubeVirt nor devhost offers a function that is not bound to vfio-pci; for NVIDIA vGPUs of "
-            "Linux 6.8 and later write isVfio: true instead of the driver"
+            "neither KubeVirt nor devhost offers a function that is not bound to vfio-pci; for NVIDIA vGPUs "
+            "of Linux 6.8 and later write isVfio: true instead of the driver"
         ),
     ]
     if result.groups:
