@@ -71,7 +71,7 @@ class Admissions:
 
         def end(pod: Pod) -> float:
             own = last.get(pod, 0)
-            if own < newest or own < self._first or not own:
+            if own < newest or own < self._first:
                 return -math.inf
             return self._until()
 

@@ -74,7 +74,7 @@ ATTRIBUTES = {
     "isRdma": Attribute(bool, "whether it has RDMA devices", True),
     "rdmaDevices": Attribute(list, "names of its RDMA devices", ("mlx5_3",)),
     "pKey": Attribute(str, "partition key of index 0 on its first InfiniBand port", "0x7fff", hex=True),
-    "isVfio": Attribute(bool, "whether programs use it through vfio, with any driver", True),
+    "isVfio": Attribute(bool, "whether programs use it through vfio", True),
     "vgpuType": Attribute(int, "number of its NVIDIA vGPU type; 0 if none is configured", 1145),
     "vdpaType": Attribute(
         str, "type of its vDPA device, by driver", "vhost", words=tuple(VDPA_TYPES.values())

@@ -126,7 +126,7 @@ MODULES = {
     "mofedEnabled": ("NVIDIA's network driver", "/dev/infiniband", "uverbs", "install it, or load ib_uverbs"),
 }
 """What an option gives containers: its name, the directory and the beginning of its nodes, and how to get
-them (``internal/discover`` of the NVIDIA container toolkit)."""
+them (NVIDIA container toolkit, ``internal/discover``)."""
 
 
 def missing_modules(options: GpuOptions, sysfs: Sysfs) -> Iterator[MissingDriver]:

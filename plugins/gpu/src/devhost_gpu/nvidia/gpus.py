@@ -121,7 +121,7 @@ class Nvidia:
         return cards
 
     def _nameable(self, card: Card) -> Card:
-        """The card, Unhealthy if no container could learn which one it is."""
+        """The card, Unhealthy if the strategies cannot name it."""
         if card.device.withheld or not card.device.health or not isinstance(card.facts, NvidiaFacts):
             return card
         why = unallocatable(card.facts, self._options)

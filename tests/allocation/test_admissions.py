@@ -1,0 +1,67 @@
+"""Which pods may still get more: known from the order of Allocates and the pauses between them."""
+
+from __future__ import annotations
+
+import math
+
+from devhost.allocation.admissions import Admissions
+from devhost.allocation.timing import Timing
+from devhost.backend.model import Holder
+
+VM, OTHER = Holder("default", "vm", "main"), Holder("default", "other", "main")
+POD = ("default", "vm")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def allocate(admissions: Admissions) -> int:
+    with admissions.allocating():
+        return admissions.number
+
+
+def test_an_admission_is_over_when_nothing_follows_for_a_while() -> None:
+    clock = Clock()
+    admissions = Admissions(clock, Timing(admission=2.0))
+    number = allocate(admissions)
+    assert admissions.ends([(VM, number)])(POD) == 102.0
+    assert admissions.is_recent(number)
+    clock.now = 101.9
+    second = allocate(admissions)  # the kubelet has not named its pod yet
+    assert admissions.ends([(VM, number), (None, second)])(POD) == 103.9
+    clock.now = 103.9
+    third = allocate(admissions)
+    assert admissions.ends([(VM, number), (None, third)])(POD) == -math.inf
+    assert not admissions.is_recent(number)
+
+
+def test_an_allocate_for_another_pod_ends_an_admission_at_once() -> None:
+    admissions = Admissions(Clock(), Timing(admission=2.0))
+    first, second = allocate(admissions), allocate(admissions)
+    end = admissions.ends([(VM, first), (OTHER, second)])
+    assert end(POD) == -math.inf
+    assert end(("default", "other")) == 102.0
+
+
+def test_an_admission_goes_on_while_an_allocate_takes_long() -> None:
+    clock = Clock()
+    admissions = Admissions(clock, Timing(admission=2.0))
+    number = allocate(admissions)
+    with admissions.allocating():
+        clock.now = 110.0
+        assert admissions.ends([(VM, number)])(POD) == 112.0
+        with admissions.allocating():
+            pass
+        assert admissions.ends([(VM, number)])(POD) == 112.0
+    assert admissions.ends([(VM, number)])(POD) == 112.0
+
+
+def test_what_only_a_list_named_is_over() -> None:
+    admissions = Admissions(Clock(), Timing())
+    assert admissions.ends([(VM, 0)])(POD) == -math.inf
+    allocate(admissions)
+    assert admissions.ends([(VM, 0)])(POD) == -math.inf
