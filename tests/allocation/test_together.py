@@ -223,7 +223,7 @@ async def test_one_token_gives_every_healthy_device_and_several_give_the_same_on
 
 async def test_devices_that_were_only_inferred_are_known_after_an_allocate(rig: Rig) -> None:
     rig.show("ab")
-    rig.inventory.allocations.infer("all::0", {("card", "b"): Device("b")})
+    rig.inventory.allocations.infer(["all::0"], {("card", "b"): Device("b")})
     assert rig.inventory.given("all::0") == ()
     rig.show("a")
     assert await rig.allocate("all::0") == "a"

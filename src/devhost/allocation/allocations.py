@@ -63,7 +63,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain
+from types import TracebackType
+from typing import Any, Self
 
 from devhost.backend.model import Device, Holder
 from devhost.planning.claims import Held, Key
@@ -176,10 +178,10 @@ class Leases:
         lease = self._leases.get(token)
         return lease.holder if lease else None
 
-    def named_by(self, token: str) -> Kubelet | None:
-        """The kubelet that named the holder of a token last; ``None`` if none has since its Allocate."""
-        lease = self._leases.get(token)
-        return lease.named_by if lease else None
+    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
+        """The kubelets that named the holders of these tokens last, since their Allocate."""
+        held = self._leases.keys() & tokens
+        return {by for token in held if (by := self._leases[token].named_by) is not None}
 
     def forgotten(self) -> dict[str, Holder]:
         """The tokens that the kubelet has forgotten, each with the container that holds it."""
@@ -188,6 +190,11 @@ class Leases:
             for token, lease in self._leases.items()
             if lease.forgotten_by is not None and lease.holder is not None
         }
+
+    def is_forgotten(self, token: str) -> bool:
+        """Whether the kubelet has forgotten this token, which a container holds."""
+        lease = self._leases.get(token)
+        return lease is not None and lease.forgotten_by is not None and lease.holder is not None
 
     def has_ended(self, token: str) -> bool:
         """Whether the newest list shows that the container that held the token has ended."""
@@ -300,6 +307,15 @@ class HeldDevices:
             del self._joined[key], self._newest[key]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tokens of one resource with the same devices and the same holder, in no order."""
+
+    tokens: tuple[str, ...]
+    keys: tuple[Key, ...]
+    holder: Holder | None
+
+
 class ResourceAllocations:
     """What containers have of one resource.
 
@@ -324,6 +340,7 @@ class ResourceAllocations:
         self._inferred: set[str] = set()
         self._unshared: dict[str, bool] = {}
         self._vanished: Collection[str] = ()
+        self._groups: Sequence[Group] | None = None
 
     def __contains__(self, token: object) -> bool:
         return token in self._leases
@@ -331,6 +348,10 @@ class ResourceAllocations:
     def tokens(self) -> Collection[str]:
         """Every token that a container has, or is about to get."""
         return self._leases.tokens() | self._reserved.keys()
+
+    def holds(self, token: str) -> bool:
+        """Whether a container has this token, or is about to get it."""
+        return token in self._leases or token in self._reserved
 
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
@@ -340,13 +361,17 @@ class ResourceAllocations:
         """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
         return self._leases.holder(token)
 
-    def named_by(self, token: str) -> Kubelet | None:
-        """The kubelet that named the holder of this token last; ``None`` if none has since its Allocate."""
-        return self._leases.named_by(token)
+    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
+        """The kubelets that named the holders of these tokens last, since their Allocate."""
+        return self._leases.named_by(tokens)
 
     def forgotten(self) -> dict[str, Holder]:
         """The tokens that the kubelet has forgotten, each with the container that holds it."""
         return self._leases.forgotten()
+
+    def is_forgotten(self, token: str) -> bool:
+        """Whether the kubelet has forgotten this token, which a container holds."""
+        return self._leases.is_forgotten(token)
 
     def has_ended(self, token: str) -> bool:
         """Whether the newest list shows that the container that held this token has ended."""
@@ -354,9 +379,11 @@ class ResourceAllocations:
 
     def given(self, token: str) -> tuple[str, ...]:
         """Ids of the devices that the holder of this token got with it, as far as that is known."""
-        if token in self._inferred:
-            return ()
-        return tuple(device for _, device in self._devices_of.get(token, ()))
+        return tuple(device for _, device in self.got(token))
+
+    def got(self, token: str) -> tuple[Key, ...]:
+        """The same devices across backends: one object for all tokens that a container got together."""
+        return () if token in self._inferred else self._devices_of.get(token, ())
 
     def devices_of(self, token: str) -> frozenset[Key]:
         """The devices that a container has, or is about to get, by this token."""
@@ -368,62 +395,88 @@ class ResourceAllocations:
         known = self._unshared.get(token)
         return unit_of(token) in (token, ALL) if known is None else known
 
+    def groups(self) -> Sequence[Group]:
+        """The tokens that are held: those with the same devices and the same holder together.
+
+        A pod may have many thousand tokens of the same devices, so most work is done once for all of them.
+        """
+        if self._groups is None:
+            found: dict[tuple[int, Holder | None], tuple[list[str], tuple[Key, ...]]] = {}
+            joined: dict[tuple[int, ...], tuple[Key, ...]] = {}
+            for token in self.tokens():
+                keys = self._devices_of.get(token, ())
+                if token in self._reserved:
+                    parts = (keys, *self._reserved[token])
+                    same = tuple(map(id, parts))
+                    if same not in joined:
+                        joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
+                    keys = joined[same]
+                found.setdefault((id(keys), self._leases.holder(token)), ([], keys))[0].append(token)
+            groups = [Group(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()]
+            self._groups = sorted(groups, key=lambda group: min(group.tokens))
+        return self._groups
+
     def held(self) -> Iterator[Held]:
-        """Each token with each device behind it."""
-        for token in sorted(self.tokens()):
-            holder = self._leases.holder(token)
-            for key in sorted(self.devices_of(token)):
+        """Each device that is held, once for all tokens of a :class:`Group`."""
+        for group in self.groups():
+            for key in sorted(set(group.keys)):
                 device = self._devices[key]
-                yield Held(self.resource, token, key[0], device, self.exclusive, holder, self.serve)
+                yield Held(
+                    self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
+                )
 
     def held_devices(self) -> Iterator[Key]:
-        """Every device that is held; one may come more than once."""
-        for devices in tuple(self._devices_of.values()):
-            yield from devices
+        """Every device that is held; one may come more than once. May be called from any thread."""
+        distinct = {id(devices): devices for devices in tuple(self._devices_of.values())}
         for several in tuple(self._reserved.values()):
-            for devices in tuple(several):
-                yield from devices
+            distinct.update((id(devices), devices) for devices in tuple(several))
+        return chain.from_iterable(distinct.values())
 
-    @contextmanager
     def reserved(
         self,
         backend: str,
-        wanted: Mapping[str, Iterable[Device]],
+        wanted: Mapping[str, Collection[Device]],
         unshared: Collection[str] = (),
         *,
         listed: bool = True,
-    ) -> Iterator[None]:
-        """Counts tokens, each with its devices, as held while Allocate is in progress.
+    ) -> Reservation:
+        """Counts tokens, each with its devices, as held until the reservation ends."""
+        reservation = Reservation(self, backend)
+        reservation.add(wanted, unshared, listed=listed)
+        return reservation
 
-        Otherwise a plan that is made meanwhile could give them to another resource.
-
-        Args:
-            unshared: those of the tokens whose devices are allocated only once.
-            listed: whether all of the tokens are in the list, so that it stays as it is.
-
-        Raises:
-            DeviceHeld: a ResourceClaim holds one of the devices, or a container has it from another DRA
-                driver, or they hold hardware that conflicts with it.
-        """
-        for devices in wanted.values():
-            self._everything.claims.refuse_held(backend, self.resource, self.exclusive, devices)
-        mine: dict[str, tuple[Key, ...]] = {}
-        for token, devices in wanted.items():
-            mine[token] = self._update(backend, devices)
-            self._reserved.setdefault(token, []).append(mine[token])
+    def reserve(
+        self,
+        backend: str,
+        wanted: Mapping[str, Collection[Device]],
+        unshared: Collection[str],
+        *,
+        listed: bool,
+    ) -> dict[str, tuple[Key, ...]]:
+        """See :meth:`Reservation.add`."""
+        distinct = {id(devices): devices for devices in wanted.values()}.values()
+        self._everything.claims.refuse_held(
+            backend, self.resource, self.exclusive, list(chain.from_iterable(distinct))
+        )
+        mine = self._update(backend, wanted)
+        for token, keys in mine.items():
+            self._reserved.setdefault(token, []).append(keys)
             self._unshared[token] = token in unshared
-        self._everything.changed_by(self, replan=not listed)
-        try:
-            yield
-        finally:
-            for token, keys in mine.items():
-                self._reserved[token].remove(keys)
-                if not self._reserved[token]:
-                    del self._reserved[token]
-                    if token not in self._leases:
-                        del self._unshared[token]
-            given = all(set(keys) <= set(self._devices_of.get(token, ())) for token, keys in mine.items())
-            self._everything.changed_by(self, replan=not given)
+        self.changed(replan=not listed)
+        return mine
+
+    def unreserve(self, mine: Mapping[str, tuple[Key, ...]]) -> bool:
+        """Ends the reservation of these tokens; whether containers have all that was reserved."""
+        for token, keys in mine.items():
+            self._reserved[token].remove(keys)
+            if not self._reserved[token]:
+                del self._reserved[token]
+                if token not in self._leases:
+                    del self._unshared[token]
+        pairs = ((keys, self._devices_of.get(token, ())) for token, keys in mine.items())
+        distinct = {(id(keys), id(got)): (keys, got) for keys, got in pairs}.values()
+        self.changed(replan=False)
+        return all(set(keys) <= set(got) for keys, got in distinct)
 
     def allocated(
         self,
@@ -439,15 +492,15 @@ class ResourceAllocations:
             terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
         """
         self._leases.allocated(given)
-        for token, devices in given.items():
+        self._devices_of |= self._update(backend, given)
+        for token in given:
             self.terms.pop(token, None)
             if terms is not None:
                 self.terms[token] = terms
-            self._devices_of[token] = self._update(backend, devices)
             if token not in self._reserved:
                 self._unshared[token] = token in unshared
-            self._inferred.discard(token)
-        self._everything.changed_by(self, replan=False)
+        self._inferred.difference_update(given)
+        self.changed(replan=False)
         self._everything.due_changed()
 
     def recalls(self, listing: Listing) -> bool:
@@ -467,15 +520,15 @@ class ResourceAllocations:
         after = self._leases.tokens()
         released = tuple(token for token in before if token not in after)
         self._drop(released)
-        self._everything.changed_by(self, replan=before != after or forgotten != self._leases.forgotten())
+        self.changed(replan=before != after or forgotten != self._leases.forgotten())
         return True, released
 
-    def release(self, token: str) -> None:
-        """Counts a token as free: its container has ended."""
-        self._leases.release(token)
-        if token not in self._reserved:
-            self._drop([token])
-        self._everything.changed_by(self, replan=True)
+    def release(self, tokens: Sequence[str]) -> None:
+        """Counts tokens as free: their containers have ended."""
+        for token in tokens:
+            self._leases.release(token)
+        self._drop(token for token in tokens if token not in self._reserved)
+        self.changed(replan=True)
 
     def _drop(self, released: Iterable[str]) -> None:
         for token in released:
@@ -486,23 +539,29 @@ class ResourceAllocations:
 
     def unresolved(self) -> list[str]:
         """Held tokens whose devices are not known, because only the kubelet has named them."""
-        return [
-            token
-            for token in self._leases.tokens()
-            if token in self._inferred or token not in self._devices_of
-        ]
+        tokens = self._leases.tokens()
+        return [*(tokens - self._devices_of.keys()), *(tokens & self._inferred & self._devices_of.keys())]
 
-    def infer(self, token: str, devices: Mapping[Key, Device]) -> None:
-        """Counts these devices as held by a token that only the kubelet has named."""
-        known = self._devices_of.get(token, ())
-        new = tuple(key for key in devices if key not in known)
-        if not new:
+    def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
+        """Counts these devices as held by each of these tokens, which only the kubelet has named."""
+        if not devices:
             return
-        for key in new:
-            self._devices.update(key, devices[key])
-        self._devices_of[token] = known + new
-        self._inferred.add(token)
-        self._everything.changed_by(self, replan=True)
+        joined: dict[int, tuple[tuple[Key, ...], tuple[Key, ...]]] = {}
+        changed = False
+        for token in tokens:
+            known = self._devices_of.get(token, ())
+            if id(known) not in joined:
+                new = devices.keys() - set(known)
+                for key in new:
+                    self._devices.update(key, devices[key])
+                joined[id(known)] = known, (known + tuple(key for key in devices if key in new))
+            _, both = joined[id(known)]
+            if len(both) > len(known):
+                self._devices_of[token] = both
+                self._inferred.add(token)
+                changed = True
+        if changed:
+            self.changed(replan=True)
 
     def keep_listed(self, vanished: Collection[str]) -> None:
         """Takes the tokens that are still listed only because a container holds them."""
@@ -519,11 +578,77 @@ class ResourceAllocations:
         """
         return self._leases.due(last, self._leases.tokens() if awaited else self._vanished)
 
-    def _update(self, backend: str, devices: Iterable[Device]) -> tuple[Key, ...]:
-        keys = {(backend, device.id): device for device in devices}
-        for key, device in keys.items():
-            self._devices.update(key, device)
-        return tuple(keys)
+    def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[str, tuple[Key, ...]]:
+        """Takes the devices of these tokens; tokens with one sequence of devices share one tuple of keys."""
+        known: dict[int, tuple[Key, ...]] = {}
+        for devices in given.values():
+            if id(devices) not in known:
+                keys = {(backend, device.id): device for device in devices}
+                for key, device in keys.items():
+                    self._devices.update(key, device)
+                known[id(devices)] = tuple(keys)
+        return {token: known[id(devices)] for token, devices in given.items()}
+
+    def changed(self, *, replan: bool) -> None:
+        """What is held has changed; with ``replan`` the plan may be outdated."""
+        self._groups = None
+        self._everything.changed_by(self, replan=replan)
+
+
+class Reservation:
+    """Tokens of one Allocate, which count as held from :meth:`add` until :meth:`end`.
+
+    Otherwise a plan that is made meanwhile could give them to another resource. A request with many tokens
+    adds them in pieces.
+
+    Args:
+        allocations: of the resource.
+        backend: of its devices.
+    """
+
+    def __init__(self, allocations: ResourceAllocations, backend: str) -> None:
+        self._allocations = allocations
+        self._backend = backend
+        self._mine: list[dict[str, tuple[Key, ...]]] = []
+        self._given = True
+
+    def add(
+        self, wanted: Mapping[str, Collection[Device]], unshared: Collection[str] = (), *, listed: bool = True
+    ) -> None:
+        """Counts further tokens, each with its devices, as held.
+
+        Args:
+            unshared: those of the tokens whose devices are allocated only once.
+            listed: whether all of the tokens are in the list, so that it stays as it is.
+
+        Raises:
+            DeviceHeld: a ResourceClaim holds one of the devices, or a container has it from another DRA
+                driver, or they hold hardware that conflicts with it.
+        """
+        self._mine.append(self._allocations.reserve(self._backend, wanted, unshared, listed=listed))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def drop(self) -> bool:
+        """Ends the reservation of the tokens that were added last; whether others are left."""
+        if self._mine:
+            given = self._allocations.unreserve(self._mine.pop())
+            self._given = self._given and given
+        return bool(self._mine)
+
+    def end(self) -> None:
+        """Ends the reservation of all tokens. The plan is outdated if containers do not have them."""
+        while self.drop():
+            pass
+        if not self._given:
+            self._given = True
+            self._allocations.changed(replan=True)
 
 
 class Allocations:
@@ -739,8 +864,7 @@ class Allocations:
                     continue
                 backend = resource.entry.backend
                 devices = {(backend, offer.device.id): offer.device for offer in resource.offers}
-                for token in everything:
-                    allocations.infer(token, devices)
+                allocations.infer(everything, devices)
         self.awaited = any(refusal.kind is RefusalKind.HELD for refusal in plan.refusals)
         stale, self._stale = self._stale, False
         return stale
@@ -811,7 +935,7 @@ class Allocations:
             if unresolved := allocations.unresolved():
                 entries = self.entries(resource)
                 for token in unresolved:
-                    allocations.infer(token, self._devices_meant(token, entries))
+                    allocations.infer((token,), self._devices_meant(token, entries))
         self._drivers.resolve(self._found)
 
     def _apply_to(self, allocations: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:

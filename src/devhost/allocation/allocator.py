@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.scanner import Scanner
+from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.log import get
 
@@ -18,6 +20,7 @@ from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .injection import DirectInjection, Injection, Rendered
 from .inventory import Entry, Inventory, Snapshot
+from .pieces import pieces
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
 from .timing import NODE, Timing
@@ -157,12 +160,19 @@ class Allocator:
                 f"{self.name}: the container requests {len(tokens)}, but share.maxPerContainer in the node's "
                 f"configuration is {most} (lower the container's limit)"
             )
+        self._entries(tokens)
         if self._holders is not None:
             await self._holders.confirm(self.inventory.allocations, tokens)
-        wanted = {entry.token: self._healthy(entry) for entry in self._entries(tokens)}
-        with self.inventory.reserved(wanted):
-            self.inventory.succeed(wanted)
-            return await self._hand_out(wanted)
+        wanted: dict[str, Sequence[Device]] = {}
+        with self.inventory.reserved({}) as reservation:
+            async for piece in pieces(tokens):
+                some = self._wanted(piece)
+                self.inventory.reserve(reservation, some)
+                wanted |= some
+            granted = await self._hand_out(wanted)
+            while reservation.drop():
+                await asyncio.sleep(0)
+            return granted
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
         began = time.monotonic()
@@ -195,11 +205,13 @@ class Allocator:
         got = wanted
         if answer.left_out:
             given = {device.id for device in answer.devices}
-            got = {
-                token: tuple(device for device in some if device.id in given)
-                for token, some in wanted.items()
+            left = {
+                id(some): tuple(device for device in some if device.id in given) for some in wanted.values()
             }
-        self.inventory.allocated(got, got, lasting)
+            got = {token: left[id(some)] for token, some in wanted.items()}
+        async for piece in pieces(tuple(got)):
+            self.inventory.allocated(piece, got, lasting)
+        self.inventory.report(got)
         # for later requests: the answer to the container goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self._preferred.allocated, self.name, self.inventory, began, tuple(wanted))
@@ -207,7 +219,9 @@ class Allocator:
 
     def given(self, tokens: Iterable[str]) -> list[str]:
         """Ids of the devices that the holder of these tokens got, each once."""
-        return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
+        got = (self.inventory.allocations.got(token) for token in tokens)
+        distinct = {id(keys): keys for keys in got}.values()
+        return list(dict.fromkeys(device for keys in distinct for _, device in keys))
 
     async def prepare(self, tokens: Sequence[str]) -> None:
         """Prepares devices before a container starts; called again for each restart.
@@ -219,7 +233,13 @@ class Allocator:
             UnknownDevice: a token is not known.
             BackendError: the backend failed or hung.
         """
-        got = [self._got(entry) for entry in self._entries(tokens)]
+        distinct: dict[tuple[int, int], Sequence[Device]] = {}
+        async for piece in pieces(tokens):
+            for entry in self._entries(piece):
+                keys = self.inventory.allocations.got(entry.token)
+                if (id(entry.members), id(keys)) not in distinct:
+                    distinct[id(entry.members), id(keys)] = _got(entry, keys)
+        got = list(distinct.values())
         terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
         await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 
@@ -242,9 +262,13 @@ class Allocator:
         from fractions import Fraction
 
         found: dict[str, Fraction] = {}
+        counts: Counter[tuple[str, int]] = Counter()
+        sets = {id(some): some for some in wanted.values()}
         for entry in self._entries(tuple(wanted)):
-            part = Fraction(1, self.inventory.replicas(entry.unit))
-            for device in wanted[entry.token]:
+            counts[entry.unit, id(wanted[entry.token])] += 1
+        for (unit, which), count in counts.items():
+            part = Fraction(count, self.inventory.replicas(unit))
+            for device in sets[which]:
                 found[device.id] = found.get(device.id, Fraction(0)) + part
         return found
 
@@ -252,18 +276,34 @@ class Allocator:
         if not tokens:
             raise UnknownDevice(f"{self.name}: the request names no device")
         if len(set(tokens)) != len(tokens):
-            twice = next(token for token in tokens if tokens.count(token) > 1)
+            twice = next(token for token, count in Counter(tokens).items() if count > 1)
             raise UnknownDevice(f"{self.name}: the request names {quoted(twice)} more than once")
-        entries = []
+        entries, entry_of = [], self.inventory.snapshot.entry
         for token in tokens:
-            entry = self.inventory.snapshot.entry(token)
+            entry = entry_of(token)
             if entry is None:
                 raise UnknownDevice(f"{self.name}: there is no device {quoted(token)}")
             entries.append(entry)
         return entries
 
-    def _healthy(self, entry: Entry) -> tuple[Device, ...]:
-        """The healthy devices of an entry."""
+    def _wanted(self, tokens: Sequence[str]) -> dict[str, Sequence[Device]]:
+        """The healthy devices of each of these tokens, one sequence for all tokens of the same devices.
+
+        Raises:
+            UnhealthyDevice: a token has none, or must not be allocated.
+        """
+        healthy: dict[int, tuple[Device, ...]] = {}
+        wanted: dict[str, Sequence[Device]] = {}
+        for entry in self._entries(tokens):
+            self._check(entry)
+            which = id(entry.members)
+            if which not in healthy:
+                healthy[which] = tuple(member.device for member in entry.members if member.health.healthy)
+            wanted[entry.token] = healthy[which]
+        return wanted
+
+    def _check(self, entry: Entry) -> None:
+        """Refuses a token that is unhealthy."""
         if not entry.health.healthy:
             raise UnhealthyDevice(
                 f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}", entry.held_by
@@ -271,11 +311,11 @@ class Allocator:
         if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
             message = f"{self.name}: {entry.token} cannot be allocated: {reason.text}"
             raise UnhealthyDevice(message, reason.held_by)
-        return tuple(member.device for member in entry.members if member.health.healthy)
 
-    def _got(self, entry: Entry) -> tuple[Device, ...]:
-        """The devices that a container holds through an entry; if not known, those that it would get now."""
-        given = self.inventory.given(entry.token)
-        got = tuple(member.device for member in entry.members if member.device.id in given)
-        healthy = tuple(member.device for member in entry.members if member.health.healthy)
-        return got or healthy or tuple(member.device for member in entry.members)
+
+def _got(entry: Entry, keys: Sequence[Key]) -> Sequence[Device]:
+    """The devices that a container holds through an entry; if not known, those that it would get now."""
+    given = {device for _, device in keys}
+    got = [member.device for member in entry.members if member.device.id in given]
+    healthy = [member.device for member in entry.members if member.health.healthy]
+    return got or healthy or [member.device for member in entry.members]

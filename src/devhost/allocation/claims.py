@@ -166,7 +166,7 @@ class ClaimAllocations:
         for (claim, request, share, key), one in sorted(found.items(), key=lambda item: item[0]):
             token = "/".join(filter(None, (claim.uid, request, share)))
             device = self._ledger.devices[key]
-            yield Held(one.resource, token, key[0], device, one.exclusive, claim, Serve.DRA)
+            yield Held(one.resource, (token,), key[0], device, one.exclusive, claim, Serve.DRA)
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
