@@ -60,6 +60,7 @@ A token is made from its device's id, so the device is found by it:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -71,7 +72,7 @@ from devhost.backend.model import Device, Holder
 from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.planning.tokens import ALL, Known, represents_all, unit_of
+from devhost.planning.tokens import ALL, Known, alike, represents_all, unit_of
 
 from .claims import ClaimAllocations
 from .listing import ClaimUse
@@ -169,6 +170,9 @@ class Leases:
     def __contains__(self, token: object) -> bool:
         return token in self._leases
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     def tokens(self) -> frozenset[str]:
         """Every token that is held."""
         return frozenset(self._leases)
@@ -182,6 +186,10 @@ class Leases:
         """The kubelets that named the holders of these tokens last, since their Allocate."""
         held = self._leases.keys() & tokens
         return {by for token in held if (by := self._leases[token].named_by) is not None}
+
+    def holders(self) -> Iterator[tuple[str, Holder | None]]:
+        """Every token that is held, with :meth:`holder`."""
+        return ((token, lease.holder) for token, lease in self._leases.items())
 
     def forgotten(self) -> dict[str, Holder]:
         """The tokens that the kubelet has forgotten, each with the container that holds it."""
@@ -355,7 +363,11 @@ class ResourceAllocations:
 
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
-        return self._everything.known and not self.tokens()
+        return self._everything.known and not self.is_held()
+
+    def is_held(self) -> bool:
+        """Whether a container has anything of the resource, or is about to get it."""
+        return bool(self._leases or self._reserved)
 
     def holder(self, token: str) -> Holder | None:
         """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
@@ -384,6 +396,10 @@ class ResourceAllocations:
     def got(self, token: str) -> tuple[Key, ...]:
         """The same devices across backends: one object for all tokens that a container got together."""
         return () if token in self._inferred else self._devices_of.get(token, ())
+
+    def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
+        """Every token that a container has, with what :meth:`got` and :meth:`holder` say of it: a copy."""
+        return {token: (self.got(token), holder) for token, holder in self._leases.holders()}
 
     def devices_of(self, token: str) -> frozenset[Key]:
         """The devices that a container has, or is about to get, by this token."""
@@ -683,6 +699,8 @@ class Allocations:
         self._listing: Listing | None = None
         self._recalling: Kubelet | None = None
         self._units: dict[str, frozenset[str]] = {}
+        self._irrelevant: dict[str, tuple[Mapping[str, Device], ...]] = {}
+        """Resources of the newest list that have nothing to do with these devices of all backends."""
         self._first: float | None = None
         self._known = False
         self._found: Found = {}
@@ -711,7 +729,7 @@ class Allocations:
 
     def in_use(self) -> Iterator[ResourceAllocations]:
         """The resources of which a container has something, by name."""
-        return (found for _, found in sorted(self._resources.items()) if found.tokens())
+        return (found for _, found in sorted(self._resources.items()) if found.is_held())
 
     def held(self) -> Sequence[Held]:
         """Every device that a container or a claim has, or is about to get, in a stable order."""
@@ -752,7 +770,7 @@ class Allocations:
         if is_new and self._listing is not None:
             with self._deferred():
                 self._apply_to(found, self._listing)
-        if token in found.tokens():
+        if found.holds(token):
             return True
         return False if self._known else None
 
@@ -772,7 +790,7 @@ class Allocations:
         """
         if not self._known or self._listing is None:
             return None
-        held = (name for name, found in self._resources.items() if found.tokens())
+        held = (name for name, found in self._resources.items() if found.is_held())
         return frozenset(self._listing.holders).union(held)
 
     def claims_in_use(self) -> frozenset[str] | None:
@@ -812,7 +830,7 @@ class Allocations:
         if self._first is None:
             self._first = listing.began
         self._known = self._known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
-        self._listing, self._units = listing, {}
+        self._listing, self._units, self._irrelevant = listing, {}, {}
         if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
             self._recalling = listing.kubelet
         freed: dict[str, tuple[str, ...]] = {}
@@ -934,8 +952,8 @@ class Allocations:
         for resource, allocations in self._resources.items():
             if unresolved := allocations.unresolved():
                 entries = self.entries(resource)
-                for token in unresolved:
-                    allocations.infer((token,), self._devices_meant(token, entries))
+                for some in alike(unresolved):
+                    allocations.infer(some, self._devices_meant(some[0], entries))
         self._drivers.resolve(self._found)
 
     def _apply_to(self, allocations: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:
@@ -959,7 +977,14 @@ class Allocations:
             units = self._units[resource] = frozenset(map(unit_of, tokens))
         if not all(map(units.isdisjoint, self._found.values())):
             return True
-        return any(self._devices_meant(token, ()) for token in tokens)
+        found = tuple(self._found.values())
+        known = self._irrelevant.get(resource)
+        if known is not None and len(known) == len(found) and all(map(operator.is_, known, found)):
+            return False
+        if any(self._devices_meant(some[0], ()) for some in alike(tokens)):
+            return True
+        self._irrelevant[resource] = found
+        return False
 
     def _devices_meant(self, token: str, entries: Collection[ResourceSettings]) -> dict[Key, Device]:
         """The devices from which a token may be made: of the resource's backend, or else of any."""

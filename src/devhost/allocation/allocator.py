@@ -126,9 +126,9 @@ class Allocator:
             offered = set(available).difference(must_include)
             await self._holders.confirm(self.inventory.allocations, tuple(offered), offered=True)
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.planning.affinity.prefer`."""
-        choice = self._preferred.prefer(
+        choice = await self._preferred.prefer(
             self.name,
             self.inventory,
             self._entry.prefer,

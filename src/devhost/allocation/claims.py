@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -138,9 +138,12 @@ class ClaimAllocations:
         """How many claims are prepared."""
         return len(self._prepared)
 
-    def of_device(self, key: Key) -> Sequence[ClaimHolder]:
-        """The claims that hold a device, in a stable order."""
-        return sorted({claim for claim, one in self._all() if one.key == key})
+    def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
+        """The claims that hold each device, in a stable order."""
+        found: dict[Key, set[ClaimHolder]] = {}
+        for claim, one in self._all():
+            found.setdefault(one.key, set()).add(claim)
+        return {key: sorted(claims) for key, claims in found.items()}
 
     def users(self, claim: ClaimHolder) -> Sequence[Holder]:
         """The containers that use a claim, in the kubelet's order; by its newest list.

@@ -439,9 +439,9 @@ class Inventory:
         before: dict[str, list[Sequence[str]]] = {}
         for group in self.allocations.groups():
             if names := sorted(name for name in group.tokens if self._got_otherwise(name, entries)):
-                for backend, device in group.keys:
+                for backend, known in group.keys:
                     if backend == self.backend:
-                        before.setdefault(device, []).append(names)
+                        before.setdefault(known, []).append(names)
         if not before:
             return
         for unit in units:
@@ -491,16 +491,15 @@ class Inventory:
     def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
         """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""
         forgotten = self.allocations.forgotten()
-        reasons = {token: _meaning(FORGOTTEN, holder) for token, holder in forgotten.items()}
+        by_holder = {holder: _meaning(FORGOTTEN, holder) for holder in set(forgotten.values())}
+        reasons = {token: by_holder[holder] for token, holder in forgotten.items()}
         for name in self.allocations.tokens():
             if (token := stood_for(name, entries)) is not None:
                 holder = self.allocations.holder(name)
                 reasons[token] = _meaning(f"held by {pod(holder)} as {name}", holder)
         for token in sorted(reasons.keys() & entries.keys()):
-            made = _stand_in(entries[token])
-            before = self.snapshot.entries.get(made.token)
-            if before is not None and before.health == made.health:
-                made = replace(made, since=before.since)
+            before = self.snapshot.entries.get(stand_in(token))
+            made = _stand_in(entries[token], before)
             entries[made.token] = made
             self._withhold(token, reasons[token], entries, wall)
 
@@ -510,7 +509,10 @@ class Inventory:
         since = was.since if was is not None and not was.health.healthy else wall
         health = unhealthy(reason.text)
         self._overruled.add(name)
-        entries[name] = replace(entries[name], health=health, since=since, held_by=reason.held_by)
+        now = entries[name]
+        entries[name] = Entry(
+            name, now.unit, now.members, now.numa_nodes, health, since, held_by=reason.held_by
+        )
         self.names_holders = True
 
     def _report(
@@ -575,9 +577,27 @@ def _meaning(text: str, holder: Holder | None) -> Reason:
     return Reason(text, (holder,) if holder else ())
 
 
-def _stand_in(entry: Entry) -> Entry:
-    """A second id of a token. It has no NUMA node, so that a topology policy chooses it last."""
-    return replace(entry, token=stand_in(entry.token), numa_nodes=(), stands_in=True)
+def _stand_in(entry: Entry, before: Entry | None = None) -> Entry:
+    """A second id of a token. It has no NUMA node, so that a topology policy chooses it last.
+
+    Args:
+        before: the stand-in in the last list, if there was one.
+    """
+    if before is not None and before.health == entry.health:
+        if before.members is entry.members and before.gone_at is None:
+            return before
+        entry = replace(entry, since=before.since)
+    return Entry(
+        stand_in(entry.token),
+        entry.unit,
+        entry.members,
+        (),
+        entry.health,
+        entry.since,
+        entry.gone_at,
+        stands_in=True,
+        held_by=entry.held_by,
+    )
 
 
 def _joint(members: Sequence[Member]) -> Health:
