@@ -58,7 +58,7 @@ def claimed(
 def test_a_claim_holds_its_device_until_it_is_released() -> None:
     node = Node()
     node.prepare(ONE, claimed())
-    assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
+    assert node.allocations.claims.by_device()["toy", "card0"] == [ONE]
     with pytest.raises(DeviceHeld, match=r"a claim holds it through example\.com/card") as caught:
         node.prepare(TWO, claimed())
     assert caught.value.held_by == (ONE,)
@@ -72,7 +72,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
     node.prepare(ONE, claimed())
     node.prepare(ONE, claimed())
     node.prepare(ONE, replace(claimed(), resource="example.com/renamed"))
-    assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
+    assert node.allocations.claims.by_device()["toy", "card0"] == [ONE]
 
 
 @pytest.mark.conformance(83)

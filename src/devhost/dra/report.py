@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
-from devhost.backend.model import AnyHolder
+from devhost.backend.model import AnyHolder, ClaimHolder
 from devhost.planning import naming
 from devhost.planning.claims import Key
 from devhost.telemetry.document import (
