@@ -14,12 +14,27 @@ def main() -> None:
     """Entry point of the ``devhost`` program."""
     _open_standard_streams()
     if sys.argv[1:2] == ["run"]:
-        from devhost.host import startup_signals
-
-        startup_signals.hold()  # before anything that takes time is imported
+        _run()
     from .program import call
 
     call()
+
+
+def _run() -> None:
+    """Runs the daemon: what it or anybody in its process prints never makes it wait for a reader."""
+    from devhost.host import startup_signals
+
+    startup_signals.hold()  # before anything that takes time is imported
+    from devhost.telemetry import log
+
+    with log.unblocked():
+        from .program import call
+
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - a bug: shown as the interpreter does, which would wait
+            sys.excepthook(*sys.exc_info())
+            sys.exit(1)
 
 
 def _open_standard_streams() -> None:

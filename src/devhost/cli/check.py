@@ -10,7 +10,8 @@ import click
 
 from devhost.backend.errors import ConfigError
 from devhost.config import load, loads
-from devhost.config.document import MAX_BYTES
+from devhost.config.diagnostics import Diagnostics
+from devhost.config.document import read_standard_input
 from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
 
@@ -62,7 +63,7 @@ def command(files: tuple[str, ...]) -> None:
 
 def _read(file: str, catalogs: _Catalogs) -> Settings:
     if file == "-":
-        return loads(sys.stdin.buffer.read(MAX_BYTES + 1), _label(file), catalogs)
+        return loads(read_standard_input(Diagnostics(_label(file))), _label(file), catalogs)
     return load(Path(file), catalogs)
 
 

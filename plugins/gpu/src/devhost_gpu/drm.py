@@ -32,6 +32,7 @@ from devhost.backend import (
     unhealthy,
 )
 from devhost.backend.sysfs import Sysfs
+from devhost.backend.threads import start
 
 from .discovery import OTHER, Adapter
 from .environment import STANDARD, Environment
@@ -85,7 +86,7 @@ def _health(sysfs: Sysfs, adapter: Adapter, nodes: Collection[str]) -> Health:
 
 @dataclass(slots=True)
 class _Call:
-    thread: threading.Thread
+    thread: threading.Thread | None = None
     answer: str | None = None
 
 
@@ -109,7 +110,8 @@ class ThreadedCalls:
         end = time.monotonic() + deadline
         answers = {}
         for name, call in calls.items():
-            call.thread.join(max(0.0, end - time.monotonic()))
+            if call.thread is not None:
+                call.thread.join(max(0.0, end - time.monotonic()))
             if call.answer is not None:
                 answers[name] = call.answer
                 del self._open[name]
@@ -119,9 +121,9 @@ class ThreadedCalls:
         def run() -> None:
             call.answer = function()
 
-        call = _Call(threading.Thread(target=run, name=f"gpu-ask-{name}", daemon=True))
+        call = _Call()
+        call.thread = start(f"gpu-ask-{name}", run)
         self._open[name] = call
-        call.thread.start()
         return call
 
 

@@ -53,9 +53,7 @@ Pod = tuple[str, str]
 
 Inventories = Callable[[], Mapping[str, Inventory]]
 
-_Request = tuple[
-    str, Inventory, Prefer, Links, Sequence[str], Sequence[str], int, Mapping[str, Inventory]
-]
+_Request = tuple[str, Inventory, Prefer, Links, Sequence[str], Sequence[str], int, Mapping[str, Inventory]]
 """The arguments of a request for a preference."""
 
 
