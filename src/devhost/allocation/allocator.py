@@ -170,8 +170,8 @@ class Allocator:
                 self.inventory.reserve(reservation, some)
                 wanted |= some
             granted = await self._hand_out(wanted)
-            while reservation.drop():
-                await asyncio.sleep(0)
+            async for piece in pieces(tokens):
+                reservation.drop()
             return granted
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:

@@ -47,7 +47,7 @@ def read_named(path: Path, limit: int, *, patience: float = 0.0) -> bytes:
     """
     refuse_special(os.stat(path))  # noqa: PTH116 - a reason for what it raises is its own
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
         found = os.fstat(descriptor)
         refuse_special(found)
         if stat.S_ISDIR(found.st_mode):
@@ -93,10 +93,10 @@ def _is_standard_input(found: os.stat_result) -> bool:
 
 
 def _kind_of_file_system(device: int) -> str:
-    """The type of a mounted file system (``/proc/self/mountinfo``, proc_pid_mountinfo(5)); empty if unknown."""
+    """The type of a mounted file system, from ``/proc/self/mountinfo``; empty if it is not known."""
     number = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             fields, _, rest = line.partition(" - ")
             if fields.split()[2] == number:
                 return rest.split()[0]

@@ -19,7 +19,7 @@ class NoThread(EnvironmentFailure):
     def __init__(self) -> None:
         super().__init__(
             "the process cannot start another thread",
-            "raise its limit of memory or processes: the pod's memory limit, TasksMax, ulimit -v or ulimit -u",
+            "raise its limit of memory or processes: of the pod, TasksMax, ulimit -v or ulimit -u",
         )
 
 

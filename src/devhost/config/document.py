@@ -147,7 +147,7 @@ def read_file(
         diagnostics.fail(WHOLE_FILE, "it cannot be read: permission denied", "check its mode and owner")
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
-        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {text}")
+        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {text}", "name the YAML file")
 
 
 def read_standard_input(diagnostics: Diagnostics) -> bytes:
@@ -160,7 +160,7 @@ def read_standard_input(diagnostics: Diagnostics) -> bytes:
         refuse_special(os.fstat(0))
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     except OSError as error:
-        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {error.strerror}")
+        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {error.strerror}", "name the YAML file")
 
 
 def parse(

@@ -1,8 +1,9 @@
 """Output that never blocks who writes it: a thread passes it to the file descriptor.
 
-The reader of a log can stop reading: a log collector whose disk is full, a stopped terminal. A pipe takes 64 KiB, and then a write waits for ever. A daemon must not wait with it.
-So text goes into a queue of :data:`LIMIT` bytes. What does not fit is dropped and counted, and once the
-reader is back one line says how much.
+The reader of a log can stop reading: a log collector whose disk is full, a stopped terminal. A pipe takes
+64 KiB, and then a write waits for ever. A daemon must not wait with it. So text goes into a queue of
+:data:`LIMIT` bytes. What does not fit is dropped and counted, and once the reader is back one line says how
+much.
 
 The descriptor is not made non-blocking: that would affect every process that shares it, such as the shell on
 the same terminal.
@@ -18,7 +19,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from devhost.backend.threads import NoThread, start
+from devhost.backend import threads
+from devhost.backend.threads import NoThread
 
 LIMIT = 1 << 20
 """Bytes that wait for the reader: some thousand lines."""
@@ -41,14 +43,23 @@ class Outlet:
         descriptor: of a file, a pipe, a socket or a terminal.
         gap: see :data:`Gap`; called on the outlet's thread.
         limit: see :data:`LIMIT`.
+        start: starts a thread.
     """
 
-    def __init__(self, descriptor: int, gap: Gap, *, limit: int = LIMIT) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        gap: Gap,
+        *,
+        limit: int = LIMIT,
+        start: Callable[..., threading.Thread] = threads.start,
+    ) -> None:
         self.descriptor = descriptor
         self.dropped = 0
         """Lines that were dropped so far."""
         self._gap = gap
         self._limit = limit
+        self._begin = start
         self._news = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -62,7 +73,7 @@ class Outlet:
         data = text.encode("utf-8", "backslashreplace")
         with self._news:
             if self._full or self._size + len(data) > self._limit:
-                self._full = True  # until half of the queue is free, so that there is one gap and one report
+                self._full = True  # until the queue is empty, so that a gap has one report, in its place
                 self._drop(data)
                 return
             if self._thread is None and not self._start():
@@ -85,7 +96,7 @@ class Outlet:
 
     def _start(self) -> bool:
         try:
-            self._thread = start("log", self._run)
+            self._thread = self._begin("log", self._run)
         except NoThread:
             return False
         return True
@@ -104,10 +115,9 @@ class Outlet:
                     self._unreported -= count
                 if rest:
                     self._drop(rest[-len(waiting) :], reason)
-                if self._full and self._size <= self._limit // 2:
+                if self._full and not self._queue:
                     self._full = False
-                    if not self._queue:
-                        self._queue.append(b"")  # so that the gap is reported without another line
+                    self._queue.append(b"")  # so that the gap is reported without another line
                 self._news.notify_all()
 
     def _taken(self) -> bytes:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Unpack
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
@@ -105,7 +104,7 @@ class PreferredAllocation:
         choice.add_done_callback(self._returned)
         return await asyncio.shield(choice)
 
-    async def _prefer_elsewhere(self, *request: Unpack[_Request]) -> Choice:
+    async def _prefer_elsewhere(self, *request: *_Request) -> Choice:
         async with self._turn:
             return await elsewhere(self.choose, *request)
 
