@@ -64,7 +64,7 @@ def _result(
     for size in sizes:
         for name, inventory in inventories.items():
             began = time.perf_counter()
-            choice = vicinity.choose(name, inventory, Prefer.TOPOLOGY, links or {}, tokens[name], (), size)
+            choice = vicinity.prefer(name, inventory, Prefer.TOPOLOGY, links or {}, tokens[name], (), size)
             samples.append((time.perf_counter() - began) * 1e3)
             vicinity.allocated(name, inventory, time.monotonic(), choice.tokens)
             exact = exact and choice.exact and len(choice.tokens) == size

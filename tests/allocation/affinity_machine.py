@@ -62,7 +62,7 @@ class Machine:
     def prefer(self, kind: str, count: int, links: dict[frozenset[str], int] | None = None) -> Choice:
         """What is preferred of the free tokens."""
         policy = self.policies.get(kind, Prefer.TOPOLOGY)
-        return self.vicinity.choose(
+        return self.vicinity.prefer(
             kind, self.inventories[kind], policy, links or {}, self.free(kind), (), count
         )
 

@@ -204,7 +204,10 @@ def test_a_new_list_comes_only_when_the_kubelet_would_see_a_difference(
         before = rig.inventory.snapshot
         rig.sick = {name: "hot" for name, well in step.items() if not well}
         told = rig.show("".join(sorted(step)), numa={name: (ord(name) % 2,) for name in step})
-        seen = [sorted(device_list(s.entries.values()).devices, key=lambda d: d.ID) for s in (before, rig.inventory.snapshot)]
+        seen = [
+            sorted(device_list(s.entries.values()).devices, key=lambda d: d.ID)
+            for s in (before, rig.inventory.snapshot)
+        ]
         assert told == (seen[0] != seen[1])
         if step:
             assert rig.inventory.snapshot.healthy == (2 if any(step.values()) else 0)

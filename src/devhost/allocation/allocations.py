@@ -166,6 +166,8 @@ class Leases:
     timing: Timing = NODE
     _leases: dict[str, _Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
+    _due: tuple[object, float | None] | None = field(init=False, default=None)
+    """The last question of :meth:`due` since a change, with its answer."""
 
     def __contains__(self, token: object) -> bool:
         return token in self._leases
@@ -211,11 +213,13 @@ class Leases:
 
     def allocated(self, tokens: Iterable[str]) -> None:
         """A container gets these tokens. The containers that held them before no longer do."""
+        self._due = None
         now = self.clock()
         self._leases.update((token, _Lease(now)) for token in tokens)
 
     def release(self, token: str) -> None:
         """The token is free."""
+        self._due = None
         self._leases.pop(token, None)
 
     def recalls(self, listing: Listing, resource: str) -> bool:
@@ -237,6 +241,7 @@ class Leases:
             recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
         """
         self._listed = True
+        self._due = None
         named = listing.holders.get(resource, {})
         changed = False
         for token, holder in named.items():
@@ -266,13 +271,14 @@ class Leases:
         """
         if not self._listed:
             return last
-        return min(
-            (
+        asked = last, frozenset(vanished)
+        if self._due is None or self._due[0] != asked:
+            wishes = (
                 lease.due(last, self.timing, vanished=token in vanished)
                 for token, lease in self._leases.items()
-            ),
-            default=None,
-        )
+            )
+            self._due = asked, min(wishes, default=None)
+        return self._due[1]
 
 
 @dataclass(slots=True)
@@ -353,7 +359,7 @@ class ResourceAllocations:
     def __contains__(self, token: object) -> bool:
         return token in self._leases
 
-    def tokens(self) -> Collection[str]:
+    def tokens(self) -> frozenset[str]:
         """Every token that a container has, or is about to get."""
         return self._leases.tokens() | self._reserved.keys()
 
@@ -399,7 +405,11 @@ class ResourceAllocations:
 
     def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
         """Every token that a container has, with what :meth:`got` and :meth:`holder` say of it: a copy."""
-        return {token: (self.got(token), holder) for token, holder in self._leases.holders()}
+        known = self._devices_of
+        held: dict[str, tuple[Sequence[Key], Holder | None]] = {
+            token: (known.get(token, ()), holder) for token, holder in self._leases.holders()
+        }
+        return held | {token: ((), held[token][1]) for token in self._inferred & held.keys()}
 
     def devices_of(self, token: str) -> frozenset[Key]:
         """The devices that a container has, or is about to get, by this token."""

@@ -19,7 +19,7 @@ from devhost.telemetry.log import get
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .injection import DirectInjection, Injection, Rendered
-from .inventory import Entry, Inventory, Snapshot
+from .inventory import Entry, Given, Inventory, Member, Snapshot
 from .pieces import pieces
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
@@ -128,7 +128,7 @@ class Allocator:
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.planning.affinity.prefer`."""
-        choice = await self._preferred.prefer(
+        choice = await self._preferred.answer(
             self.name,
             self.inventory,
             self._entry.prefer,
@@ -155,29 +155,27 @@ class Allocator:
         """
         most = self._entry.share.max_per_container
         if most is not None and len(tokens) > most:
-            self._entries(tokens)
+            self._check_known(tokens)
             raise TooMany(
                 f"{self.name}: the container requests {len(tokens)}, but share.maxPerContainer in the node's "
                 f"configuration is {most} (lower the container's limit)"
             )
-        self._entries(tokens)
+        self._check_known(tokens)
         if self._holders is not None:
             await self._holders.confirm(self.inventory.allocations, tokens)
-        wanted: dict[str, Sequence[Device]] = {}
+        request = _Request()
         with self.inventory.reserved({}) as reservation:
             async for piece in pieces(tokens):
-                some = self._wanted(piece)
-                self.inventory.reserve(reservation, some)
-                wanted |= some
-            granted = await self._hand_out(wanted)
+                self.inventory.reserve(reservation, self._wanted(piece, request))
+            granted = await self._hand_out(request)
             async for piece in pieces(tokens):
                 reservation.drop()
             return granted
 
-    async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
-        began = time.monotonic()
+    async def _hand_out(self, request: _Request) -> Granted:
+        began, wanted = time.monotonic(), request.wanted
         terms = lasting = self._backend.terms
-        if shares := self._shares(wanted):
+        if shares := self._shares(request):
             terms = replace(lasting, shares=shares)
         scanner = self._backend.scanner
         try:
@@ -202,7 +200,7 @@ class Allocator:
             single = {token: some[0].id for token, some in wanted.items() if len(some) == 1}
             by_token = {token: documents[device] for token, device in single.items() if device in documents}
             await self._device_info.write(self.name, by_token)
-        got = wanted
+        got: Given = wanted
         if answer.left_out:
             given = {device.id for device in answer.devices}
             left = {
@@ -233,6 +231,7 @@ class Allocator:
             UnknownDevice: a token is not known.
             BackendError: the backend failed or hung.
         """
+        self._check_known(tokens)
         distinct: dict[tuple[int, int], Sequence[Device]] = {}
         async for piece in pieces(tokens):
             for entry in self._entries(piece):
@@ -255,29 +254,35 @@ class Allocator:
             return answer, None, documents
         return answer, self._injection.render(answer.devices, answer.granted, terms), documents
 
-    def _shares(self, wanted: Mapping[str, Sequence[Device]]) -> Mapping[str, Fraction]:
-        """The share of each device, by id, that these tokens give."""
+    def _shares(self, request: _Request) -> Mapping[str, Fraction]:
+        """The share of each device, by id, that the tokens of a request give."""
         if not self._backend.runner.takes_shares:
             return {}
         from fractions import Fraction
 
         found: dict[str, Fraction] = {}
-        counts: Counter[tuple[str, int]] = Counter()
-        sets = {id(some): some for some in wanted.values()}
-        for entry in self._entries(tuple(wanted)):
-            counts[entry.unit, id(wanted[entry.token])] += 1
-        for (unit, which), count in counts.items():
+        for (unit, which), count in request.times.items():
             part = Fraction(count, self.inventory.replicas(unit))
-            for device in sets[which]:
+            _, healthy = request.healthy[which]
+            for device in healthy:
                 found[device.id] = found.get(device.id, Fraction(0)) + part
         return found
 
-    def _entries(self, tokens: Sequence[str]) -> list[Entry]:
+    def _check_known(self, tokens: Sequence[str]) -> None:
+        """Refuses a request that is wrong in itself.
+
+        Raises:
+            UnknownDevice: there are no tokens, or one is unknown or repeated.
+        """
         if not tokens:
             raise UnknownDevice(f"{self.name}: the request names no device")
         if len(set(tokens)) != len(tokens):
             twice = next(token for token, count in Counter(tokens).items() if count > 1)
             raise UnknownDevice(f"{self.name}: the request names {quoted(twice)} more than once")
+        listed = self.inventory.snapshot.entries
+        self._entries([token for token in tokens if token not in listed])
+
+    def _entries(self, tokens: Sequence[str]) -> list[Entry]:
         entries, entry_of = [], self.inventory.snapshot.entry
         for token in tokens:
             entry = entry_of(token)
@@ -286,21 +291,17 @@ class Allocator:
             entries.append(entry)
         return entries
 
-    def _wanted(self, tokens: Sequence[str]) -> dict[str, Sequence[Device]]:
-        """The healthy devices of each of these tokens, one sequence for all tokens of the same devices.
+    def _wanted(self, tokens: Sequence[str], request: _Request) -> Given:
+        """The healthy devices of some tokens of a request, which it takes note of.
 
         Raises:
             UnhealthyDevice: a token has none, or must not be allocated.
         """
-        healthy: dict[int, tuple[Device, ...]] = {}
-        wanted: dict[str, Sequence[Device]] = {}
+        found: dict[str, Sequence[Device]] = {}
         for entry in self._entries(tokens):
             self._check(entry)
-            which = id(entry.members)
-            if which not in healthy:
-                healthy[which] = tuple(member.device for member in entry.members if member.health.healthy)
-            wanted[entry.token] = healthy[which]
-        return wanted
+            found[entry.token] = request.add(entry)
+        return found
 
     def _check(self, entry: Entry) -> None:
         """Refuses a token that is unhealthy."""
@@ -311,6 +312,27 @@ class Allocator:
         if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
             message = f"{self.name}: {entry.token} cannot be allocated: {reason.text}"
             raise UnhealthyDevice(message, reason.held_by)
+
+
+class _Request:
+    """The tokens of one Allocate, with the devices that can be used now."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, Sequence[Device]] = {}
+        """One sequence for all tokens of the same devices, which most work is done for once."""
+        self.healthy: dict[int, tuple[Sequence[Member], tuple[Device, ...]]] = {}
+        self.times: Counter[tuple[str, int]] = Counter()
+        """How many tokens there are of each unit, with which of :attr:`healthy`."""
+
+    def add(self, entry: Entry) -> Sequence[Device]:
+        """Takes another token; gives its healthy devices."""
+        which = id(entry.members)  # these live as long as this object
+        if which not in self.healthy:
+            healthy = tuple(member.device for member in entry.members if member.health.healthy)
+            self.healthy[which] = entry.members, healthy
+        self.times[entry.unit, which] += 1
+        _, self.wanted[entry.token] = self.healthy[which]
+        return self.wanted[entry.token]
 
 
 def _got(entry: Entry, keys: Sequence[Key]) -> Sequence[Device]:

@@ -11,7 +11,9 @@ container holds and the kubelet has forgotten is Unhealthy, too, and has a Healt
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.planning.claims import Reason, pod
@@ -118,8 +120,7 @@ def between(
     return Changes(left, appeared, unhealthy, other_reason, healthy_again, before, after)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
 
     ``unit`` is the prefix of the token: the device's id if it represents one. ``stands_in`` is whether it is
@@ -137,7 +138,7 @@ class Entry:
     held_by: tuple[AnyHolder, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """All tokens of a resource at one revision. Revisions only grow; 0 means "no list yet".
 
@@ -148,7 +149,7 @@ class Snapshot:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     caused_at: float | None = None
 
-    @property
+    @cached_property
     def healthy(self) -> int:
         """Tokens a pod could get, as the kubelet counts them."""
         return sum(1 for entry in self.entries.values() if entry.health.healthy)
@@ -381,7 +382,7 @@ class Inventory:
         ]
         self._report(was, became, vanished, entries, why_gone)
         if not topology:
-            vanished = [replace(before, numa_nodes=()) for before in vanished]
+            vanished = [before._replace(numa_nodes=()) for before in vanished]
         gone = set()
         for before in self._for_which_there_is_room(vanished, entries):
             entries[before.token] = self._gone(before, why_gone, now, wall)
@@ -570,7 +571,7 @@ class Inventory:
         reasons = [why_gone(member.device.id) for member in entry.members]
         health = unhealthy("; ".join(dict.fromkeys(reason.text for reason in reasons)))
         held_by = tuple(dict.fromkeys(holder for reason in reasons for holder in reason.held_by))
-        return replace(entry, health=health, since=since, gone_at=now, held_by=held_by)
+        return entry._replace(health=health, since=since, gone_at=now, held_by=held_by)
 
 
 def _meaning(text: str, holder: Holder | None) -> Reason:
@@ -586,7 +587,7 @@ def _stand_in(entry: Entry, before: Entry | None = None) -> Entry:
     if before is not None and before.health == entry.health:
         if before.members is entry.members and before.gone_at is None:
             return before
-        entry = replace(entry, since=before.since)
+        entry = entry._replace(since=before.since)
     return Entry(
         stand_in(entry.token),
         entry.unit,

@@ -45,7 +45,8 @@ def read_named(path: Path, limit: int, *, patience: float = 0.0) -> bytes:
         OSError: it cannot be read; ``strerror`` is the reason in words.
         ValueError: no file can have this name.
     """
-    refuse_special(os.stat(path))  # noqa: PTH116 - a reason for what it raises is its own
+    with suppress(FileNotFoundError, PermissionError, NotADirectoryError):  # the same when it is opened
+        refuse_special(path.stat())
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         found = os.fstat(descriptor)

@@ -13,6 +13,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+Start = Callable[..., threading.Thread]
+""":func:`start`, or what takes its place in a test."""
+
+
 class NoThread(EnvironmentFailure):
     """The process cannot start another thread."""
 

@@ -18,8 +18,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from devhost.backend import threads
 from devhost.backend.errors import BackendTimeout, EnvironmentFailure
-from devhost.backend.threads import NoThread, start
+from devhost.backend.threads import NoThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,10 +51,20 @@ class WorkerThread:
         who: what is called, as the beginning of error messages: ``backend gpu``.
         work: the purpose of the calls, as the end of error messages: ``when looking for devices``.
         idle: seconds after which a thread without calls ends.
+        start: starts a thread.
     """
 
-    def __init__(self, name: str, who: str = "it", work: str = "", *, idle: float = IDLE) -> None:
+    def __init__(
+        self,
+        name: str,
+        who: str = "it",
+        work: str = "",
+        *,
+        idle: float = IDLE,
+        start: threads.Start = threads.start,
+    ) -> None:
         self.name = name
+        self.start = start
         self._idle = idle
         self._who = who
         self._work = f" {work}" if work else ""
@@ -168,10 +179,18 @@ class FileWorker(WorkerThread):
         name: of its threads.
         hint: what the directory must be, for an error.
         deadline: seconds one operation may take.
+        start: starts a thread.
     """
 
-    def __init__(self, name: str, hint: str, deadline: float = FILE_DEADLINE) -> None:
-        super().__init__(name)
+    def __init__(
+        self,
+        name: str,
+        hint: str,
+        deadline: float = FILE_DEADLINE,
+        *,
+        start: threads.Start = threads.start,
+    ) -> None:
+        super().__init__(name, start=start)
         self._hint = hint
         self._deadline = deadline
 
@@ -244,4 +263,4 @@ class _Runner:
     def __init__(self, worker: WorkerThread) -> None:
         self.job: _Job | _Last | None = None
         self.given_up = False
-        start(worker.name, worker._run, self)
+        worker.start(worker.name, worker._run, self)

@@ -52,7 +52,7 @@ class Outlet:
         gap: Gap,
         *,
         limit: int = LIMIT,
-        start: Callable[..., threading.Thread] = threads.start,
+        start: threads.Start = threads.start,
     ) -> None:
         self.descriptor = descriptor
         self.dropped = 0

@@ -81,7 +81,7 @@ class PreferredAllocation:
         self._away: set[asyncio.Task[Choice]] = set()
         self._later: list[Callable[[], None]] = []
 
-    async def prefer(
+    async def answer(
         self,
         resource: str,
         inventory: Inventory,
@@ -98,7 +98,7 @@ class PreferredAllocation:
         inventories = dict(self._inventories())
         request = (resource, inventory, policy, links, available, must_include, size, inventories)
         if not self._away and self._work(inventory, available, inventories) <= INLINE:
-            return self.choose(*request)
+            return self.prefer(*request)
         choice = asyncio.create_task(self._prefer_elsewhere(*request))  # goes on if the kubelet gives up
         self._away.add(choice)
         choice.add_done_callback(self._returned)
@@ -106,7 +106,7 @@ class PreferredAllocation:
 
     async def _prefer_elsewhere(self, *request: *_Request) -> Choice:
         async with self._turn:
-            return await elsewhere(self.choose, *request)
+            return await elsewhere(self.prefer, *request)
 
     def _returned(self, choice: asyncio.Task[Choice]) -> None:
         self._away.discard(choice)
@@ -127,7 +127,7 @@ class PreferredAllocation:
         )
         return max(len(available), len(inventory.snapshot.entries)) + unknown
 
-    def choose(
+    def prefer(
         self,
         resource: str,
         inventory: Inventory,
