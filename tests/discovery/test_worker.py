@@ -338,7 +338,7 @@ async def test_a_process_that_cannot_have_another_thread_says_so_and_calls_again
         start=lambda *call: ways.pop(0)(*call),
     )
     with pytest.raises(
-        NotCalled, match="^backend card cannot be called when looking for devices: the process"
+        NotCalled, match=r"^backend card cannot be called when looking for devices: the process"
     ):
         await worker.call(LONG, int)
     assert await worker.call(LONG, int) == 0  # the first call is not made any more

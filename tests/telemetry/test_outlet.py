@@ -1,4 +1,4 @@
-"""Output never makes a daemon wait: neither a pipe that nobody reads, nor a full disk, nor a closed reader."""
+"""Output never makes a daemon wait: not for a pipe that nobody reads, nor for a full disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,20 @@ class Pipe:
     reader: int
     writer: int
     text: bytearray = field(default_factory=bytearray)
+    outlets: list[Outlet] = field(default_factory=list)
+
+    def outlet(self, **options: Any) -> Outlet:
+        """An outlet that writes to it."""
+        self.outlets.append(Outlet(self.writer, gap, **options))
+        return self.outlets[-1]
+
+    def close(self) -> None:
+        """Closes both ends, after the outlets have given up what is left: the numbers are used again."""
+        with suppress(OSError):
+            os.close(self.reader)
+        for outlet in self.outlets:
+            assert outlet.flush(PATIENCE)
+        os.close(self.writer)
 
     def fill(self) -> None:
         """Writes until nothing more fits."""
@@ -48,13 +63,11 @@ class Pipe:
 def pipe() -> Iterator[Pipe]:
     pipe = Pipe(*os.pipe())
     yield pipe
-    for descriptor in (pipe.reader, pipe.writer):
-        with suppress(OSError):
-            os.close(descriptor)
+    pipe.close()
 
 
 def test_lines_arrive_in_order(pipe: Pipe) -> None:
-    outlet = Outlet(pipe.writer, gap)
+    outlet = pipe.outlet()
     for number in range(1000):
         outlet.write(f"{number}\n")
     assert outlet.flush(PATIENCE)
@@ -64,7 +77,7 @@ def test_lines_arrive_in_order(pipe: Pipe) -> None:
 
 def test_a_reader_that_does_not_read_costs_lines_and_no_time(pipe: Pipe) -> None:
     pipe.fill()
-    outlet = Outlet(pipe.writer, gap, limit=1000)
+    outlet = pipe.outlet(limit=1000)
     for _ in range(50):
         outlet.write(LINE)  # would block for ever
     assert not outlet.flush(0.01)
@@ -73,7 +86,7 @@ def test_a_reader_that_does_not_read_costs_lines_and_no_time(pipe: Pipe) -> None
 
 def test_one_line_says_what_was_dropped_once_the_reader_is_back(pipe: Pipe) -> None:
     pipe.fill()
-    outlet = Outlet(pipe.writer, gap, limit=1000)
+    outlet = pipe.outlet(limit=1000)
     for number in range(30):
         outlet.write(f"{number:02} {LINE[3:]}")
     lines = pipe.read_until(b"unread\n")
@@ -84,9 +97,18 @@ def test_one_line_says_what_was_dropped_once_the_reader_is_back(pipe: Pipe) -> N
     assert outlet.dropped == 20
 
 
+def test_a_slow_reader_learns_of_a_gap_where_it_is(pipe: Pipe) -> None:
+    pipe.fill()
+    outlet = pipe.outlet(limit=100_000)
+    for number in range(1500):
+        outlet.write(f"{number:04} {LINE[5:]}")
+    lines = pipe.read_until(b"unread\n")
+    assert [line[:4] for line in lines[:-1]] == [f"{number:04}" for number in range(len(lines) - 1)]
+
+
 def test_a_reader_that_is_gone_costs_lines(pipe: Pipe) -> None:
     os.close(pipe.reader)
-    outlet = Outlet(pipe.writer, gap)
+    outlet = pipe.outlet()
     outlet.write("one\ntwo\n")
     assert outlet.flush(PATIENCE)
     assert outlet.dropped == 2
@@ -105,7 +127,7 @@ def test_a_full_disk_costs_lines_and_its_reason_is_reported(pipe: Pipe) -> None:
 
 def test_a_descriptor_that_others_made_nonblocking_loses_nothing(pipe: Pipe) -> None:
     os.set_blocking(pipe.writer, False)
-    outlet = Outlet(pipe.writer, gap)
+    outlet = pipe.outlet()
     for _ in range(3000):
         outlet.write(LINE)
     outlet.write("end\n")
@@ -115,7 +137,7 @@ def test_a_descriptor_that_others_made_nonblocking_loses_nothing(pipe: Pipe) -> 
 
 def test_what_is_left_at_the_end_is_waited_for_a_limited_time(pipe: Pipe) -> None:
     pipe.fill()
-    outlet = Outlet(pipe.writer, gap)
+    outlet = pipe.outlet()
     outlet.write("last\n")
     assert not outlet.flush(0.01)
     reading = threading.Thread(target=pipe.read_until, args=(b"last\n",))
@@ -127,7 +149,7 @@ def test_what_is_left_at_the_end_is_waited_for_a_limited_time(pipe: Pipe) -> Non
 def test_without_a_thread_lines_are_written_as_far_as_the_pipe_takes_them(
     pipe: Pipe, no_thread: Callable[..., threading.Thread]
 ) -> None:
-    outlet = Outlet(pipe.writer, gap, start=no_thread)
+    outlet = pipe.outlet(start=no_thread)
     outlet.write("one\n")
     assert pipe.read_until(b"one\n") == ["one"]
     pipe.fill()
@@ -139,5 +161,5 @@ def test_without_a_thread_lines_are_written_as_far_as_the_pipe_takes_them(
 
 
 def test_text_that_is_not_unicode_is_escaped(pipe: Pipe) -> None:
-    OutletStream(Outlet(pipe.writer, gap)).write("caf\udce9\n")
+    OutletStream(pipe.outlet()).write("caf\udce9\n")
     assert pipe.read_until(b"\n") == ["caf\\udce9"]
