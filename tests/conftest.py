@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from devhost.backend.threads import NoThread
+
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
 Until = Callable[[Callable[[], object]], Awaitable[None]]
 
@@ -59,6 +61,16 @@ def until() -> Until:
                 await asyncio.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture
+def no_thread() -> Callable[..., threading.Thread]:
+    """Starts a thread in a process that cannot have another one."""
+
+    def start(*_: object) -> threading.Thread:
+        raise NoThread
+
+    return start
 
 
 @pytest.fixture

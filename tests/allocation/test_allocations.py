@@ -70,7 +70,7 @@ class Rig:
         return plan_devices(self.found, Settings(entries), self.ledger)
 
     def held(self) -> set[tuple[str, str, str]]:
-        return {(one.token, one.backend, one.device.id) for one in self.ledger.held()}
+        return {(token, one.backend, one.device.id) for one in self.ledger.held() for token in one.tokens}
 
 
 def offered(plan: Plan, resource: str) -> list[str]:

@@ -268,7 +268,7 @@ async def test_the_same_request_gets_the_same_answer_again(rig: Rig) -> None:
 
 
 async def test_a_preference_is_one_of_the_available_tokens(rig: Rig) -> None:
-    assert rig.supply.prefer(["b", "a", "nobody"], ["b"], 2) == ["b", "a"]
+    assert await rig.supply.prefer(["b", "a", "nobody"], ["b"], 2) == ["b", "a"]
 
 
 async def test_a_container_may_restart_on_a_device_that_became_unhealthy(rig: Rig) -> None:

@@ -58,13 +58,13 @@ def claimed(
 def test_a_claim_holds_its_device_until_it_is_released() -> None:
     node = Node()
     node.prepare(ONE, claimed())
-    assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
+    assert node.allocations.claims.by_device()["toy", "card0"] == [ONE]
     with pytest.raises(DeviceHeld, match=r"a claim holds it through example\.com/card") as caught:
         node.prepare(TWO, claimed())
     assert caught.value.held_by == (ONE,)
     node.allocations.claims.released(ONE.uid)
     node.prepare(TWO, claimed())
-    assert node.allocations.claims.of_device(("toy", "card0")) == [TWO]
+    assert node.allocations.claims.by_device().get(("toy", "card0"), []) == [TWO]
 
 
 def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
@@ -72,7 +72,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
     node.prepare(ONE, claimed())
     node.prepare(ONE, claimed())
     node.prepare(ONE, replace(claimed(), resource="example.com/renamed"))
-    assert node.allocations.claims.of_device(("toy", "card0")) == [ONE]
+    assert node.allocations.claims.by_device()["toy", "card0"] == [ONE]
 
 
 @pytest.mark.conformance(83)
@@ -81,7 +81,7 @@ def test_a_device_that_a_container_holds_is_refused_to_a_claim() -> None:
     node.allocate()
     with pytest.raises(DeviceHeld, match=r"holds it through example\.com/card"):
         node.prepare(ONE, claimed())
-    assert node.allocations.claims.of_device(("toy", "card0")) == []
+    assert node.allocations.claims.by_device().get(("toy", "card0"), []) == []
 
 
 @pytest.mark.conformance(83)
@@ -118,7 +118,7 @@ def test_a_shared_device_is_prepared_for_as_many_claims_as_it_has_replicas() -> 
         node.prepare(three, claimed(replicas=2, share="c"))
     node.allocations.claims.released(ONE.uid)
     node.prepare(three, claimed(replicas=2, share="c"))
-    assert node.allocations.claims.of_device(("toy", "card0")) == [three, TWO]
+    assert node.allocations.claims.by_device().get(("toy", "card0"), []) == [three, TWO]
 
 
 def test_lists_of_pods_are_wanted_while_a_claim_is_prepared() -> None:
@@ -154,7 +154,7 @@ def test_administrative_access_neither_holds_nor_is_refused() -> None:
     node.prepare(TWO, admin)
     node.allocations.claims.released(ONE.uid)
     node.allocate()
-    assert node.allocations.claims.of_device(("toy", "card0")) == []
+    assert node.allocations.claims.by_device().get(("toy", "card0"), []) == []
 
 
 @pytest.mark.parametrize(("serve", "name"), [(Serve.PLUGIN, NAME), (Serve.DRA, "example.com/other")])

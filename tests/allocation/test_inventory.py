@@ -270,7 +270,10 @@ def test_a_revision_comes_exactly_when_the_kubelet_would_see_a_difference(
         before = rig.snapshot
         rig.sick = {offer.device.id: "hot" for offer, well in step if not well}
         told = rig.show(*(offer for offer, _ in step))
-        seen = [sorted(device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.snapshot)]
+        seen = [
+            sorted(device_list(s.entries.values()).devices, key=lambda d: d.ID)
+            for s in (before, rig.snapshot)
+        ]
         assert told == (seen[0] != seen[1])
         assert rig.snapshot.revision == before.revision + told
         if allocate:

@@ -149,7 +149,7 @@ def test_devices_that_come_and_go_make_no_new_list() -> None:
     rig.show("ab", numa={"a": (0,), "b": (1,)})
     for names in ("a", "abc", "c", "bc"):
         assert not rig.show(names, numa={"a": (0,), "b": (1,)})
-    assert device_list(rig.inventory.snapshot).devices[0].topology.nodes == []
+    assert device_list(rig.inventory.snapshot.entries.values()).devices[0].topology.nodes == []
 
 
 def test_the_tokens_leave_when_the_last_device_does_and_come_back_with_the_first() -> None:
@@ -204,7 +204,10 @@ def test_a_new_list_comes_only_when_the_kubelet_would_see_a_difference(
         before = rig.inventory.snapshot
         rig.sick = {name: "hot" for name, well in step.items() if not well}
         told = rig.show("".join(sorted(step)), numa={name: (ord(name) % 2,) for name in step})
-        seen = [sorted(device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.inventory.snapshot)]
+        seen = [
+            sorted(device_list(s.entries.values()).devices, key=lambda d: d.ID)
+            for s in (before, rig.inventory.snapshot)
+        ]
         assert told == (seen[0] != seen[1])
         if step:
             assert rig.inventory.snapshot.healthy == (2 if any(step.values()) else 0)
@@ -223,7 +226,7 @@ async def test_one_token_gives_every_healthy_device_and_several_give_the_same_on
 
 async def test_devices_that_were_only_inferred_are_known_after_an_allocate(rig: Rig) -> None:
     rig.show("ab")
-    rig.inventory.allocations.infer("all::0", {("card", "b"): Device("b")})
+    rig.inventory.allocations.infer(["all::0"], {("card", "b"): Device("b")})
     assert rig.inventory.given("all::0") == ()
     rig.show("a")
     assert await rig.allocate("all::0") == "a"
@@ -336,7 +339,7 @@ async def test_a_container_that_starts_again_is_prepared_with_what_it_got(rig: R
     assert rig.prepared == [["a", "b"], ["b", "c"]]
 
 
-def test_which_of_the_tokens_is_preferred_makes_no_difference_and_is_always_the_same(rig: Rig) -> None:
+async def test_which_of_the_tokens_is_preferred_makes_no_difference_and_is_always_the_same(rig: Rig) -> None:
     rig.show("abc", replicas=12)
     available: Any = [f"all::{number}" for number in (11, 2, 5, 0)]
-    assert rig.supply.prefer(available, ["all::5"], 3) == ["all::5", "all::0", "all::2"]
+    assert await rig.supply.prefer(available, ["all::5"], 3) == ["all::5", "all::0", "all::2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,9 +146,23 @@ def test_a_file_without_permission_is_reported(tmp_path: Path, monkeypatch: pyte
         load(tmp_path / "secret.yaml", lambda _paths, _wanted: Catalog())
 
 
-def test_an_endless_file_is_not_read_to_its_end() -> None:
+def test_an_endless_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "endless.yaml"
+    with file.open("wb") as sparse:
+        sparse.truncate(1 << 40)
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
-        load(Path("/dev/zero"), lambda _paths, _wanted: Catalog())
+        load(file, lambda _paths, _wanted: Catalog())
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [("/dev/zero", "a device"), ("/proc/version", "a file of the kernel"), ("socket", "a socket")],
+)
+def test_what_is_no_file_with_a_content_is_refused_at_once(tmp_path: Path, path: str, what: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(tmp_path / "socket"))
+        with pytest.raises(ConfigError, match=f"this is {what}, not a file with a content"):
+            load(tmp_path / path, lambda _paths, _wanted: Catalog())
 
 
 def test_both_yaml_parsers_give_the_same_document(one: Callable[[str], str]) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from devhost.backend.errors import BackendTimeout
-from devhost.discovery.worker import MAX_ABANDONED, WorkerThread
+from devhost.backend import threads
+from devhost.backend.errors import BackendTimeout, EnvironmentFailure
+from devhost.discovery.worker import MAX_ABANDONED, FileWorker, NotCalled, WorkerThread
 
 LONG = 60.0
 """Seconds no call of these tests really takes."""
@@ -324,3 +325,31 @@ async def test_the_last_call_runs_even_if_the_thread_has_ended(impatient: Worker
     done = threading.Event()
     impatient.close(done.set)
     await until(done.is_set)
+
+
+async def test_a_process_that_cannot_have_another_thread_says_so_and_calls_again_later(
+    no_thread: Callable[..., threading.Thread],
+) -> None:
+    ways = [no_thread, threads.start]
+    worker = WorkerThread(
+        "card-discover",
+        "backend card",
+        "when looking for devices",
+        start=lambda *call: ways.pop(0)(*call),
+    )
+    with pytest.raises(
+        NotCalled, match=r"^backend card cannot be called when looking for devices: the process"
+    ):
+        await worker.call(LONG, int)
+    assert await worker.call(LONG, int) == 0  # the first call is not made any more
+    worker.close()
+
+
+async def test_a_file_that_no_thread_can_write_is_reported_in_one_line(
+    no_thread: Callable[..., threading.Thread],
+) -> None:
+    worker = FileWorker("files", "it must be writable", start=no_thread)
+    with pytest.raises(
+        EnvironmentFailure, match=r"^cannot write /a: the process cannot start another thread \(r"
+    ):
+        await worker.file("write /a", int)

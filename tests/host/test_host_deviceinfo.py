@@ -46,7 +46,7 @@ def files(rig, tmp_path):
 async def pod(rig, kubelet, name="pod"):
     """Starts a pod, waits until the kubelet reports it, and returns its token."""
     (token,) = (await kubelet.admit(name, "main", NET, 1)).device_ids
-    await rig.until(lambda: any(held.token == token and held.holder for held in rig.host.allocations.held()))
+    await rig.until(lambda: any(token in held.tokens and held.holder for held in rig.host.allocations.held()))
     return token
 
 

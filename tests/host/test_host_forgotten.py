@@ -131,9 +131,9 @@ async def test_a_preference_avoids_devices_that_containers_hold(rig, kubelet):
         await rig.until(lambda: rows(host)[token]["holder"])
         allocator = host.services[TOY].allocator
         every = ["d0", "d1", "d2", "d3"]
-        assert token not in allocator.prefer(every, [], 3)
-        assert set(allocator.prefer(every, [], 4)) == set(every)
-        assert token in allocator.prefer(every, [token], 1), "an init container's device is used again"
+        assert token not in await allocator.prefer(every, [], 3)
+        assert set(await allocator.prefer(every, [], 4)) == set(every)
+        assert token in await allocator.prefer(every, [token], 1), "an init container's device is used again"
 
 
 async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet):

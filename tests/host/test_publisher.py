@@ -26,7 +26,9 @@ class Books:
         self.reserved: set[str] = set()
 
     def hold(self, *hands: tuple[str, Device, Holder | None]) -> None:
-        self.hands = tuple(Held("x/y", token, "toy", device, True, holder) for token, device, holder in hands)
+        self.hands = tuple(
+            Held("x/y", (token,), "toy", device, True, holder) for token, device, holder in hands
+        )
 
     def held(self) -> tuple[Held, ...]:
         return self.hands

@@ -43,7 +43,7 @@ class ToyResource:
     async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
         """No container holds anything."""
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         return list(available)[:size]
 
     async def allocate(self, tokens: Sequence[str]) -> Granted:

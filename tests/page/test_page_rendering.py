@@ -290,7 +290,7 @@ def test_state_is_shown_as_text_and_colour(reason: str) -> None:
 def in_use(container: Holder) -> Reason:
     """The reason of the plan for a device that conflicts with a held one."""
     mine, other = (Device(id=name, attributes={}, claims=frozenset({"pci:x"})) for name in ("d1", "d2"))
-    held = Held("a/b", "d1", "gpu", mine, True, container)
+    held = Held("a/b", ("d1",), "gpu", mine, True, container)
     found = ClaimIndex([held]).objection(("rdma", "d2"), other, "c/d", True)
     assert found is not None
     return found.reason

@@ -237,7 +237,7 @@ def encoded(resource: plan.PlannedResource) -> int:
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
     tokens = plan.units(resource.entry.share.of, resource.offers, topology=resource.entry.topology)
     inventory.update(tokens, lambda device: unhealthy("x"), Reason)
-    return device_list(inventory.snapshot).ByteSize()
+    return device_list(inventory.snapshot.entries.values()).ByteSize()
 
 
 def plan_of(*entries: ResourceSettings, **found: list[Device]) -> Plan:

@@ -267,7 +267,7 @@ def test_two_entries_never_share_a_device_across_sides() -> None:
 def test_a_held_device_stays_on_its_side(held_by: Serve, wanted: Serve) -> None:
     node = Node()
     holder = ClaimHolder("ns", "claim", "uid") if held_by is Serve.DRA else None
-    held = Held(NAME, "", "toy", Device("d0"), True, holder, held_by)
+    held = Held(NAME, (), "toy", Device("d0"), True, holder, held_by)
     settings = Settings((node.entry(wanted),))
     plan = make_plan({"toy": (Device("d0"),)}, settings, [held])
     assert refusal(plan)[0] is RefusalKind.HELD

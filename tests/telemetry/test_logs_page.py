@@ -34,6 +34,7 @@ BY_NAME = {
     "more devices are healthy again": ("info", "resource, devices"),
     "allocation failed": ("warning", "resource, reason, holder, code"),
     "preparing devices failed": ("warning", "resource, reason, code"),
+    "log lines were dropped": ("warning", "lines, reason"),
 }
 """Messages that are not literals in the calls that log them."""
 

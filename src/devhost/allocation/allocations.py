@@ -61,10 +61,13 @@ A token is made from its device's id, so the device is found by it:
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain
+from types import TracebackType
+from typing import Any, Self
 
 from devhost.backend.model import MAX_DEVICE_ID, AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
@@ -80,7 +83,7 @@ from devhost.planning.claims import (
 )
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.planning.tokens import ALL, Known, represents_all, unit_of
+from devhost.planning.tokens import ALL, Known, alike, represents_all, unit_of
 
 from .admissions import Admissions
 from .claims import ClaimAllocations, DeviceHeld
@@ -179,9 +182,14 @@ class Leases:
     timing: Timing = NODE
     _leases: dict[str, _Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
+    _due: tuple[object, float | None] | None = field(init=False, default=None)
+    """The last question of :meth:`due` since a change, with its answer."""
 
     def __contains__(self, token: object) -> bool:
         return token in self._leases
+
+    def __len__(self) -> int:
+        return len(self._leases)
 
     def tokens(self) -> frozenset[str]:
         """Every token that is held."""
@@ -200,10 +208,14 @@ class Leases:
         """Each token, and the number of its Allocate."""
         return ((token, one.number) for token, one in self._leases.items())
 
-    def named_by(self, token: str) -> Kubelet | None:
-        """The kubelet that named the holder of a token last; ``None`` if none has since its Allocate."""
-        lease = self._leases.get(token)
-        return lease.named_by if lease else None
+    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
+        """The kubelets that named the holders of these tokens last, since their Allocate."""
+        held = self._leases.keys() & tokens
+        return {by for token in held if (by := self._leases[token].named_by) is not None}
+
+    def holders(self) -> Iterator[tuple[str, Holder | None]]:
+        """Every token that is held, with :meth:`holder`."""
+        return ((token, lease.holder) for token, lease in self._leases.items())
 
     def forgotten(self) -> dict[str, Holder]:
         """The tokens that the kubelet has forgotten, each with the container that holds it."""
@@ -213,6 +225,11 @@ class Leases:
             if lease.forgotten_by is not None and lease.holder is not None
         }
 
+    def is_forgotten(self, token: str) -> bool:
+        """Whether the kubelet has forgotten this token, which a container holds."""
+        lease = self._leases.get(token)
+        return lease is not None and lease.forgotten_by is not None and lease.holder is not None
+
     def has_ended(self, token: str) -> bool:
         """Whether the newest list shows that the container that held the token has ended."""
         lease = self._leases.get(token)
@@ -220,11 +237,13 @@ class Leases:
 
     def allocated(self, tokens: Iterable[str], number: int = 0) -> None:
         """A container gets these tokens. The containers that held them before no longer do."""
+        self._due = None
         now = self.clock()
         self._leases.update((token, _Lease(now, number=number)) for token in tokens)
 
     def release(self, token: str) -> None:
         """The token is free."""
+        self._due = None
         self._leases.pop(token, None)
 
     def recalls(self, listing: Listing, resource: str) -> bool:
@@ -246,6 +265,7 @@ class Leases:
             recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
         """
         self._listed = True
+        self._due = None
         named = listing.holders.get(resource, {})
         changed = False
         for token, holder in named.items():
@@ -275,13 +295,14 @@ class Leases:
         """
         if not self._listed:
             return last
-        return min(
-            (
+        asked = last, frozenset(vanished)
+        if self._due is None or self._due[0] != asked:
+            wishes = (
                 lease.due(last, self.timing, vanished=token in vanished)
                 for token, lease in self._leases.items()
-            ),
-            default=None,
-        )
+            )
+            self._due = asked, min(wishes, default=None)
+        return self._due[1]
 
 
 @dataclass(slots=True)
@@ -334,6 +355,15 @@ class HeldDevices:
             del self._joined[key], self._newest[key]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tokens of one resource with the same devices and the same holder, in no order."""
+
+    tokens: tuple[str, ...]
+    keys: tuple[Key, ...]
+    holder: Holder | None
+
+
 class ResourceAllocations:
     """What containers have of one resource.
 
@@ -358,11 +388,12 @@ class ResourceAllocations:
         self._inferred: set[str] = set()
         self._unshared: dict[str, bool] = {}
         self._vanished: Collection[str] = ()
+        self._groups: Sequence[Group] | None = None
 
     def __contains__(self, token: object) -> bool:
         return token in self._leases
 
-    def tokens(self) -> Collection[str]:
+    def tokens(self) -> frozenset[str]:
         """Every token that a container has, or is about to get."""
         return self._leases.tokens() | self._reserved.keys()
 
@@ -371,21 +402,33 @@ class ResourceAllocations:
         """Whether the kubelet has named what containers have."""
         return self._everything.known
 
+    def holds(self, token: str) -> bool:
+        """Whether a container has this token, or is about to get it."""
+        return token in self._leases or token in self._reserved
+
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
-        return self.known and not self.tokens()
+        return self.known and not self.is_held()
+
+    def is_held(self) -> bool:
+        """Whether a container has anything of the resource, or is about to get it."""
+        return bool(self._leases or self._reserved)
 
     def holder(self, token: str) -> Holder | None:
         """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
         return self._leases.holder(token)
 
-    def named_by(self, token: str) -> Kubelet | None:
-        """The kubelet that named the holder of this token last; ``None`` if none has since its Allocate."""
-        return self._leases.named_by(token)
+    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
+        """The kubelets that named the holders of these tokens last, since their Allocate."""
+        return self._leases.named_by(tokens)
 
     def forgotten(self) -> dict[str, Holder]:
         """The tokens that the kubelet has forgotten, each with the container that holds it."""
         return self._leases.forgotten()
+
+    def is_forgotten(self, token: str) -> bool:
+        """Whether the kubelet has forgotten this token, which a container holds."""
+        return self._leases.is_forgotten(token)
 
     def has_ended(self, token: str) -> bool:
         """Whether the newest list shows that the container that held this token has ended."""
@@ -393,9 +436,19 @@ class ResourceAllocations:
 
     def given(self, token: str) -> tuple[str, ...]:
         """Ids of the devices that the holder of this token got with it, as far as that is known."""
-        if token in self._inferred:
-            return ()
-        return tuple(device for _, device in self._devices_of.get(token, ()))
+        return tuple(device for _, device in self.got(token))
+
+    def got(self, token: str) -> tuple[Key, ...]:
+        """The same devices across backends: one object for all tokens that a container got together."""
+        return () if token in self._inferred else self._devices_of.get(token, ())
+
+    def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
+        """Every token that a container has, with what :meth:`got` and :meth:`holder` say of it: a copy."""
+        known = self._devices_of
+        held: dict[str, tuple[Sequence[Key], Holder | None]] = {
+            token: (known.get(token, ()), holder) for token, holder in self._leases.holders()
+        }
+        return held | {token: ((), held[token][1]) for token in self._inferred & held.keys()}
 
     def devices_of(self, token: str) -> frozenset[Key]:
         """The devices that a container has, or is about to get, by this token."""
@@ -407,13 +460,39 @@ class ResourceAllocations:
         known = self._unshared.get(token)
         return unit_of(token) in (token, ALL) if known is None else known
 
+    def groups(self) -> Sequence[Group]:
+        """The tokens that are held: those with the same devices and the same holder together.
+
+        A pod may have many thousand tokens of the same devices, so most work is done once for all of them.
+        """
+        if self._groups is None:
+            found: dict[tuple[int, Holder | None], tuple[list[str], tuple[Key, ...]]] = {}
+            joined: dict[tuple[int, ...], tuple[Key, ...]] = {}
+            for token in self.tokens():
+                keys = self._devices_of.get(token, ())
+                if token in self._reserved:
+                    parts = (keys, *self._reserved[token])
+                    same = tuple(map(id, parts))
+                    if same not in joined:
+                        joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
+                    keys = joined[same]
+                found.setdefault((id(keys), self._leases.holder(token)), ([], keys))[0].append(token)
+            groups = [Group(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()]
+            self._groups = sorted(groups, key=lambda group: min(group.tokens))
+        return self._groups
+
     def held(self) -> Iterator[Held]:
-        """Each token with each device behind it."""
-        for token in sorted(self.tokens()):
-            holder = self._leases.holder(token)
-            for key in sorted(self.devices_of(token)):
+        """Each device that is held, once for all tokens of a :class:`Group`."""
+        for group in self.groups():
+            for key in sorted(set(group.keys)):
                 device = self._devices[key]
-                yield Held(self.resource, token, key[0], device, self.exclusive, holder, self.serve)
+                yield Held(
+                    self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
+                )
+
+    def allocating(self) -> AbstractContextManager[None]:
+        """An Allocate is in progress, see :class:`.Admissions`."""
+        return self._everything.admissions.allocating()
 
     def held_anywhere(self) -> Sequence[Held]:
         """What containers and claims hold of all resources."""
@@ -439,54 +518,57 @@ class ResourceAllocations:
         return self._everything.recent_pod_claims()
 
     def held_devices(self) -> Iterator[Key]:
-        """Every device that is held; one may come more than once."""
-        for devices in tuple(self._devices_of.values()):
-            yield from devices
+        """Every device that is held; one may come more than once. May be called from any thread."""
+        distinct = {id(devices): devices for devices in tuple(self._devices_of.values())}
         for several in tuple(self._reserved.values()):
-            for devices in tuple(several):
-                yield from devices
+            distinct.update((id(devices), devices) for devices in tuple(several))
+        return chain.from_iterable(distinct.values())
 
-    @contextmanager
     def reserved(
         self,
         backend: str,
-        wanted: Mapping[str, Iterable[Device]],
+        wanted: Mapping[str, Collection[Device]],
         unshared: Collection[str] = (),
         *,
         listed: bool = True,
-    ) -> Iterator[None]:
-        """Counts tokens, each with its devices, as held while Allocate is in progress.
+    ) -> Reservation:
+        """Counts tokens, each with its devices, as held until the reservation ends."""
+        reservation = Reservation(self, backend)
+        reservation.add(wanted, unshared, listed=listed)
+        return reservation
 
-        Otherwise a plan that is made meanwhile could give them to another resource.
-
-        Args:
-            unshared: those of the tokens whose devices are allocated only once.
-            listed: whether all of the tokens are in the list, so that it stays as it is.
-
-        Raises:
-            DeviceHeld: a ResourceClaim holds one of the devices, or a container has it from another DRA
-                driver, or they hold hardware that conflicts with it.
-        """
-        for devices in wanted.values():
-            self._everything.claims.refuse_held(backend, self.resource, self.exclusive, devices)
-        mine: dict[str, tuple[Key, ...]] = {}
-        for token, devices in wanted.items():
-            mine[token] = self._update(backend, devices)
-            self._reserved.setdefault(token, []).append(mine[token])
+    def reserve(
+        self,
+        backend: str,
+        wanted: Mapping[str, Collection[Device]],
+        unshared: Collection[str],
+        *,
+        listed: bool,
+    ) -> dict[str, tuple[Key, ...]]:
+        """See :meth:`Reservation.add`."""
+        distinct = {id(devices): devices for devices in wanted.values()}.values()
+        self._everything.claims.refuse_held(
+            backend, self.resource, self.exclusive, list(chain.from_iterable(distinct))
+        )
+        mine = self._update(backend, wanted)
+        for token, keys in mine.items():
+            self._reserved.setdefault(token, []).append(keys)
             self._unshared[token] = token in unshared
-        self._everything.changed_by(self, replan=not listed)
-        try:
-            with self._everything.admissions.allocating():
-                yield
-        finally:
-            for token, keys in mine.items():
-                self._reserved[token].remove(keys)
-                if not self._reserved[token]:
-                    del self._reserved[token]
-                    if token not in self._leases:
-                        del self._unshared[token]
-            given = all(set(keys) <= set(self._devices_of.get(token, ())) for token, keys in mine.items())
-            self._everything.changed_by(self, replan=not given)
+        self.changed(replan=not listed)
+        return mine
+
+    def unreserve(self, mine: Mapping[str, tuple[Key, ...]]) -> bool:
+        """Ends the reservation of these tokens; whether containers have all that was reserved."""
+        for token, keys in mine.items():
+            self._reserved[token].remove(keys)
+            if not self._reserved[token]:
+                del self._reserved[token]
+                if token not in self._leases:
+                    del self._unshared[token]
+        pairs = ((keys, self._devices_of.get(token, ())) for token, keys in mine.items())
+        distinct = {(id(keys), id(got)): (keys, got) for keys, got in pairs}.values()
+        self.changed(replan=False)
+        return all(set(keys) <= set(got) for keys, got in distinct)
 
     def give(self, devices: Mapping[Key, Device], nodes: frozenset[str]) -> None:
         """Counts nodes that devices do not claim, see :meth:`Allocations.give`.
@@ -510,15 +592,15 @@ class ResourceAllocations:
             terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
         """
         self._leases.allocated(given, self._everything.admissions.number)
-        for token, devices in given.items():
+        self._devices_of |= self._update(backend, given)
+        for token in given:
             self.terms.pop(token, None)
             if terms is not None:
                 self.terms[token] = terms
-            self._devices_of[token] = self._update(backend, devices)
             if token not in self._reserved:
                 self._unshared[token] = token in unshared
-            self._inferred.discard(token)
-        self._everything.changed_by(self, replan=False)
+        self._inferred.difference_update(given)
+        self.changed(replan=False)
         self._everything.due_changed()
 
     @property
@@ -547,15 +629,15 @@ class ResourceAllocations:
         after = self._leases.tokens()
         released = tuple(token for token in before if token not in after)
         self._drop(released)
-        self._everything.changed_by(self, replan=before != after or forgotten != self._leases.forgotten())
+        self.changed(replan=before != after or forgotten != self._leases.forgotten())
         return True, released
 
-    def release(self, token: str) -> None:
-        """Counts a token as free: its container has ended."""
-        self._leases.release(token)
-        if token not in self._reserved:
-            self._drop([token])
-        self._everything.changed_by(self, replan=True)
+    def release(self, tokens: Sequence[str]) -> None:
+        """Counts tokens as free: their containers have ended."""
+        for token in tokens:
+            self._leases.release(token)
+        self._drop(token for token in tokens if token not in self._reserved)
+        self.changed(replan=True)
 
     def _drop(self, released: Iterable[str]) -> None:
         for token in released:
@@ -566,23 +648,29 @@ class ResourceAllocations:
 
     def unresolved(self) -> list[str]:
         """Held tokens whose devices are not known, because only the kubelet has named them."""
-        return [
-            token
-            for token in self._leases.tokens()
-            if token in self._inferred or token not in self._devices_of
-        ]
+        tokens = self._leases.tokens()
+        return [*(tokens - self._devices_of.keys()), *(tokens & self._inferred & self._devices_of.keys())]
 
-    def infer(self, token: str, devices: Mapping[Key, Device]) -> None:
-        """Counts these devices as held by a token that only the kubelet has named."""
-        known = self._devices_of.get(token, ())
-        new = tuple(key for key in devices if key not in known)
-        if not new:
+    def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
+        """Counts these devices as held by each of these tokens, which only the kubelet has named."""
+        if not devices:
             return
-        for key in new:
-            self._devices.update(key, devices[key])
-        self._devices_of[token] = known + new
-        self._inferred.add(token)
-        self._everything.changed_by(self, replan=True)
+        joined: dict[int, tuple[tuple[Key, ...], tuple[Key, ...]]] = {}
+        changed = False
+        for token in tokens:
+            known = self._devices_of.get(token, ())
+            if id(known) not in joined:
+                new = devices.keys() - set(known)
+                for key in new:
+                    self._devices.update(key, devices[key])
+                joined[id(known)] = known, (known + tuple(key for key in devices if key in new))
+            _, both = joined[id(known)]
+            if len(both) > len(known):
+                self._devices_of[token] = both
+                self._inferred.add(token)
+                changed = True
+        if changed:
+            self.changed(replan=True)
 
     def keep_listed(self, vanished: Collection[str]) -> None:
         """Takes the tokens that are still listed only because a container holds them."""
@@ -599,11 +687,80 @@ class ResourceAllocations:
         """
         return self._leases.due(last, self._leases.tokens() if awaited else self._vanished)
 
-    def _update(self, backend: str, devices: Iterable[Device]) -> tuple[Key, ...]:
-        keys = {(backend, device.id): device for device in devices}
-        for key, device in keys.items():
-            self._devices.update(key, device)
-        return tuple(keys)
+    def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[str, tuple[Key, ...]]:
+        """Takes the devices of these tokens; tokens with one sequence of devices share one tuple of keys."""
+        known: dict[int, tuple[Key, ...]] = {}
+        for devices in given.values():
+            if id(devices) not in known:
+                keys = {(backend, device.id): device for device in devices}
+                for key, device in keys.items():
+                    self._devices.update(key, device)
+                known[id(devices)] = tuple(keys)
+        return {token: known[id(devices)] for token, devices in given.items()}
+
+    def changed(self, *, replan: bool) -> None:
+        """What is held has changed; with ``replan`` the plan may be outdated."""
+        self._groups = None
+        self._everything.changed_by(self, replan=replan)
+
+
+class Reservation:
+    """Tokens of one Allocate, which count as held from :meth:`add` until :meth:`end`.
+
+    Otherwise a plan that is made meanwhile could give them to another resource. A request with many tokens
+    adds them in pieces.
+
+    Args:
+        allocations: of the resource.
+        backend: of its devices.
+    """
+
+    def __init__(self, allocations: ResourceAllocations, backend: str) -> None:
+        self._allocations = allocations
+        self._backend = backend
+        self._mine: list[dict[str, tuple[Key, ...]]] = []
+        self._given = True
+        self._admission = allocations.allocating()
+
+    def add(
+        self, wanted: Mapping[str, Collection[Device]], unshared: Collection[str] = (), *, listed: bool = True
+    ) -> None:
+        """Counts further tokens, each with its devices, as held.
+
+        Args:
+            unshared: those of the tokens whose devices are allocated only once.
+            listed: whether all of the tokens are in the list, so that it stays as it is.
+
+        Raises:
+            DeviceHeld: a ResourceClaim holds one of the devices, or a container has it from another DRA
+                driver, or they hold hardware that conflicts with it.
+        """
+        self._mine.append(self._allocations.reserve(self._backend, wanted, unshared, listed=listed))
+
+    def __enter__(self) -> Self:
+        self._admission.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        self._admission.__exit__(kind, error, trace)
+
+    def drop(self) -> bool:
+        """Ends the reservation of the tokens that were added last; whether others are left."""
+        if self._mine:
+            given = self._allocations.unreserve(self._mine.pop())
+            self._given = self._given and given
+        return bool(self._mine)
+
+    def end(self) -> None:
+        """Ends the reservation of all tokens. The plan is outdated if containers do not have them."""
+        while self.drop():
+            pass
+        if not self._given:
+            self._given = True
+            self._allocations.changed(replan=True)
 
 
 class Allocations:
@@ -643,6 +800,8 @@ class Allocations:
         self._listing: Listing | None = None
         self._recalling: Kubelet | None = None
         self._units: dict[str, frozenset[str]] = {}
+        self._irrelevant: dict[str, tuple[Mapping[str, Device], ...]] = {}
+        """Resources of the newest list that have nothing to do with these devices of all backends."""
         self._first: float | None = None
         self._known = False
         self._found: Found = {}
@@ -671,7 +830,7 @@ class Allocations:
 
     def in_use(self) -> Iterator[ResourceAllocations]:
         """The resources of which a container has something, by name."""
-        return (found for _, found in sorted(self._resources.items()) if found.tokens())
+        return (found for _, found in sorted(self._resources.items()) if found.is_held())
 
     def held(self) -> Sequence[Held]:
         """Every device that a container or a claim has, or is about to get, in a stable order."""
@@ -750,7 +909,7 @@ class Allocations:
         if is_new and self._listing is not None:
             with self._deferred():
                 self._apply_to(found, self._listing)
-        if token in found.tokens():
+        if found.holds(token):
             return True
         return False if self._known else None
 
@@ -770,7 +929,7 @@ class Allocations:
         """
         if not self._known or self._listing is None:
             return None
-        held = (name for name, found in self._resources.items() if found.tokens())
+        held = (name for name, found in self._resources.items() if found.is_held())
         return frozenset(self._listing.holders).union(held)
 
     def claims_in_use(self) -> frozenset[str] | None:
@@ -810,7 +969,7 @@ class Allocations:
         if self._first is None:
             self._first = listing.began
         self._known = self._known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
-        self._listing, self._units = listing, {}
+        self._listing, self._units, self._irrelevant = listing, {}, {}
         if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
             self._recalling = listing.kubelet
         freed: dict[str, tuple[str, ...]] = {}
@@ -926,8 +1085,7 @@ class Allocations:
                     continue
                 backend = resource.entry.backend
                 devices = {(backend, offer.device.id): offer.device for offer in resource.offers}
-                for token in everything:
-                    allocations.infer(token, devices)
+                allocations.infer(everything, devices)
         refused = any(refusal.kind is RefusalKind.HELD for refusal in plan.refusals)
         self.awaited = refused or bool(self.pod_claims())
         stale, self._stale = self._stale, False
@@ -998,8 +1156,8 @@ class Allocations:
         for resource, allocations in self._resources.items():
             if unresolved := allocations.unresolved():
                 entries = self.entries(resource)
-                for token in unresolved:
-                    allocations.infer(token, self._devices_meant(token, entries))
+                for some in alike(unresolved):
+                    allocations.infer(some, self._devices_meant(some[0], entries))
         self._drivers.resolve(self._found)
 
     def _apply_to(self, allocations: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:
@@ -1023,7 +1181,14 @@ class Allocations:
             units = self._units[resource] = frozenset(map(unit_of, tokens))
         if not all(map(units.isdisjoint, self._found.values())):
             return True
-        return any(self._devices_meant(token, ()) for token in tokens)
+        found = tuple(self._found.values())
+        known = self._irrelevant.get(resource)
+        if known is not None and len(known) == len(found) and all(map(operator.is_, known, found)):
+            return False
+        if any(self._devices_meant(some[0], ()) for some in alike(tokens)):
+            return True
+        self._irrelevant[resource] = found
+        return False
 
     def _devices_meant(self, token: str, entries: Collection[ResourceSettings]) -> dict[Key, Device]:
         """The devices from which a token may be made: of the resource's backend, or else of any."""

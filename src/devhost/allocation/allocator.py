@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.scanner import Scanner
+from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.log import get
 
@@ -18,7 +20,8 @@ from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
 from .injection import DirectInjection, Injection, Rendered
-from .inventory import Entry, Inventory, Snapshot
+from .inventory import Entry, Given, Inventory, Member, Snapshot
+from .pieces import pieces
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
 from .timing import NODE, Timing
@@ -138,9 +141,9 @@ class Allocator:
             offered = set(available).difference(must_include)
             await self._holders.confirm(self.inventory.allocations, tuple(offered), offered=True)
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.planning.affinity.prefer`."""
-        choice = self._preferred.prefer(
+        choice = await self._preferred.answer(
             self.name,
             self.inventory,
             self._entry.prefer,
@@ -167,22 +170,27 @@ class Allocator:
         """
         most = self._entry.share.max_per_container
         if most is not None and len(tokens) > most:
-            self._entries(tokens)
+            self._check_known(tokens)
             raise TooMany(
                 f"{self.name}: the container requests {len(tokens)}, but share.maxPerContainer in the node's "
                 f"configuration is {most} (lower the container's limit)"
             )
+        self._check_known(tokens)
         if self._holders is not None:
             await self._holders.confirm(self.inventory.allocations, tokens)
-        wanted = {entry.token: self._healthy(entry) for entry in self._entries(tokens)}
-        with self.inventory.reserved(wanted):
-            self.inventory.succeed(wanted)
-            return await self._hand_out(wanted)
+        request = _Request()
+        with self.inventory.reserved({}) as reservation:
+            async for piece in pieces(tokens):
+                self.inventory.reserve(reservation, self._wanted(piece, request))
+            granted = await self._hand_out(request)
+            async for _ in pieces(tokens):
+                reservation.drop()
+            return granted
 
-    async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
-        began = time.monotonic()
+    async def _hand_out(self, request: _Request) -> Granted:
+        began, wanted = time.monotonic(), request.wanted
         terms = lasting = self._backend.terms
-        if shares := self._shares(wanted):
+        if shares := self._shares(request):
             terms = replace(lasting, shares=shares)
         scanner = self._backend.scanner
         try:
@@ -210,14 +218,16 @@ class Allocator:
             single = {token: some[0].id for token, some in wanted.items() if len(some) == 1}
             by_token = {token: documents[device] for token, device in single.items() if device in documents}
             await self._device_info.write(self.name, by_token)
-        got = wanted
+        got: Given = wanted
         if answer.left_out:
             given = {device.id for device in answer.devices}
-            got = {
-                token: tuple(device for device in some if device.id in given)
-                for token, some in wanted.items()
+            left = {
+                id(some): tuple(device for device in some if device.id in given) for some in wanted.values()
             }
-        self.inventory.allocated(got, got, lasting)
+            got = {token: left[id(some)] for token, some in wanted.items()}
+        async for piece in pieces(tuple(got)):
+            self.inventory.allocated(piece, got, lasting)
+        self.inventory.report(got)
         self._gave(got, numbers, granted)
         # for later requests: the answer to the container goes first
         loop = asyncio.get_running_loop()
@@ -226,7 +236,9 @@ class Allocator:
 
     def given(self, tokens: Iterable[str]) -> list[str]:
         """Ids of the devices that the holder of these tokens got, each once."""
-        return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
+        got = (self.inventory.allocations.got(token) for token in tokens)
+        distinct = {id(keys): keys for keys in got}.values()
+        return list(dict.fromkeys(device for keys in distinct for _, device in keys))
 
     async def nodes(self, device: Device) -> frozenset[str]:
         """The paths of the nodes that a container would get with a device now.
@@ -249,7 +261,14 @@ class Allocator:
             AllocationError: the entry has ``checkStarts``, and the container would start with another device.
             BackendError: the backend failed or hung.
         """
-        got = [self._got(entry) for entry in self._entries(tokens)]
+        self._check_known(tokens)
+        distinct: dict[tuple[int, int], Sequence[Device]] = {}
+        async for piece in pieces(tokens):
+            for entry in self._entries(piece):
+                keys = self.inventory.allocations.got(entry.token)
+                if (id(entry.members), id(keys)) not in distinct:
+                    distinct[id(entry.members), id(keys)] = _got(entry, keys)
+        got = list(distinct.values())
         if self._entry.check_starts and self._starts is not None:
             await self._injection.refresh()
             await self._starts.check(self.name, tokens)
@@ -293,35 +312,73 @@ class Allocator:
         given = self.inventory.allocations.everything_given
         given.gave(self.name, got, nodes, () if granted.edits.nodes else granted.edits.cdi_devices)
 
-    def _shares(self, wanted: Mapping[str, Sequence[Device]]) -> Mapping[str, Fraction]:
-        """The share of each device, by id, that these tokens give."""
+    def _shares(self, request: _Request) -> Mapping[str, Fraction]:
+        """The share of each device, by id, that the tokens of a request give."""
         if not self._backend.runner.takes_shares:
             return {}
         from fractions import Fraction
 
         found: dict[str, Fraction] = {}
-        for entry in self._entries(tuple(wanted)):
-            part = Fraction(1, self.inventory.replicas(entry.unit))
-            for device in wanted[entry.token]:
+        for (unit, which), count in request.times.items():
+            part = Fraction(count, self.inventory.replicas(unit))
+            _, healthy = request.healthy[which]
+            for device in healthy:
                 found[device.id] = found.get(device.id, Fraction(0)) + part
         return found
 
-    def _entries(self, tokens: Sequence[str]) -> list[Entry]:
+    def _check_known(self, tokens: Sequence[str]) -> None:
+        """Refuses a request that is wrong in itself.
+
+        Raises:
+            UnknownDevice: there are no tokens, or one is unknown or repeated.
+        """
         if not tokens:
             raise UnknownDevice(f"{self.name}: the request names no device")
         if len(set(tokens)) != len(tokens):
-            twice = next(token for token in tokens if tokens.count(token) > 1)
+            twice = next(token for token, count in Counter(tokens).items() if count > 1)
             raise UnknownDevice(f"{self.name}: the request names {quoted(twice)} more than once")
-        entries = []
+        listed = self.inventory.snapshot.entries
+        self._entries([token for token in tokens if token not in listed])
+
+    def _entries(self, tokens: Sequence[str]) -> list[Entry]:
+        entries, entry_of = [], self.inventory.snapshot.entry
         for token in tokens:
-            entry = self.inventory.snapshot.entry(token)
+            entry = entry_of(token)
             if entry is None:
                 raise UnknownDevice(f"{self.name}: there is no device {quoted(token)}")
             entries.append(entry)
         return entries
 
-    def _healthy(self, entry: Entry) -> tuple[Device, ...]:
-        """The healthy devices of an entry."""
+    def _wanted(self, tokens: Sequence[str], request: _Request) -> Given:
+        """The healthy devices of some tokens of a request, which it takes note of.
+
+        Raises:
+            UnhealthyDevice: a token has none, or must not be allocated.
+        """
+        found: dict[str, Sequence[Device]] = {}
+        for entry in self._entries(tokens):
+            self._check(entry)
+            found[entry.token] = request.add(entry, self._bound_elsewhere(entry))
+        return found
+
+    def _bound_elsewhere(self, entry: Entry) -> frozenset[str]:
+        """The ids of the devices of a token that only other pods may have.
+
+        Raises:
+            UnhealthyDevice: these are all of its healthy devices.
+        """
+        if not self.inventory.allocations.pod_claims():
+            return frozenset()
+        healthy = [member.device for member in entry.members if member.health.healthy]
+        reasons = {one.id: self.inventory.bound_elsewhere(entry.token, one) for one in healthy}
+        bound = {device: reason for device, reason in reasons.items() if reason}
+        if bound and len(bound) == len(healthy):
+            reason = next(iter(bound.values()))
+            raise UnhealthyDevice(f"{self.name}: {entry.token} is unhealthy: {reason.text}", reason.held_by)
+        return frozenset(bound)
+
+    def _check(self, entry: Entry) -> None:
+        """Refuses a token that is unhealthy."""
         if not entry.health.healthy:
             raise UnhealthyDevice(
                 f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}", entry.held_by
@@ -329,15 +386,36 @@ class Allocator:
         if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
             message = f"{self.name}: {entry.token} cannot be allocated: {reason.text}"
             raise UnhealthyDevice(message, reason.held_by)
-        healthy = [member.device for member in entry.members if member.health.healthy]
-        bound = {one.id: self.inventory.bound_elsewhere(entry.token, one) for one in healthy}
-        if (reason := next(iter(bound.values()), None)) and all(bound.values()):
-            raise UnhealthyDevice(f"{self.name}: {entry.token} is unhealthy: {reason.text}", reason.held_by)
-        return tuple(one for one in healthy if bound[one.id] is None)
 
-    def _got(self, entry: Entry) -> tuple[Device, ...]:
-        """The devices that a container holds through an entry; if not known, those that it would get now."""
-        given = self.inventory.given(entry.token)
-        got = tuple(member.device for member in entry.members if member.device.id in given)
-        healthy = tuple(member.device for member in entry.members if member.health.healthy)
-        return got or healthy or tuple(member.device for member in entry.members)
+
+_Which = tuple[int, frozenset[str]]
+"""The identity of the devices behind a token, and the ids of those that it must not give."""
+
+
+class _Request:
+    """The tokens of one Allocate, with the devices that can be used now."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, Sequence[Device]] = {}
+        """One sequence for all tokens of the same devices, which most work is done for once."""
+        self.healthy: dict[_Which, tuple[Sequence[Member], tuple[Device, ...]]] = {}
+        self.times: Counter[tuple[str, _Which]] = Counter()
+        """How many tokens there are of each unit, with which of :attr:`healthy`."""
+
+    def add(self, entry: Entry, without: frozenset[str] = frozenset()) -> Sequence[Device]:
+        """Takes another token; gives its healthy devices, without those of these ids."""
+        which = id(entry.members), without  # the members live as long as this object
+        if which not in self.healthy:
+            usable = (member.device for member in entry.members if member.health.healthy)
+            self.healthy[which] = entry.members, tuple(one for one in usable if one.id not in without)
+        self.times[entry.unit, which] += 1
+        _, self.wanted[entry.token] = self.healthy[which]
+        return self.wanted[entry.token]
+
+
+def _got(entry: Entry, keys: Sequence[Key]) -> Sequence[Device]:
+    """The devices that a container holds through an entry; if not known, those that it would get now."""
+    given = {device for _, device in keys}
+    got = [member.device for member in entry.members if member.device.id in given]
+    healthy = [member.device for member in entry.members if member.health.healthy]
+    return got or healthy or [member.device for member in entry.members]

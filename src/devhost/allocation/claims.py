@@ -194,9 +194,12 @@ class ClaimAllocations:
         """How many claims are prepared."""
         return len(self._prepared)
 
-    def of_device(self, key: Key) -> Sequence[ClaimHolder]:
-        """The claims that hold a device, in a stable order."""
-        return sorted({claim for claim, one in self._all() if one.key == key})
+    def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
+        """The claims that hold each device, in a stable order."""
+        found: dict[Key, set[ClaimHolder]] = {}
+        for claim, one in self._all():
+            found.setdefault(one.key, set()).add(claim)
+        return {key: sorted(claims) for key, claims in found.items()}
 
     def pods(self, claim: ClaimHolder) -> frozenset[Pod]:
         """The pods of a claim, as far as they are known."""
@@ -208,7 +211,7 @@ class ClaimAllocations:
         What a pod holds does not make its own devices unavailable.
         """
         bound = self._ledger.pod_claims()
-        holders = self.of_device(key) if bound else ()
+        holders = {claim for claim, one in self._all() if one.key == key} if bound else ()
         own = [pod for claim in holders for pod in self.pods(claim)]
         return None if holders and not own else bound.objection(key, device, own)
 
@@ -236,7 +239,7 @@ class ClaimAllocations:
         for (claim, request, share, key), one in sorted(found.items(), key=lambda item: item[0]):
             token = "/".join(filter(None, (claim.uid, request, share)))
             device = self._ledger.devices[key]
-            yield Held(one.resource, token, key[0], device, one.exclusive, claim, Serve.DRA)
+            yield Held(one.resource, (token,), key[0], device, one.exclusive, claim, Serve.DRA)
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.

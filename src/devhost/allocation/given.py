@@ -195,12 +195,6 @@ class Given:
         self.tokens, self.claims = tokens, claims
         return changed
 
-    def of(self, held: Held) -> Gift | None:
-        """The gift of what is held; ``None`` if it is not known."""
-        if isinstance(held.holder, ClaimHolder):
-            return self.claims.get(held.holder.uid)
-        return self.of_token((held.resource, held.token), held.holder)
-
     def of_token(self, token: Token, holder: Holder | None) -> Gift | None:
         """The gift of a token that a container holds; ``None`` if it is not known."""
         gift = self.tokens.get(token)
@@ -227,8 +221,7 @@ class Given:
 
     def must_ask(self, held: Held, device: Device) -> bool:
         """Whether only its backend knows the nodes of a device for which a container was given some."""
-        gift = self.of(held)
-        return gift is not None and bool(gift.nodes) and not node_paths(device)
+        return not node_paths(device) and any(gift.nodes for gift, _ in self._gifts((held,)))
 
     def started(self, resource: str, tokens: Sequence[str], found: Found) -> bool:
         """A container that has these tokens starts: it gets what is there now. True if that is another thing.
@@ -273,16 +266,13 @@ class Given:
             return {}
         held = tuple(held)
         there = _There(self, found)
-        for one in held:
-            if (gift := self.of(one)) is not None:
-                there.meet(gift, one.key)
+        for gift, one in self._gifts(held):
+            there.meet(gift, one.key)
         self._adopt(there)
         done: dict[tuple[int, str, Key], tuple[Difference | None, Sequence[Stray]]] = {}
         differences: dict[tuple[str, Key], Difference] = {}
         strays: dict[Stray, None] = {}
-        for one in held:
-            if (gift := self.of(one)) is None:
-                continue
+        for gift, one in self._gifts(held):
             place = id(gift), one.resource, one.key
             if place not in done:
                 done[place] = there.judge(gift, one)
@@ -292,10 +282,24 @@ class Given:
                 known = differences.get((one.resource, one.key), difference)
                 differences[one.resource, one.key] = known._replace(
                     held_by=tuple(dict.fromkeys((*known.held_by, *((one.holder,) if one.holder else ())))),
-                    tokens=known.tokens | {one.token},
+                    tokens=known.tokens.union(one.tokens),
                 )
         self.differences, self.strays = differences, tuple(strays)
         return there.claims(self.strays)
+
+    def _gifts(self, held: Iterable[Held]) -> Iterator[tuple[Gift, Held]]:
+        """Each known gift, with what is held of it: the tokens of one holder may have several."""
+        for one in held:
+            if isinstance(one.holder, ClaimHolder):
+                if (gift := self.claims.get(one.holder.uid)) is not None:
+                    yield gift, one
+                continue
+            found: dict[int, tuple[Gift, list[str]]] = {}
+            for token in one.tokens:
+                if (gift := self.of_token((one.resource, token), one.holder)) is not None:
+                    found.setdefault(id(gift), (gift, []))[1].append(token)
+            for gift, tokens in found.values():
+                yield gift, one._replace(tokens=tuple(tokens))
 
     def _adopt(self, there: _There) -> None:
         """Finds the devices of nodes that gifts have without one, as far as they still have these nodes."""
@@ -395,7 +399,7 @@ class _There:
             text = self._text(node, key, has, gift)
             if text is not None:
                 moved = has is None or node.path not in has
-                strays.append(Stray(held.resource, held.token, key, node._replace(key=key), moved))
+                strays.append(Stray(held.resource, held.tokens[0], key, node._replace(key=key), moved))
                 texts.append(text)
         texts = [text for text in texts if text]
         if not texts:

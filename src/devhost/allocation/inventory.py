@@ -11,19 +11,23 @@ container holds and the kubelet has forgotten is Unhealthy, too, and has a Healt
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
-from .allocations import Allocations, ResourceAllocations
+from .allocations import Allocations, Reservation, ResourceAllocations
 from .timing import NODE, Timing
 
 FORGOTTEN = "held by a pod, which the kubelet no longer knows"
 """The reason of a token that a container holds and the kubelet has forgotten."""
+
+MANY = 64
+"""Tokens of one unit from which on they are followed together while nothing about their devices changes."""
 
 NAMED_UNHEALTHY = 4
 """Maximum number of devices that the reason of a token names."""
@@ -31,6 +35,10 @@ NAMED_UNHEALTHY = 4
 
 Given = Mapping[str, Sequence[Device]]
 """What a container got: tokens, and the devices behind each."""
+
+_Keeper = tuple[int, str, bool]
+"""A held token that keeps other tokens of its devices from being allocated: its order, its id, and whether
+that was made from a former id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +120,7 @@ def between(
     return Changes(left, appeared, unhealthy, other_reason, healthy_again, before, after)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
 
     ``unit`` is the prefix of the token: the device's id if it represents one. ``stands_in`` is whether it is
@@ -131,7 +138,7 @@ class Entry:
     held_by: tuple[AnyHolder, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """All tokens of a resource at one revision. Revisions only grow; 0 means "no list yet".
 
@@ -142,7 +149,7 @@ class Snapshot:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     caused_at: float | None = None
 
-    @property
+    @cached_property
     def healthy(self) -> int:
         """Tokens a pod could get, as the kubelet counts them."""
         return sum(1 for entry in self.entries.values() if entry.health.healthy)
@@ -194,6 +201,11 @@ class Inventory:
         self.allocations = Allocations(clock).of("") if allocations is None else allocations
         self.backend = backend
         self._vanished: set[str] = set()
+        self._replicas: Mapping[str, int] = {}
+        self._listed: Mapping[str, Mapping[str, Entry]] = {}
+        """The tokens of units with :data:`MANY` of them, as they would be if no container held any."""
+        self._overruled: set[str] = set()
+        """The tokens that are shown as Unhealthy because of a container."""
         self.names_holders = False
         """Whether a token is Unhealthy because of a container, although its device is healthy."""
         self.snapshot = Snapshot()
@@ -203,14 +215,24 @@ class Inventory:
         self._subscribers.add(changed)
         return lambda: self._subscribers.discard(changed)
 
-    def reserved(self, wanted: Mapping[str, Iterable[Device]]) -> AbstractContextManager[None]:
-        """Counts tokens, with their devices, as held during an Allocate.
+    def reserved(self, wanted: Mapping[str, Collection[Device]]) -> Reservation:
+        """Counts tokens, with their devices, as held during an Allocate; see :meth:`reserve`."""
+        reservation = Reservation(self.allocations, self.backend)
+        self.reserve(reservation, wanted)
+        return reservation
+
+    def reserve(self, reservation: Reservation, wanted: Mapping[str, Collection[Device]]) -> None:
+        """Adds tokens, with their devices, to a reservation.
 
         A stand-in may have left the list already. Then the list is made again, so that it does not offer the
         token that the stand-in replaces.
+
+        Raises:
+            DeviceHeld: another holder has one of the devices, or hardware that conflicts with it.
         """
-        listed = all(name in self.snapshot.entries for name in wanted)
-        return self.allocations.reserved(self.backend, wanted, self._unshared(wanted), listed=listed)
+        listed = wanted.keys() <= self.snapshot.entries.keys()
+        reservation.add(wanted, self._unshared(wanted), listed=listed)
+        self._succeed(wanted)
 
     def give(self, devices: Iterable[Device], nodes: frozenset[str]) -> None:
         """Counts nodes that a container is about to get with devices that do not claim them.
@@ -223,41 +245,49 @@ class Inventory:
     def allocated(
         self,
         tokens: Iterable[str],
-        given: Mapping[str, Iterable[Device]] | None = None,
+        given: Given | None = None,
         terms: object = None,
-    ) -> None:
-        """A container got these tokens, each with the devices in ``given``, or with all behind it.
+    ) -> Given:
+        """A container gets these tokens, each with the devices in ``given``, or with all behind it.
+
+        :meth:`report` is to be called once when it has all of its tokens.
 
         Args:
             terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
+
+        Returns:
+            The tokens with their devices.
         """
         entries = self.snapshot.entries
         if given is None:
             given = {
-                name: [member.device for member in entries[name].members] if name in entries else ()
+                name: tuple(member.device for member in entries[name].members) if name in entries else ()
                 for name in tokens
             }
-        now: Given = {name: tuple(given[name]) for name in tokens}
+        now: Given = {name: given[name] for name in tokens}
         self.allocations.allocated(self.backend, now, self._unshared(now), terms)
-        self._handed_out(now)
+        return now
+
+    def report(self, given: Given) -> None:
+        """Reports what a container got."""
+        self._handed_out(given)
 
     def stands_in_for(self, name: str) -> Reason | None:
         """Why a stand-in must not be allocated; ``None`` if a container holds it, or its token is free."""
         token = stood_for(name, self.snapshot.entries)
-        if token is None or name in self.allocations or token not in self.allocations.tokens():
+        if token is None or name in self.allocations or not self.allocations.holds(token):
             return None
         if self.allocations.has_ended(token):
             return None
         holder = self.allocations.holder(token)
-        why = FORGOTTEN if token in self.allocations.forgotten() else f"held by {pod(holder)}"
+        why = FORGOTTEN if self.allocations.is_forgotten(token) else f"held by {pod(holder)}"
         return _meaning(f"it replaces {token}: {why}", holder)
 
-    def succeed(self, names: Iterable[str]) -> None:
+    def _succeed(self, names: Iterable[str]) -> None:
         """Releases the tokens behind these stand-ins whose containers have ended."""
-        for name in names:
-            token = stood_for(name, self.snapshot.entries)
-            if token is not None and self.allocations.has_ended(token):
-                self.allocations.release(token)
+        tokens = (stood_for(name, self.snapshot.entries) for name in names)
+        if ended := [token for token in tokens if token is not None and self.allocations.has_ended(token)]:
+            self.allocations.release(ended)
 
     def given(self, name: str) -> tuple[str, ...]:
         """Ids of the devices that the holder of this token got with it, as far as that is known."""
@@ -269,10 +299,14 @@ class Inventory:
         This may include a device that has gone: a token that represents several outlives each of them.
         """
         found = dict.fromkeys(self.snapshot.devices(), False)
-        for name, entry in self.snapshot.entries.items():
-            if name in self.allocations:
-                held = self.given(name) or tuple(member.device.id for member in entry.members)
-                found.update(dict.fromkeys(held, True))
+        distinct = {
+            (id(got), id(entry.members)): (got, entry.members)
+            for name, entry in self.snapshot.entries.items()
+            if name in self.allocations and (got := self.allocations.got(name)) is not None
+        }
+        for got, members in distinct.values():
+            held = [device for _, device in got] or [member.device.id for member in members]
+            found.update(dict.fromkeys(held, True))
         return found
 
     def present(self) -> dict[str, Member]:
@@ -308,10 +342,12 @@ class Inventory:
                 device manager).
         """
         old = self.snapshot.entries
+        self._replicas = {unit.id: unit.replicas for unit in units}
         now, wall = self._clock(), self._wall()
         entries: dict[str, Entry] = {}
         was: dict[str, Member] = {}
         became: dict[str, Member] = {}
+        many: dict[str, Mapping[str, Entry]] = {}
         for unit in units:
             first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
             members = _members(first.members if first is not None else (), unit.devices, verdict)
@@ -320,8 +356,15 @@ class Inventory:
                 was.update(_by_id(known))
                 became.update(_by_id(members))
             health, nodes = _joint(members), unit.numa_nodes
-            for number in range(unit.replicas):
-                name = numbered(unit.id, number) if unit.numbered else unit.id
+            same = known is members and known and first is not None and first.numa_nodes == nodes
+            listed: Mapping[str, Entry] = self._listed.get(unit.id, {}) if same else {}
+            if len(listed) == unit.replicas:
+                names: Iterable[str] = listed.keys() & self._overruled
+                entries.update(listed)
+            else:
+                listed, numbers = {}, range(unit.replicas)
+                names = [numbered(unit.id, number) for number in numbers] if unit.numbered else (unit.id,)
+            for name in names:
                 before = old.get(name)
                 if before is None:
                     entries[name] = Entry(name, unit.id, members, nodes, health, wall)
@@ -335,6 +378,10 @@ class Inventory:
                 else:
                     since = before.since if before.health.healthy == health.healthy else wall
                     entries[name] = Entry(name, unit.id, members, nodes, health, since)
+            if unit.replicas >= MANY:
+                made = {name: entries[name] for name in names}
+                many[unit.id] = {**listed, **made} if made else listed
+        self._listed, self._overruled = many, set()
         self.names_holders = False
         self._withhold_reshared(units, entries, wall)
         self._withhold_bound(units, entries, wall)
@@ -344,7 +391,7 @@ class Inventory:
         ]
         self._report(was, became, vanished, entries, why_gone)
         if not topology:
-            vanished = [replace(before, numa_nodes=()) for before in vanished]
+            vanished = [before._replace(numa_nodes=()) for before in vanished]
         gone = set()
         for before in self._for_which_there_is_room(vanished, entries):
             entries[before.token] = self._gone(before, why_gone, now, wall)
@@ -358,15 +405,13 @@ class Inventory:
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def replicas(self, unit: str) -> int:
-        """How many tokens of ``unit`` are listed."""
-        entries, count = self.snapshot.entries, 0
-        while (entry := entries.get(numbered(unit, count))) is not None and entry.gone_at is None:
-            count += 1
-        return count or 1
+        """How many tokens of ``unit`` are listed, without those that have vanished; at least 1."""
+        return self._replicas.get(unit, 1)
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
         self._vanished = set()
+        self._replicas, self._listed = {}, {}
         self.allocations.keep_listed(())
         if present := self.present():
             self._changed(ending(present))
@@ -390,17 +435,12 @@ class Inventory:
                 subscriber()
         return changed
 
-    def _unshared(self, names: Iterable[str]) -> list[str]:
+    def _unshared(self, names: Iterable[str]) -> frozenset[str]:
         """Those of the tokens whose devices are allocated only once."""
         entries = self.snapshot.entries
-        unshared = []
-        for name in names:
-            if (entry := entries.get(name)) is not None and entry.unit != name:
-                second = entries.get(numbered(entry.unit, 1))
-                if second is not None and second.gone_at is None:
-                    continue
-            unshared.append(name)
-        return unshared
+        return frozenset(
+            name for name in names if (entry := entries.get(name)) is None or self.replicas(entry.unit) == 1
+        )
 
     def _withhold_reshared(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
         """Shows the tokens of a device as Unhealthy while its holder must not share it.
@@ -409,36 +449,45 @@ class Inventory:
         device keeps it alone, and no container gets the whole device while others share it. The same holds
         where a container has it under a former id.
         """
-        before: dict[str, list[str]] = {}
-        for name in sorted(self.allocations.tokens()):
-            if stood_for(name, entries) is not None:
-                continue
-            now = entries.get(name)
-            # what a container got for itself, by a token of which there is one today too, is in order
-            if now is None or (now.unit != name and self.allocations.is_unshared(name)):
-                for backend, device in self.allocations.devices_of(name):
+        before: dict[str, list[Sequence[str]]] = {}
+        for group in self.allocations.groups():
+            if names := sorted(name for name in group.tokens if self._got_otherwise(name, entries)):
+                for backend, known in group.keys:
                     if backend == self.backend:
-                        before.setdefault(device, []).append(name)
+                        before.setdefault(known, []).append(names)
         if not before:
             return
         for unit in units:
-            held = [(name, device) for device in unit.devices for name in before.get(device.id, ())]
-            names = [numbered(unit.id, n) if unit.numbered else unit.id for n in range(unit.replicas)]
-            for number, name in enumerate(names if held else ()):
-                kept = next(
-                    (
-                        (other, is_former(other, device))
-                        for other, device in held
-                        if other != name and self._keeps(other, device, number, unit.replicas)
-                    ),
-                    None,
-                )
-                if kept is None:
+            held = (
+                (name, device)
+                for device in unit.devices
+                for names in before.get(device.id, ())
+                for name in names
+            )
+            every: list[_Keeper] = []
+            of_number: dict[int, list[_Keeper]] = {}
+            for order, (other, device) in enumerate(held):
+                former = is_former(other, device)
+                if unit.replicas == 1 or self.allocations.is_unshared(other):
+                    keepers = every
+                elif former:  # a share under a former id keeps one share
+                    keepers = of_number.setdefault(number_of(other), [])
+                else:
                     continue
-                other, by_former_id = kept
+                if not keepers or (len(keepers) == 1 and keepers[0][1] != other):
+                    keepers.append((order, other, former))  # a second one, for the token of the first
+                if len(every) > 1:
+                    break
+            kept = range(unit.replicas) if every else sorted(n for n in of_number if n < unit.replicas)
+            for number in kept:
+                name = numbered(unit.id, number) if unit.numbered else unit.id
+                keepers = [one for one in (*every, *of_number.get(number, ())) if one[1] != name]
+                if not keepers:
+                    continue
+                _, other, former = min(keepers)
                 holder = self.allocations.holder(other)
                 why = f"{pod(holder)} has it as {other}, from before it was shared in this way"
-                if by_former_id:
+                if former:
                     why = f"held by {pod(holder)} under its former id {other}"
                 self._withhold(name, _meaning(why, holder), entries, wall)
 
@@ -465,28 +514,28 @@ class Inventory:
         own = () if holder is None else (pod_of(holder),)
         return self.allocations.pod_claims().objection((self.backend, device.id), device, own)
 
-    def _keeps(self, other: str, device: Device, number: int, replicas: int) -> bool:
-        """Whether a container with token ``other`` blocks the token of that number.
+    def _got_otherwise(self, name: str, entries: Mapping[str, Entry]) -> bool:
+        """Whether a container may have got a held token while its devices were shared in another way.
 
-        A share under a former id keeps one share.
+        What a container got for itself, by a token of which there is only one today too, is in order.
         """
-        if replicas == 1 or self.allocations.is_unshared(other):
-            return True
-        return is_former(other, device) and number_of(other) == number
+        now = entries.get(name)
+        if now is None:
+            return stood_for(name, entries) is None
+        return now.unit != name and self.allocations.is_unshared(name)
 
     def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
         """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""
         forgotten = self.allocations.forgotten()
-        reasons = {token: _meaning(FORGOTTEN, holder) for token, holder in forgotten.items()}
+        by_holder = {holder: _meaning(FORGOTTEN, holder) for holder in set(forgotten.values())}
+        reasons = {token: by_holder[holder] for token, holder in forgotten.items()}
         for name in self.allocations.tokens():
             if (token := stood_for(name, entries)) is not None:
                 holder = self.allocations.holder(name)
                 reasons[token] = _meaning(f"held by {pod(holder)} as {name}", holder)
         for token in sorted(reasons.keys() & entries.keys()):
-            made = _stand_in(entries[token])
-            before = self.snapshot.entries.get(made.token)
-            if before is not None and before.health == made.health:
-                made = replace(made, since=before.since)
+            before = self.snapshot.entries.get(stand_in(token))
+            made = _stand_in(entries[token], before)
             entries[made.token] = made
             self._withhold(token, reasons[token], entries, wall)
 
@@ -495,7 +544,11 @@ class Inventory:
         was = self.snapshot.entries.get(name)
         since = was.since if was is not None and not was.health.healthy else wall
         health = unhealthy(reason.text)
-        entries[name] = replace(entries[name], health=health, since=since, held_by=reason.held_by)
+        self._overruled.add(name)
+        now = entries[name]
+        entries[name] = Entry(
+            name, now.unit, now.members, now.numa_nodes, health, since, held_by=reason.held_by
+        )
         self.names_holders = True
 
     def _report(
@@ -553,16 +606,34 @@ class Inventory:
         reasons = [why_gone(member.device.id) for member in entry.members]
         health = unhealthy("; ".join(dict.fromkeys(reason.text for reason in reasons)))
         held_by = tuple(dict.fromkeys(holder for reason in reasons for holder in reason.held_by))
-        return replace(entry, health=health, since=since, gone_at=now, held_by=held_by)
+        return entry._replace(health=health, since=since, gone_at=now, held_by=held_by)
 
 
 def _meaning(text: str, holder: Holder | None) -> Reason:
     return Reason(text, (holder,) if holder else ())
 
 
-def _stand_in(entry: Entry) -> Entry:
-    """A second id of a token. It has no NUMA node, so that a topology policy chooses it last."""
-    return replace(entry, token=stand_in(entry.token), numa_nodes=(), stands_in=True)
+def _stand_in(entry: Entry, before: Entry | None = None) -> Entry:
+    """A second id of a token. It has no NUMA node, so that a topology policy chooses it last.
+
+    Args:
+        before: the stand-in in the last list, if there was one.
+    """
+    if before is not None and before.health == entry.health:
+        if before.members is entry.members and before.gone_at is None:
+            return before
+        entry = entry._replace(since=before.since)
+    return Entry(
+        stand_in(entry.token),
+        entry.unit,
+        entry.members,
+        (),
+        entry.health,
+        entry.since,
+        entry.gone_at,
+        stands_in=True,
+        held_by=entry.held_by,
+    )
 
 
 def _joint(members: Sequence[Member]) -> Health:

@@ -15,7 +15,7 @@ counts as held.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -62,8 +62,8 @@ class DriverAllocations(Protocol):
     def unresolved(self) -> list[str]:
         """Held tokens whose devices may not be known."""
 
-    def infer(self, token: str, devices: Mapping[Key, Device]) -> None:
-        """Counts these devices as held by a token."""
+    def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
+        """Counts these devices as held by each of these tokens."""
 
 
 class OtherDrivers:
@@ -130,7 +130,7 @@ class OtherDrivers:
                 self._apply_to(followed, self._listing)
         for driver, followed in self._followed.items():
             for token in followed.unresolved():
-                followed.infer(token, self._named(driver, token, found))
+                followed.infer((token,), self._named(driver, token, found))
 
     def _take(self, listing: Listing) -> Listing:
         """Keeps the claims in a list: as one whose resources are drivers, and whose devices theirs."""

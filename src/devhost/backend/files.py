@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import select
 import stat
 import tempfile
 from contextlib import suppress
@@ -12,6 +13,9 @@ from pathlib import Path
 
 FINGERPRINT_LIMIT = (1 << 20) + 1
 """Bytes of a file that its fingerprint depends on."""
+
+_PIECE = 1 << 16
+_KERNEL = ("proc", "tracefs", "debugfs")
 
 Fingerprint = object
 """Two fingerprints are equal if reading the path gives the same result."""
@@ -23,10 +27,81 @@ def fingerprint(path: Path) -> Fingerprint:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # not opened: it may be a pipe, which can be read once
             return found.st_mode, found.st_dev, found.st_ino
-        with open(path, "rb", opener=without_waiting) as file:
-            return found.st_size, hashlib.sha256(file.read(FINGERPRINT_LIMIT)).digest()
+        return found.st_size, hashlib.sha256(read_named(path, FINGERPRINT_LIMIT)).digest()
     except OSError as error:
         return error.errno
+
+
+def read_named(path: Path, limit: int, *, patience: float = 0.0) -> bytes:
+    """The content of a file that a user names, which may be any kind of file; at most ``limit`` bytes.
+
+    It never waits for longer than ``patience`` seconds, and opens no device, because that alone can have an
+    effect; the exception is standard input, as in ``/dev/stdin``.
+
+    Args:
+        patience: seconds to wait for data if it is a pipe.
+
+    Raises:
+        OSError: it cannot be read; ``strerror`` is the reason in words.
+        ValueError: no file can have this name.
+    """
+    with suppress(FileNotFoundError, PermissionError, NotADirectoryError):  # the same when it is opened
+        refuse_special(path.stat())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        found = os.fstat(descriptor)
+        refuse_special(found)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if stat.S_ISCHR(found.st_mode):
+            os.set_blocking(descriptor, True)  # a terminal: until the user ends the input
+        data = bytearray()
+        while len(data) < limit:
+            if stat.S_ISFIFO(found.st_mode) and not select.select([file], [], [], patience)[0]:
+                raise OSError(errno.ETIMEDOUT, f"no process wrote to this pipe for {patience:g} s")
+            piece = file.read(min(limit - len(data), _PIECE))
+            if piece is None:
+                raise OSError(errno.EAGAIN, "its content is not there yet: this is not an ordinary file")
+            if not piece:
+                break
+            data += piece
+        return bytes(data)
+
+
+def refuse_special(found: os.stat_result) -> None:
+    """Refuses what is no file with a content.
+
+    Raises:
+        OSError: it is a device, a socket, or a file in which the kernel reports events, such as
+            ``/proc/kmsg``: these wait, and what is read is gone.
+    """
+    what = ""
+    if stat.S_ISSOCK(found.st_mode):
+        what = "this is a socket"
+    elif stat.S_ISBLK(found.st_mode) or (stat.S_ISCHR(found.st_mode) and not _is_standard_input(found)):
+        what = "this is a device"
+    elif stat.S_ISREG(found.st_mode) and not found.st_size and _kind_of_file_system(found.st_dev) in _KERNEL:
+        what = "this is a file of the kernel"
+    if what:
+        raise OSError(errno.EINVAL, f"{what}, not a file with a content")
+
+
+def _is_standard_input(found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(found, os.fstat(0))
+    except OSError:
+        return False
+
+
+def _kind_of_file_system(device: int) -> str:
+    """The type of a mounted file system, from ``/proc/self/mountinfo``; empty if it is not known."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            fields, _, rest = line.partition(" - ")
+            if fields.split()[2] == number:
+                return rest.split()[0]
+    return ""
 
 
 def digest(seen: Fingerprint) -> str:

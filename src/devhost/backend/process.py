@@ -35,6 +35,7 @@ from typing import Any, NoReturn, Protocol
 
 from .backoff import Backoff
 from .errors import BackendError, BackendTimeout
+from .threads import NoThread, start
 
 OUTPUT_LIMIT = 1 << 20
 """Bytes of output that :func:`run` accepts, and of the longest line of a running program."""
@@ -243,7 +244,11 @@ async def run_async(
         with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
             loop.call_soon_threadsafe(finish, result, problem)
 
-    threading.Thread(target=follow, name=name, daemon=True).start()
+    try:
+        start(name, follow)
+    except NoThread as error:
+        stop.close()
+        raise NotStarted(f"{name} cannot be started: {error}") from None
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -441,8 +446,12 @@ class LineProcess:
         assert self._process.stdin is not None
         self._input = self._process.stdin
         os.set_blocking(self._input.fileno(), False)
-        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread = start(name, self._follow)
+        except NoThread as error:
+            kill(self._process)
+            os.close(self._wake)
+            raise NotStarted(f"{name} cannot be started: {error}") from None
 
     @property
     def pid(self) -> int:

@@ -8,26 +8,62 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
+from typing import NoReturn
 
 from devhost.missing import missing_package
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the ``devhost`` program."""
     _open_standard_streams()
-    if sys.argv[1:2] == ["run"]:
-        from devhost.host import startup_signals
-
-        startup_signals.hold()  # before anything that takes time is imported
+    code = 1
     try:
-        from .program import call
+        if sys.argv[1:2] == ["run"]:
+            code = _run()
+        else:
+            from .program import call
 
-        call()
+            code = call()
     except ImportError as error:
         if (missing := missing_package(error)) is None:
-            raise
-        sys.stderr.write(f"devhost: {missing[0]} ({missing[1]})\n")
-        sys.exit(3)
+            sys.excepthook(type(error), error, error.__traceback__)
+        else:
+            sys.stderr.write(f"devhost: {missing[0]} ({missing[1]})\n")
+            code = 3
+    leave(code)
+
+
+PATIENCE = 7.0
+"""Seconds that a process waits at its end for threads that are not daemons: one of them waits, for up to 6 s,
+until a child process has released a driver."""
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process without the shutdown of the interpreter.
+
+    The interpreter waits without limit for some threads, and aborts if a daemon thread returns from C code
+    or writes meanwhile. Backends and libraries have such threads.
+    """
+    until = time.monotonic() + PATIENCE
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))
+    os._exit(code)
+
+
+def _run() -> int:
+    """Runs the daemon: what it or anybody in its process prints never makes it wait for a reader."""
+    from devhost.host import startup_signals
+
+    startup_signals.hold()  # before anything that takes time is imported
+    from devhost.telemetry import log
+
+    with log.unblocked():
+        from .program import call
+
+        return call()
 
 
 def _open_standard_streams() -> None:

@@ -14,7 +14,8 @@ import click
 
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads, read
-from devhost.config.document import MAX_BYTES
+from devhost.config.diagnostics import Diagnostics
+from devhost.config.document import read_standard_input
 from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
 
@@ -71,7 +72,7 @@ class _Checked:
     def of(cls, file: str, catalogs: _Catalogs) -> _Checked:
         data = b""
         try:
-            data = sys.stdin.buffer.read(MAX_BYTES + 1) if file == "-" else read(Path(file))
+            data = read_standard_input(Diagnostics(_label(file))) if file == "-" else read(Path(file))
             return cls(_label(file), loads(data, _label(file), catalogs))
         except ConfigError as error:
             plugins = importers_of(data)

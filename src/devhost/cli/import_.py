@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -10,7 +9,7 @@ import click
 from devhost.backend.errors import UsageError
 from devhost.cli.importers.nvidia import device_plugin as nvidia_plugin
 from devhost.config.diagnostics import Diagnostics, shown, suggest
-from devhost.config.document import MAX_BYTES, read_file
+from devhost.config.document import read_file, read_standard_input
 
 from .importers import (
     akri,
@@ -227,7 +226,7 @@ def smarter(file: str, key: str) -> None:
 def _read(file: str) -> tuple[bytes, str]:
     """The content of a file or of standard input, and its name in diagnostics."""
     if file == "-":
-        return sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
+        return read_standard_input(Diagnostics("<stdin>")), "<stdin>"
     return read_file(Path(file), Diagnostics(file)), file
 
 

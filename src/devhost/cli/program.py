@@ -10,11 +10,9 @@ import importlib
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -140,10 +138,16 @@ def root() -> None:
     """
 
 
-def call() -> NoReturn:
-    """Runs the command of ``sys.argv`` and ends the process."""
+def call() -> int:
+    """Runs the command of ``sys.argv``; the exit code.
+
+    Raises:
+        ImportError: a package is missing.
+    """
     try:
         code = _run()
+    except ImportError:
+        raise
     except BaseException as error:  # noqa: BLE001 - a fault of the program, or Ctrl-C at its end
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
@@ -151,25 +155,7 @@ def call() -> NoReturn:
         sys.stdout.flush()
     except OSError as error:
         code = code or _without_output(error)
-    leave(code)
-
-
-PATIENCE = 7.0
-"""Seconds that a process waits at its end for threads that are not daemons: one of them waits, for up to 6 s,
-until a child process has released a driver."""
-
-
-def leave(code: int) -> NoReturn:
-    """Ends the process without the shutdown of the interpreter.
-
-    The interpreter waits without limit for some threads, and aborts if a daemon thread returns from C code
-    or writes meanwhile. Backends and libraries have such threads.
-    """
-    until = time.monotonic() + PATIENCE
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join(max(0.0, until - time.monotonic()))
-    os._exit(code)
+    return code
 
 
 def _run() -> int:

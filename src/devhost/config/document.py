@@ -8,20 +8,17 @@ value can refuse it with a hint instead of guessing.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import select
-import stat
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import yaml
 
-from devhost.backend.files import without_waiting
+from devhost.backend.files import read_named, refuse_special
 
 from .diagnostics import WHOLE_FILE, Diagnostics, Mark, Place, shown
 
@@ -141,11 +138,7 @@ def read_file(
         ConfigError: the file cannot be read.
     """
     try:
-        with open(path, "rb", buffering=0, opener=without_waiting) as file:
-            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-                return _from_pipe(file, pipe_deadline)
-            os.set_blocking(file.fileno(), True)
-            return _whole(file)
+        return read_named(path, MAX_BYTES + 1, patience=pipe_deadline)
     except FileNotFoundError:
         diagnostics.fail(WHOLE_FILE, "there is no such file", if_missing)
     except IsADirectoryError:
@@ -154,24 +147,20 @@ def read_file(
         diagnostics.fail(WHOLE_FILE, "it cannot be read: permission denied", "check its mode and owner")
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
-        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {text}")
+        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {text}", "name the YAML file")
 
 
-def _whole(file: FileIO) -> bytes:
-    with BufferedReader(file) as buffered:
-        return buffered.read(MAX_BYTES + 1)
+def read_standard_input(diagnostics: Diagnostics) -> bytes:
+    """The same of standard input, for which it waits as long as it takes.
 
-
-def _from_pipe(pipe: FileIO, deadline: float) -> bytes:
-    data = bytearray()
-    while len(data) <= MAX_BYTES:
-        if not select.select([pipe], [], [], deadline)[0]:
-            raise OSError(errno.ETIMEDOUT, f"no process wrote to this pipe for {deadline:g} s")
-        piece = pipe.read(1 << 16)
-        if not piece:
-            break
-        data += piece
-    return bytes(data)
+    Raises:
+        ConfigError: it is none that ends.
+    """
+    try:
+        refuse_special(os.fstat(0))
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
+    except OSError as error:
+        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {error.strerror}", "name the YAML file")
 
 
 def parse(

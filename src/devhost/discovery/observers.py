@@ -26,7 +26,7 @@ from devhost.telemetry.metrics import Metrics, ObserverFailure
 from .catalog import Catalog, InstalledObserver, Refusal
 from .tasks import Tasks
 from .timing import NODE, Timing
-from .worker import WorkerThread
+from .worker import NotCalled, WorkerThread
 
 log = get(__name__)
 
@@ -203,6 +203,8 @@ class Observer:
         self.condition.calls += 1
         try:
             error = await self._worker.call(self._timing.observer, call)
+        except NotCalled as refused:
+            self._failed(ObserverFailure.ERROR, hook, "", f"{hook} is not called: {refused.reason}")
         except BackendTimeout:
             reason = f"{hook} did not return within {self._timing.observer:g} s"
             self._failed(ObserverFailure.TIMEOUT, hook, "", reason)

@@ -14,10 +14,13 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from devhost.backend import threads
 from devhost.backend.errors import BackendTimeout, EnvironmentFailure
+from devhost.backend.threads import NoThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +35,14 @@ FILE_DEADLINE = 4.0
 """Seconds that one file operation may take: the directory may be on a file system that hangs."""
 
 
+class NotCalled(BackendTimeout):
+    """A call was not made, because no thread could be started; ``reason`` is why not."""
+
+    def __init__(self, what: str, reason: NoThread) -> None:
+        super().__init__(f"{what}: {reason}")
+        self.reason = reason
+
+
 class WorkerThread:
     """Runs blocking calls for one purpose. Used in one event loop.
 
@@ -40,10 +51,20 @@ class WorkerThread:
         who: what is called, as the beginning of error messages: ``backend gpu``.
         work: the purpose of the calls, as the end of error messages: ``when looking for devices``.
         idle: seconds after which a thread without calls ends.
+        start: starts a thread.
     """
 
-    def __init__(self, name: str, who: str = "it", work: str = "", *, idle: float = IDLE) -> None:
+    def __init__(
+        self,
+        name: str,
+        who: str = "it",
+        work: str = "",
+        *,
+        idle: float = IDLE,
+        start: threads.Start = threads.start,
+    ) -> None:
         self.name = name
+        self.start = start
         self._idle = idle
         self._who = who
         self._work = f" {work}" if work else ""
@@ -66,7 +87,8 @@ class WorkerThread:
             deadline: seconds from now, including the wait for earlier calls.
 
         Raises:
-            BackendTimeout: the deadline passed, or too many earlier calls still hang.
+            BackendTimeout: the deadline passed, too many earlier calls still hang, or no thread can be
+                started.
         """
         if self._abandoned >= MAX_ABANDONED:
             raise BackendTimeout(
@@ -77,10 +99,13 @@ class WorkerThread:
         with self._wake:
             if self._closed:
                 raise BackendTimeout(f"{self._who} is shutting down")
-            self._jobs.append(job)
             if self._thread is None:
-                self._thread = _Runner(self)
+                try:
+                    self._thread = _Runner(self)
+                except NoThread as error:
+                    raise NotCalled(f"{self._who} cannot be called{self._work}", error) from None
                 self._resting = False
+            self._jobs.append(job)
             self._wake.notify_all()
         # A timer instead of asyncio.timeout(), which would take a tenth of the time of the whole call.
         timer = loop.call_later(deadline, self._late, job, deadline)
@@ -102,7 +127,8 @@ class WorkerThread:
             if last is not None and not self._closed:
                 self._jobs.append(_Last(last))
                 if self._resting:
-                    self._thread = _Runner(self)
+                    with suppress(NoThread):
+                        self._thread = _Runner(self)
             self._closed = True
             self._wake.notify_all()
 
@@ -117,8 +143,10 @@ class WorkerThread:
             elif self._thread is not None and self._thread.job is job and not job.returned:
                 self._thread.given_up = True
                 self._abandoned += 1
-                fresh = self._jobs and self._abandoned < MAX_ABANDONED
-                self._thread = _Runner(self) if fresh else None
+                self._thread = None
+                if self._jobs and self._abandoned < MAX_ABANDONED:
+                    with suppress(NoThread):  # those jobs run with the next call, if it is soon
+                        self._thread = _Runner(self)
 
     def _take(self, runner: _Runner) -> _Job | _Last | None:
         """The next job for ``runner``; ``None`` when its thread should end."""
@@ -151,10 +179,18 @@ class FileWorker(WorkerThread):
         name: of its threads.
         hint: what the directory must be, for an error.
         deadline: seconds one operation may take.
+        start: starts a thread.
     """
 
-    def __init__(self, name: str, hint: str, deadline: float = FILE_DEADLINE) -> None:
-        super().__init__(name)
+    def __init__(
+        self,
+        name: str,
+        hint: str,
+        deadline: float = FILE_DEADLINE,
+        *,
+        start: threads.Start = threads.start,
+    ) -> None:
+        super().__init__(name, start=start)
         self._hint = hint
         self._deadline = deadline
 
@@ -171,6 +207,8 @@ class FileWorker(WorkerThread):
             return await self.call(self._deadline, call, *args, **kwargs)
         except OSError as error:
             raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._hint) from None
+        except NotCalled as error:
+            raise EnvironmentFailure(f"cannot {what}: {error.reason.message}", error.reason.hint) from None
         except BackendTimeout as error:
             raise EnvironmentFailure(f"cannot {what}: {error.message}") from None
 
@@ -216,9 +254,13 @@ class _Last:
 
 
 class _Runner:
-    """A thread of a worker. It is a daemon thread, so that it does not keep the process from ending."""
+    """A thread of a worker.
+
+    Raises:
+        NoThread: it cannot be started.
+    """
 
     def __init__(self, worker: WorkerThread) -> None:
         self.job: _Job | _Last | None = None
         self.given_up = False
-        threading.Thread(target=worker._run, args=(self,), name=worker.name, daemon=True).start()
+        worker.start(worker.name, worker._run, self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import ssl
@@ -15,6 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.files import read_named
+from devhost.backend.threads import elsewhere
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet mounts a pod's token and the certificate authority."""
@@ -61,11 +62,15 @@ class Credentials:
         now = self.clock()
         if self.read_token is not None and (fresh or self._read_at is None or now - self._read_at >= REREAD):
             try:
-                self._token = _valid(await asyncio.to_thread(self.read_token))
+                self._token = _valid(await elsewhere(self.read_token))
                 self._read_at = now
             except (OSError, ValueError):
                 pass  # a request without a valid token is refused with 401, which has the reason
         return self._token
+
+
+LARGEST = 1 << 20
+"""Most bytes of a file with credentials."""
 
 
 def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -162,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        document = yaml.safe_load(path.read_bytes())
+        document = yaml.safe_load(read_named(path, LARGEST))
     except OSError as error:
         raise _failure(path, f"cannot be read: {error.strerror}", "give a kubeconfig file") from None
     except yaml.YAMLError:
@@ -204,7 +209,7 @@ def _data(section: Mapping[str, Any], key: str, path: Path) -> bytes | None:
     if data := section.get(f"{key}-data"):
         return base64.b64decode("".join(str(data).split()), validate=True)
     if file := section.get(key):
-        return (path.parent / str(file)).read_bytes()
+        return read_named(path.parent / str(file), LARGEST)
     return None
 
 
@@ -225,7 +230,7 @@ def _token_of(file: Path) -> str:
         OSError: the file cannot be read.
         ValueError: it holds no valid token.
     """
-    return _valid(file.read_text("ascii").strip())
+    return _valid(read_named(file, LARGEST).decode("ascii").strip())
 
 
 def _valid(token: str) -> str:

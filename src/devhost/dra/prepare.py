@@ -191,9 +191,11 @@ class Preparer:
         return self._unprepared_at.get(uid, -math.inf) >= moment
 
     def _note_unprepared(self, uid: str) -> None:
-        now = self._clock()
-        recent = {one: when for one, when in self._unprepared_at.items() if now - when < REMEMBERED}
-        self._unprepared_at = recent | {uid: now}
+        now, known = self._clock(), self._unprepared_at
+        known.pop(uid, None)
+        known[uid] = now
+        while now - known[oldest := next(iter(known))] >= REMEMBERED:  # they are in the order of time
+            del known[oldest]
 
     async def read(self, ref: ClaimRef) -> ClaimObject:
         """The object of a claim, which has devices of this driver.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
-from devhost.backend.model import AnyHolder
+from devhost.backend.model import AnyHolder, ClaimHolder
 from devhost.planning import naming
+from devhost.planning.claims import Key
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
     DraClaimStatus,
@@ -78,6 +79,7 @@ def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPool
     offered: dict[str, list[DraDevice]] = {name: [] for name in inventory.entries()}
     for one in inventory.offered():
         offered[one.resource].append(one)
+    holders = claims.by_device()
     for resource, entry in sorted(inventory.entries().items()):
         yield {
             "resource": resource,
@@ -86,11 +88,13 @@ def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPool
             "pool": inventory.pool(resource, entry.backend),
             "deviceClass": entry.dra.device_class or naming.device_class(resource),
             "extendedName": entry.dra.extended_name,
-            "devices": [_device(front_end, claims, one) for one in offered[resource]],
+            "devices": [_device(front_end, holders, one) for one in offered[resource]],
         }
 
 
-def _device(front_end: DraFrontEnd, claims: ClaimAllocations, one: DraDevice) -> DraDeviceStatus:
+def _device(
+    front_end: DraFrontEnd, holders: Mapping[Key, Sequence[ClaimHolder]], one: DraDevice
+) -> DraDeviceStatus:
     slot = front_end.publisher.slot(one.resource, one.device.id)
     _, name = front_end.inventory.name(one.resource, one.key)
     return {
@@ -101,7 +105,7 @@ def _device(front_end: DraFrontEnd, claims: ClaimAllocations, one: DraDevice) ->
         "reason": one.shown.reason or "",
         "replicas": one.replicas,
         "numaNodes": list(one.device.numa_nodes),
-        "claims": [_named(claim) for claim in claims.of_device(one.key)],
+        "claims": [_named(claim) for claim in holders.get(one.key, ())],
         **held_by(one.bound.held_by if one.bound else ()),
     }
 

@@ -100,6 +100,8 @@ class Upkeep:
         await self._rebuild(named, listing)
         if listing.pods:  # a kubelet that has just started knows no pods yet
             await self._remove_orphans(named, listing)
+        known = {*self._files.records, *self._lost_since}
+        self._failures = {one: incident for one, incident in self._failures.items() if one in known}
 
     async def _restore(self) -> None:
         for uid, record in list(self._files.records.items()):
@@ -189,7 +191,5 @@ class Upkeep:
 
     def _failed(self, uid: str, claim: object, reason: str) -> None:
         """Logs each failure once."""
-        known = {*self._files.records, *self._lost_since}
-        self._failures = {one: incident for one, incident in self._failures.items() if one in known}
         if self._failures.setdefault(uid, Incident()).news(reason):
             log.warning("the CDI file of a claim may be missing", claim=str(claim), uid=uid, reason=reason)

@@ -34,7 +34,7 @@ from .dra_side import access, front_end_class, left_by_earlier_run
 from .entries import place
 from .host import KUBELET_DIRECTORY, Host
 from .problems import problems
-from .status import holders, status
+from .status import captured, holders
 
 if TYPE_CHECKING:
     from devhost.telemetry.page.serving import StatusPage
@@ -168,7 +168,7 @@ async def serve(options: Options) -> None:
     if listen is not None:
         from devhost.telemetry.page.serving import StatusPage
 
-        status_page = StatusPage(lambda: status(host), pods=bool(options.show_pods))
+        status_page = StatusPage(lambda: captured(host), pods=bool(options.show_pods))
 
     def changed() -> None:
         status_server.changed()
@@ -196,7 +196,7 @@ async def serve(options: Options) -> None:
     if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
     status_server = StatusServer(
-        lambda: status(host),
+        lambda: captured(host),
         kubelet_dir=options.kubelet_dir,
         socket=options.status_socket,
         commands=_commands(host),

@@ -67,7 +67,7 @@ class Orphans:
         for held in self._allocations.in_use():
             service = self._services.get(held.resource)
             listed = service.inventory.snapshot.entries if service else {}
-            missed = sorted(token for token in held.tokens() if token not in listed)
+            missed = sorted(held.tokens() - listed.keys())
             if not missed:
                 continue
             gone, why = self._gone(held.resource), self._why(service)

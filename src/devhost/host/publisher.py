@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from devhost.allocation.allocations import Allocations
@@ -92,13 +93,17 @@ class EventPublisher:
         """A container gets these tokens, each with its devices; an earlier holder has released them."""
         if not self._observers:
             return
-        before = [self._allocated_to.pop((resource, token), ()) for token in given]
-        self._released([held for parts in before for held in parts])
+        before, now = _Parts(), _Parts()
+        made: dict[int, tuple[Held, ...]] = {}
         for token, devices in given.items():
-            self._allocated_to[resource, token] = tuple(
-                Held(resource, token, backend, device, True, None) for device in devices
-            )
-        now = [held for token in given for held in self._allocated_to[resource, token]]
+            before.add(token, self._allocated_to.pop((resource, token), ()))
+            if id(devices) not in made:
+                made[id(devices)] = tuple(
+                    Held(resource, (), backend, device, True, None) for device in devices
+                )
+            self._allocated_to[resource, token] = made[id(devices)]
+            now.add(token, made[id(devices)])
+        self._released(before)
         self._observers.publish(self._handed_out(now))
 
     def held(self) -> None:
@@ -106,15 +111,19 @@ class EventPublisher:
         if not self._observers or self._allocations.held() is self._published:
             return
         known, self._allocated_to = self._allocated_to, self._held_now()
-        gone = [held for token, parts in known.items() if token not in self._allocated_to for held in parts]
-        named: list[Held] = []
-        for token, parts in self._allocated_to.items():
-            before = known.get(token, ())
-            if parts == before:
-                continue
-            same = {(held.backend, held.device.id) for held in before if held.holder == parts[0].holder}
-            named += [held for held in parts if held.holder and (held.backend, held.device.id) not in same]
-            gone += [held for held in before if held.holder and held.holder != parts[0].holder]
+        gone, named = _Parts(), _Parts()
+        for where, parts in known.items():
+            if where not in self._allocated_to:
+                gone.add(where[1], parts)
+        differences: dict[tuple[int, int], _Difference] = {}
+        for where, parts in self._allocated_to.items():
+            before = known.get(where, ())
+            which = id(before), id(parts)
+            if which not in differences:
+                differences[which] = _difference(before, parts)
+            ended, new = differences[which]
+            gone.add(where[1], ended)
+            named.add(where[1], new)
         self._released(gone)
         self._observers.publish(self._named(named))
 
@@ -145,19 +154,25 @@ class EventPublisher:
             self._allocated_to = self._held_now()
         for resource, backend, devices in self._services.present():
             yield self._appeared(resource, backend, list(devices.values()))
-        hands = [held for parts in self._allocated_to.values() for held in parts]
-        yield self._handed_out([held for held in hands if not held.holder])
-        yield self._named([held for held in hands if held.holder])
+        unnamed, named = _Parts(), _Parts()
+        for (_, token), parts in self._allocated_to.items():
+            (named if parts and parts[0].holder else unnamed).add(token, parts)
+        yield self._handed_out(unnamed)
+        yield self._named(named)
         yield self._backends(list(self._degraded.items()))
 
     def _held_now(self) -> dict[Token, tuple[Held, ...]]:
         """What containers hold, without what they are about to get."""
         self._published = self._allocations.held()
-        found: dict[Token, tuple[Held, ...]] = {}
+        groups: dict[tuple[str, int], tuple[tuple[str, ...], list[Held]]] = {}
         for held in self._published:
-            if self._allocations.is_held(held.resource, held.token):
-                token = held.resource, held.token
-                found[token] = (*found.get(token, ()), held)
+            groups.setdefault((held.resource, id(held.tokens)), (held.tokens, []))[1].append(held)
+        found: dict[Token, tuple[Held, ...]] = {}
+        for (resource, _), (tokens, group) in groups.items():
+            parts = tuple(group)
+            for token in tokens:
+                if self._allocations.is_held(resource, token):
+                    found[resource, token] = parts
         return found
 
     def _appeared(self, resource: str, backend: str, members: Sequence[Member]) -> Batch:
@@ -167,14 +182,14 @@ class EventPublisher:
             lambda member: {**_about(resource, backend, member.device), "health": member.health},
         )
 
-    def _handed_out(self, held: Iterable[Held]) -> Batch:
-        return self._batch(observe.Allocated, _by_device(held), _Part.facts)
+    def _handed_out(self, parts: _Parts) -> Batch:
+        return self._batch(observe.Allocated, parts.by_device(), _Part.facts)
 
-    def _named(self, held: Iterable[Held]) -> Batch:
-        return self._batch(observe.Held, _by_device(held), _Part.facts_and_holder)
+    def _named(self, parts: _Parts) -> Batch:
+        return self._batch(observe.Held, parts.by_device(), _Part.facts_and_holder)
 
-    def _released(self, held: Iterable[Held]) -> None:
-        self._observers.publish(self._batch(observe.Released, _by_device(held), _Part.facts_and_holder))
+    def _released(self, parts: _Parts) -> None:
+        self._observers.publish(self._batch(observe.Released, parts.by_device(), _Part.facts_and_holder))
 
     def _backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
         return self._batch(
@@ -196,23 +211,51 @@ class _Part:
 
     def __init__(self, held: Held) -> None:
         self.first = held
-        self.tokens: list[str] = []
+        self.tokens: list[tuple[str, ...]] = []
 
     def facts(self) -> dict[str, Any]:
-        held = self.first
-        return {**_about(held.resource, held.backend, held.device), "tokens": tuple(self.tokens)}
+        held, tokens = self.first, self.tokens
+        whole = tokens[0] if len(tokens) == 1 else tuple(chain.from_iterable(tokens))
+        return {**_about(held.resource, held.backend, held.device), "tokens": whole}
 
     def facts_and_holder(self) -> dict[str, Any]:
         return {**self.facts(), "holder": self.first.holder}
 
 
-def _by_device(held: Iterable[Held]) -> list[_Part]:
-    """A container may have several tokens of one device, and several devices by one token."""
-    parts: dict[tuple[str, str, str, AnyHolder | None], _Part] = {}
-    for one in held:
-        key = one.resource, one.backend, one.device.id, one.holder
-        parts.setdefault(key, _Part(one)).tokens.append(one.token)
-    return list(parts.values())
+class _Parts:
+    """Tokens, and the devices behind them; tokens with one tuple of devices are treated together."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[tuple[Held, ...], list[str]]] = {}
+
+    def add(self, token: str, devices: tuple[Held, ...]) -> None:
+        if devices:
+            self._found.setdefault(id(devices), (devices, []))[1].append(token)
+
+    def by_device(self) -> list[_Part]:
+        """A container may have several tokens of one device, and several devices by one token."""
+        parts: dict[tuple[str, str, str, AnyHolder | None], _Part] = {}
+        for devices, some in self._found.values():
+            tokens = tuple(some)
+            for one in devices:
+                key = one.resource, one.backend, one.device.id, one.holder
+                parts.setdefault(key, _Part(one)).tokens.append(tokens)
+        return list(parts.values())
+
+
+_Difference = tuple[tuple[Held, ...], tuple[Held, ...]]
+
+
+def _difference(before: tuple[Held, ...], now: tuple[Held, ...]) -> _Difference:
+    """Of what a token represented and represents: what its holder has no longer, and what one has now."""
+    if [(one.key, one.device, one.holder) for one in before] == [
+        (one.key, one.device, one.holder) for one in now
+    ]:
+        return (), ()
+    holder = now[0].holder if now else None
+    same = {held.key for held in before if held.holder == holder}
+    ended = tuple(held for held in before if held.holder and held.holder != holder)
+    return ended, tuple(held for held in now if held.holder and held.key not in same)
 
 
 def _about(resource: str, backend: str, device: Device) -> dict[str, Any]:

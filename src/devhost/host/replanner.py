@@ -153,7 +153,7 @@ class Replanner:
             if (
                 stays
                 and entry is not None
-                and (entry.serve is Serve.PLUGIN or self._allocations.of(name).tokens())
+                and (entry.serve is Serve.PLUGIN or self._allocations.of(name).is_held())
             ):
                 service.empty(entry, refused.get(entry.index, {}), caused_at)
             else:

@@ -11,14 +11,34 @@ import os
 import signal
 from types import FrameType
 
+HARMLESS = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGXFSZ,
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)
+"""Signals that are ignored. The programs that devhost starts inherit that.
+
+They are sent for other purposes, such as to every process of a name, and by default each ends a process.
+SIGQUIT, SIGABRT and the signals of faults keep their default."""
+
 _held: set[int] = set()
 
 
 def hold() -> None:
     """Remembers SIGHUP, and lets SIGTERM and SIGINT end the process with exit code 0.
 
-    This holds until the event loop handles these signals. Call it from the main thread.
+    This holds until the event loop handles these signals. Other signals that would end the process, although
+    nobody sends them for that, have no effect: :data:`HARMLESS`. Call it from the main thread.
     """
+    for harmless in HARMLESS:
+        signal.signal(harmless, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, _nothing)  # not ignored: programs that devhost starts may need its default
     signal.signal(signal.SIGHUP, _remember)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
@@ -33,6 +53,10 @@ def reload_wanted() -> bool:
 
 def _remember(number: int, _frame: FrameType | None) -> None:
     _held.add(number)
+
+
+def _nothing(number: int, _frame: FrameType | None) -> None:
+    """Handles a signal that means nothing to devhost."""
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
 from devhost import __version__
-from devhost.allocation.allocations import ResourceAllocations
-from devhost.allocation.inventory import Snapshot
+from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
 from devhost.discovery.observers import Observer
 from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
+from devhost.planning.claims import Key
 from devhost.planning.settings import Of
 from devhost.planning.tokens import ALL, unit_of
 from devhost.telemetry.document import (
@@ -44,13 +44,25 @@ from .problems import problems
 from .service import ResourceService
 from .shortages import refusal_reason
 
+NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
+
 _STARTED = datetime.now(UTC)
 
 
 def status(host: Host) -> StatusDocument:
     """The current state of the host."""
+    return captured(host)()
+
+
+def captured(host: Host) -> Callable[[], StatusDocument]:
+    """Takes the current state of the host; the result makes the document of it, on any thread.
+
+    Most of the document are the rows of devices: 100 000 of them take about a second.
+    """
     reload = host.last_reload
-    return {
+    served = sorted(host.services.items())
+    rows = [_devices_of(service) for _, service in served]
+    document: StatusDocument = {
         "devhost": {
             "version": __version__,
             "pid": os.getpid(),
@@ -74,7 +86,7 @@ def status(host: Host) -> StatusDocument:
             "podResources": _pod_resources(host.pod_resources),
         },
         "entries": host.shortages.outcomes.described(),
-        "resources": [_resource(service) for _, service in sorted(host.services.items())],
+        "resources": [_resource(service) for _, service in served],
         "held": [_orphan(one) for one in host.orphans.found()],
         "backends": [
             _backend(
@@ -112,6 +124,13 @@ def status(host: Host) -> StatusDocument:
         ],
     }
 
+    def made() -> StatusDocument:
+        for resource, devices in zip(document["resources"], rows, strict=True):
+            resource["devices"] = devices()
+        return document
+
+    return made
+
 
 def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
     """Who holds what: resource, device and container, each once.
@@ -121,16 +140,12 @@ def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
     """
     for held in host.allocations.in_use():
         found = {
-            (device, held.holder(token))
-            for token in held.tokens()
-            for device in _devices(held, token) or [unit_of(token)]
+            (device, group.holder)
+            for group in held.groups()
+            for device in {device for _, device in group.keys} or set(map(unit_of, group.tokens))
         }
         for device, holder in sorted(found, key=str):
             yield held.resource, device, holder
-
-
-def _devices(held: ResourceAllocations, token: str) -> list[str]:
-    return sorted({device for _, device in held.devices_of(token)})
 
 
 def _orphan(one: Orphan) -> HeldStatus:
@@ -171,27 +186,35 @@ def _resource(service: ResourceService) -> ResourceStatus:
         "registrations": condition.registrations,
         "lastRegistration": _iso(condition.last) if condition.last else None,
         "lastError": condition.error,
-        "devices": [
-            DeviceStatus(
-                id=entry.token,
-                device=entry.unit,
-                health="Healthy" if entry.health.healthy else "Unhealthy",
-                reason=entry.health.reason or "",
-                since=_iso(entry.since),
-                numaNodes=list(entry.numa_nodes),
-                allocated=service.inventory.is_allocated(entry.token),
-                given=list(service.inventory.given(entry.token)),
-                holder=holder_status(service.inventory.holder(entry.token)),
-                **held_by(entry.held_by),
-            )
-            for entry in snapshot.entries.values()
-        ],
+        "devices": [],
         "together": [] if service.entry.share.of is Of.EACH else _together(snapshot),
         "departed": [
             DepartedStatus(device=device, reason=reason.text, at=_iso(at), **held_by(reason.held_by))
             for device, reason, at in service.removals.recent()
         ],
     }
+
+
+def _devices_of(service: ResourceService) -> Callable[[], list[DeviceStatus]]:
+    """Takes what is known of the tokens of a resource; the result makes their rows, on any thread."""
+    entries, held = service.inventory.snapshot.entries, service.inventory.allocations.leased()
+
+    def row(entry: Entry) -> DeviceStatus:
+        given, holder = held.get(entry.token, NOT_HELD)
+        return DeviceStatus(
+            id=entry.token,
+            device=entry.unit,
+            health="Healthy" if entry.health.healthy else "Unhealthy",
+            reason=entry.health.reason or "",
+            since=_iso(entry.since),
+            numaNodes=list(entry.numa_nodes),
+            allocated=entry.token in held,
+            given=[device for _, device in given],
+            holder=holder_status(holder),
+            **held_by(entry.held_by),
+        )
+
+    return lambda: [row(entry) for entry in entries.values()]
 
 
 def _together(snapshot: Snapshot) -> list[MemberStatus]:

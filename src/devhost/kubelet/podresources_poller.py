@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from devhost.allocation.allocations import Allocations, Listing, ResourceAllocations
 from devhost.backend.incident import Incident
 from devhost.discovery.reconciler import Reconciler
-from devhost.planning.tokens import stood_for
+from devhost.planning.tokens import STAND_IN, stood_for
 from devhost.telemetry.log import get
 
 from .podresources import NobodyThere, PodResources, Unanswered
@@ -134,9 +134,9 @@ class PodResourcesPoller:
             offered: whether the kubelet only offers the tokens. It then knows that their containers have
                 ended, or has forgotten them. Otherwise it is asked if an earlier kubelet named the holders.
         """
-        replaced = (stood_for(token, allocations) for token in tokens)
+        replaced = (stood_for(token, allocations) for token in tokens if token.startswith(STAND_IN))
         concerned = {*tokens, *(token for token in replaced if token is not None)}
-        named_by = {allocations.named_by(token) for token in concerned} - {None}
+        named_by = allocations.named_by(concerned)
         if not named_by or (not offered and named_by == {(*(self.source.identity() or ()), self._restarts)}):
             return
         with suppress(TimeoutError):

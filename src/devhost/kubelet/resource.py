@@ -44,7 +44,7 @@ class Resource(Protocol):
     async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
         """Finds out who holds the offered tokens. Call it before :meth:`prefer`."""
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """The tokens that suit a container best."""
 
     async def allocate(self, tokens: Sequence[str]) -> Granted:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,8 @@ from google.protobuf.message import DecodeError, Message
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.claims import DeviceHeld
-from devhost.allocation.inventory import Snapshot
+from devhost.allocation.inventory import Entry, Snapshot
+from devhost.allocation.pieces import pieces
 from devhost.backend.backoff import TokenBucket
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
@@ -48,6 +49,9 @@ STREAMS = 64
 
 QUIET = 60.0
 """Seconds for which further undecodable requests of one method are counted instead of logged."""
+
+NAMED = 64
+"""Most devices that the line about an Allocate names: a container may get 100 000."""
 
 SOCKET_PREFIX = "dh-"
 """The names of all devhost sockets in the kubelet's directory begin like this."""
@@ -201,9 +205,7 @@ class PluginServer:
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
             "GetDevicePluginOptions": unary(self._options, None, pb.DevicePluginOptions.SerializeToString),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                self._list_and_watch, None, pb.ListAndWatchResponse.SerializeToString
-            ),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, None, None),
             "GetPreferredAllocation": unary(
                 self._prefer, None, pb.PreferredAllocationResponse.SerializeToString
             ),
@@ -235,7 +237,7 @@ class PluginServer:
         await self._decoded(pb.Empty, data, context, "GetDevicePluginOptions")
         return plugin_options(prepares=self._resource.prepares)
 
-    async def _list_and_watch(self, data: bytes, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
+    async def _list_and_watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """Each stream remembers what it sent, so streams never take lists from each other.
 
         A stream with a slow reader waits in ``yield``; its next list is the newest one.
@@ -257,7 +259,7 @@ class PluginServer:
                 if self._ending.is_set() and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
-                    yield device_list(snapshot)
+                    yield await encoded_list(snapshot)
                     bucket.take(time.monotonic())
                     sent = wanted
                     cause = snapshot.caused_at
@@ -291,12 +293,9 @@ class PluginServer:
         response = pb.PreferredAllocationResponse()
         for container in request.container_requests:
             try:
-                await self._resource.settle(container.available_deviceIDs, container.must_include_deviceIDs)
-                chosen = self._resource.prefer(
-                    container.available_deviceIDs,
-                    container.must_include_deviceIDs,
-                    container.allocation_size,
-                )
+                available, must = list(container.available_deviceIDs), list(container.must_include_deviceIDs)
+                await self._resource.settle(available, must)
+                chosen = await self._resource.prefer(available, must, container.allocation_size)
             except Exception:
                 log.exception("choosing devices failed", resource=self._resource.name)
                 chosen = []
@@ -325,7 +324,7 @@ class PluginServer:
 
     def _log_allocated(self, tokens: Sequence[str]) -> None:
         given = self._resource.given(tokens)
-        log.info("allocated", resource=self._resource.name, devices=",".join(tokens), given=",".join(given))
+        log.info("allocated", resource=self._resource.name, devices=_named(tokens), given=_named(given))
 
     async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
         request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
@@ -382,11 +381,21 @@ def register_request(endpoint: str, resource: str, *, prepares: bool) -> pb.Regi
     )
 
 
-def device_list(snapshot: Snapshot) -> pb.ListAndWatchResponse:
-    """The complete list: each message replaces what the kubelet knew about the resource."""
+async def encoded_list(snapshot: Snapshot) -> bytes:
+    """The complete list, encoded: each message replaces what the kubelet knew about the resource.
+
+    Protobuf joins the encoded parts of a repeated field when they follow each other.
+    """
+    entries = tuple(snapshot.entries.values())
+    return b"".join([device_list(piece).SerializeToString() async for piece in pieces(entries)])
+
+
+def device_list(entries: Iterable[Entry]) -> pb.ListAndWatchResponse:
+    """A list of these tokens."""
     response = pb.ListAndWatchResponse()
     add = response.devices.add  # in place: a list of messages would be copied, which takes twice the time
-    for name, entry in snapshot.entries.items():
+    for entry in entries:
+        name = entry.token
         device = add(ID=name, health=HEALTHY if entry.health.healthy else UNHEALTHY)
         for node in entry.numa_nodes:
             device.topology.nodes.add(ID=node)
@@ -412,6 +421,12 @@ def container_response(edits: Edits, left_out: Collection[str] = ()) -> pb.Conta
         annotations=dict(edits.annotations),
         cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
     )
+
+
+def _named(ids: Sequence[str]) -> str:
+    """The ids in a log line."""
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return ",".join(ids[:NAMED]) + more
 
 
 def _obstacle(path: Path) -> OSError | None:

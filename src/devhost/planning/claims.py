@@ -61,16 +61,17 @@ def holder_field(held_by: Sequence[AnyHolder]) -> dict[str, str]:
 
 
 class Held(NamedTuple):
-    """One device that a container or a ResourceClaim holds, and the token through which it does.
+    """One device that a container or a ResourceClaim holds, and the tokens through which it does.
 
     ``exclusive`` is whether the resource shares its devices with no other, ``holder`` is ``None`` until the
-    kubelet has named the container. A token may represent several devices, and several tokens one device.
+    kubelet has named the container. A token may represent several devices, and several tokens one device;
+    ``tokens`` are all those of the holder that represent the same devices, in no order.
     ``serve`` is the side of the resource. ``moving`` is why the resource keeps a device that no container
     holds (see :mod:`.sides`); empty if one does.
     """
 
     resource: str
-    token: str
+    tokens: tuple[str, ...]
     backend: str
     device: Device
     exclusive: bool

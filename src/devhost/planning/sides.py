@@ -132,7 +132,7 @@ class Sides:
             device = found.get(one.key[0], {}).get(one.key[1])
             if device is not None:
                 moving.append(
-                    Held(one.resource, "", one.key[0], device, True, None, one.serve, one.waits_for)
+                    Held(one.resource, (), one.key[0], device, True, None, one.serve, one.waits_for)
                 )
         return moving
 

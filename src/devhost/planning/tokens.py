@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from devhost.backend.model import MAX_DEVICE_ID, Device
 
@@ -46,15 +47,30 @@ def numbered(unit: str, number: int) -> str:
     """The id of the token with this number, see :func:`token`."""
     suffix = f"::{number}"
     if len(unit) + len(suffix) > MAX_DEVICE_ID:
-        digest = hashlib.sha256(unit.encode()).hexdigest()[:8]
-        unit = f"{unit[: MAX_DEVICE_ID - len(suffix) - 9]}-{digest}"
+        unit = _cut(unit, len(suffix))
     return unit + suffix
+
+
+@lru_cache(64)  # a resource has very many tokens of one device
+def _cut(unit: str, suffix: int) -> str:
+    """A unit that is too long for a number of so many characters after it."""
+    digest = hashlib.sha256(unit.encode()).hexdigest()[:8]
+    return f"{unit[: MAX_DEVICE_ID - suffix - _HASHED]}-{digest}"
 
 
 def unit_of(name: str) -> str:
     """A token without its number; cut if the token is."""
     found = _NUMBER.fullmatch(name)
     return name if found is None else found[1]
+
+
+def alike(names: Iterable[str]) -> Collection[Sequence[str]]:
+    """The tokens in groups: those of one group differ only in the number, and mean the same devices."""
+    groups: dict[tuple[str, int], list[str]] = {}
+    for name in names:
+        unit = unit_of(name)
+        groups.setdefault((unit, len(name) - len(unit)), []).append(name)
+    return groups.values()
 
 
 def represents_all(name: str) -> bool:
@@ -83,13 +99,21 @@ def stood_for(name: str, tokens: Container[str]) -> str | None:
     return None
 
 
-def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
-    """The device (of these, by id) that a token was made from, even if it is shared differently now."""
+def device_of(
+    name: str,
+    devices: Mapping[str, Device],
+    of_cut: Callable[[str, int], Device | None] | None = None,
+) -> Device | None:
+    """The device (of these, by id) that a token was made from, even if it is shared differently now.
+
+    Args:
+        of_cut: finds the device of a cut id and the length of its number; without it, all are compared.
+    """
     if name in devices:
         return devices[name]
     if name.startswith(STAND_IN):
         whole = (c + name[1:] for c in _FIRST) if len(name) == MAX_DEVICE_ID else ()
-        found_in = (device_of(one, devices) for one in (name[1:], *whole))
+        found_in = (device_of(one, devices, of_cut) for one in (name[1:], *whole))
         return next((device for device in found_in if device is not None), None)
     found = _NUMBER.fullmatch(name)
     if found is None:
@@ -97,6 +121,8 @@ def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
     if found[1] in devices:
         return devices[found[1]]
     if len(name) == MAX_DEVICE_ID and (cut := _CUT.fullmatch(found[1])):
+        if of_cut is not None:
+            return of_cut(found[1], len(name) - len(found[1]))
         for device in devices:
             if device.startswith(cut[1]) and numbered(device, int(found[2])) == name:
                 return devices[device]
@@ -128,10 +154,11 @@ class Known:
     def __init__(self, devices: Mapping[str, Device]) -> None:
         self.devices = devices
         self._former: _Former | None = None
+        self._cut: dict[int, Mapping[str, Device]] = {}
 
     def named(self, name: str) -> tuple[Device, ...]:
         """The device with this id; if there is none, every device that may have had it before."""
-        device = device_of(name, self.devices)
+        device = device_of(name, self.devices, self._of_cut)
         if device is not None:
             return (device,)
         name = name.removeprefix(STAND_IN)
@@ -139,11 +166,20 @@ class Known:
             self._former = _Former(self.devices.values())
         return self._former.named(name)
 
+    def _of_cut(self, unit: str, suffix: int) -> Device | None:
+        """The device whose id was cut to ``unit`` to have room for a number of so many characters."""
+        index = self._cut.get(suffix)
+        if index is None:
+            long = (one for one in self.devices if len(one) + suffix > MAX_DEVICE_ID)
+            index = self._cut[suffix] = {_cut(one, suffix): self.devices[one] for one in long}
+        return index.get(unit)
+
 
 class _Former:
     """Devices by :attr:`.Device.former_ids`."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
+        self._cuts: dict[tuple[str, int], Mapping[str, Device]] = {}
         self._plain: dict[str, dict[str, Device]] = {}
         self._ranked: dict[str, dict[str, Device]] = {}
         for device in devices:
@@ -161,8 +197,12 @@ class _Former:
             base, dot, rank = unit.rpartition(".")
             if dot and rank.isdecimal():
                 found |= self._ranked.get(base, {})
-        if not found and len(unit_of(name)) >= MAX_DEVICE_ID - len(_LONGEST_NUMBER):
-            found = self._cut(name)
+        unit = unit_of(name)
+        if not found and len(unit) >= MAX_DEVICE_ID - len(_LONGEST_NUMBER):
+            which = unit, len(name) - len(unit)  # computed once for all tokens that differ in the number
+            if which not in self._cuts:
+                self._cuts[which] = self._cut(name)
+            return tuple(self._cuts[which].values())
         return tuple(found.values())
 
     def _cut(self, name: str) -> dict[str, Device]:

@@ -422,8 +422,15 @@ class StatusDocument(TypedDict):
     problems: list[ProblemStatus]
 
 
-StatusSource = Callable[[], StatusDocument]
-"""Describes the host now. It is called in the event loop, so it only collects known values."""
+StatusSource = Callable[[], StatusDocument | Callable[[], StatusDocument]]
+"""Describes the host now. It is called in the event loop, so it only collects known values; a document that
+takes long to make is made by the function that it returns, see :func:`complete`."""
+
+
+def complete(found: StatusDocument | Callable[[], StatusDocument]) -> StatusDocument:
+    """The document that a :data:`StatusSource` returns. This may take long: call it on a thread."""
+    return found() if callable(found) else found
+
 
 _NONE: Reasoned = {}
 

@@ -17,11 +17,14 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Literal
 
 from devhost.backend.errors import printable as printable
+
+from .outlet import Outlet, OutletStream
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -32,6 +35,10 @@ _DEPTH = 8
 """Levels of a field's value that JSON shows; those of devhost have at most two."""
 _DEEPER = "\u2026"
 """Replaces anything below them."""
+LEAVING = 1.0
+"""Seconds at the end of a daemon for the reader of its log to take the last lines."""
+LONGEST = 16_384
+"""Most characters of a message, and of a field: collectors split longer lines."""
 _RESERVED = ("time", "level", "logger", "message", "exception")
 
 
@@ -87,6 +94,50 @@ def get(name: str) -> Log:
     return Log(logging.getLogger(name))
 
 
+_outlets: list[Outlet] = []
+
+
+@contextmanager
+def unblocked() -> Iterator[None]:
+    """Makes all output of this process wait in a queue for its reader, for a daemon; see :mod:`.outlet`.
+
+    This includes what others write to ``sys.stdout`` and ``sys.stderr``. At the end, the reader has
+    :data:`LEAVING` seconds to take what is left. Call :func:`configure` within the context.
+    """
+    before = sys.stdout, sys.stderr
+    _outlets[:] = [Outlet(descriptor, _gap) for descriptor in (1, 2)]
+    sys.stdout, sys.stderr = map(OutletStream, _outlets)
+    try:
+        yield
+    finally:
+        flush(LEAVING)
+        sys.stdout, sys.stderr = before
+        _outlets.clear()
+
+
+def flush(within: float) -> None:
+    """Gives the reader of the log so many seconds to take what waits for it; only for :func:`unblocked`."""
+    until = time.monotonic() + within
+    for outlet in _outlets:
+        outlet.flush(until - time.monotonic())
+
+
+def dropped() -> int:
+    """The lines that this process could not write because their reader does not read, so far."""
+    return sum(outlet.dropped for outlet in _outlets)
+
+
+def _gap(count: int, reason: str) -> str:
+    """The line about dropped lines, in the format of the log."""
+    fields = {"lines": count, "reason": reason or "nothing read them"}
+    message = "log lines were dropped"
+    record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
+    record.fields = fields
+    handlers = logging.getLogger().handlers
+    handler = next((known for known in handlers if isinstance(known, _Stderr)), None)
+    return handler.format(record) if handler else TextFormatter().format(record)
+
+
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """The handler of devhost; its type lets a second :func:`configure` find and replace it."""
 
@@ -124,7 +175,7 @@ class TextFormatter(logging.Formatter):
             f"{clock}.{int(record.msecs):03d}",
             record.levelname,
             record.name,
-            printable(record.getMessage().rstrip()),
+            printable(_short(record.getMessage().rstrip())),
         ]
         words += [f"{printable(key)}={_show(value)}" for key, value in _fields(record).items()]
         lines = [" ".join(words)]
@@ -144,7 +195,7 @@ class JsonFormatter(logging.Formatter):
             "time": f"{clock}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": printable(record.getMessage().rstrip()),
+            "message": printable(_short(record.getMessage().rstrip())),
         }
         for key, value in _fields(record).items():
             line[f"{key}_" if key in _RESERVED else _key(key)] = _plain(value)
@@ -173,6 +224,7 @@ def _show(value: object) -> str:
         text = ",".join(map(str, value))
     else:
         text = str(value)
+    text = _short(text)
     safe = printable(text)
     if safe and safe == text and not _NEEDS_QUOTES.search(text):
         return text
@@ -191,7 +243,12 @@ def _plain(value: object, depth: int = _DEPTH) -> object:
         return {_key(key): _plain(one, depth - 1) for key, one in value.items()} if depth else _DEEPER
     if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray | memoryview):
         return [_plain(one, depth - 1) for one in value] if depth else _DEEPER
-    return printable(str(value))
+    return printable(_short(str(value)))
+
+
+def _short(text: str) -> str:
+    """The beginning of a very long text."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}{_DEEPER}"
 
 
 def _key(key: object) -> str:

@@ -19,7 +19,7 @@ from devhost import __version__
 
 from .document import ProblemKind
 from .exposition import Distribution, Family, Gathered, Kind, Metric, Number, process, text
-from .log import printable
+from .log import dropped, printable
 
 
 class CallFailure(StrEnum):
@@ -303,6 +303,9 @@ TABLE = (
         more=("result",),
         values=tuple(Guess),
     ),
+    Declaration(
+        "counter", "log_lines_dropped_total", "Log lines that were dropped because nothing read them."
+    ),
     Declaration("gauge", "config_generation", "Configurations that took effect since start."),
     Declaration(
         "gauge",
@@ -470,6 +473,7 @@ class Metrics:
 
     async def render(self) -> bytes:
         """Every series in the format of :data:`.exposition.CONTENT_TYPE`."""
+        self._set("log_lines_dropped_total", to=dropped())
         return await text(self.collect())
 
     def resource_added(self, resource: str, backend: str, prepares: bool = False) -> None:

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from devhost.backend.threads import elsewhere
+
 D = TypeVar("D")
 T = TypeVar("T")
 
@@ -122,7 +124,7 @@ class Newest(Generic[D, T]):
 
     async def _make(self) -> None:
         began, changes = _time(), self._changes
-        form = await asyncio.to_thread(self._form, self._state())
+        form = await elsewhere(self._form, self._state())
         self._took = _time() - began
         self._latest = _Made(changes, began, form)
 

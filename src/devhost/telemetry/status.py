@@ -21,10 +21,11 @@ from socket import socket as Socket
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.threads import elsewhere
 
 from . import log, rundir
 from .connections import Connections, send, while_present
-from .document import StatusSource, json_line
+from .document import StatusDocument, StatusSource, complete, json_line
 from .newest import INTERVAL, Newest
 
 
@@ -95,7 +96,7 @@ class StatusServer:
         self._bind = bind
         self._commands = commands or {}
         self._path: Path | None = None
-        self._lines = Newest(document, json_line, interval=interval, stale=math.inf)
+        self._lines = Newest(document, _line, interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
         self._file = (0, 0)
         self._watchers = 0
@@ -195,7 +196,7 @@ class StatusServer:
             await self._watch(reader, writer)
             return
         if want == "status":
-            answer = await asyncio.to_thread(json_line, self._document())
+            answer = await elsewhere(_line, self._document())
         elif want == "watch":
             answer = json_line(
                 {"error": f"more than {self._limits.watchers} watchers at a time; end one of them"}
@@ -226,6 +227,10 @@ class StatusServer:
             async for line in lines:
                 async with asyncio.timeout(self._limits.watch_deadline):
                     await send(writer, line)
+
+
+def _line(found: StatusDocument | Callable[[], StatusDocument]) -> bytes:
+    return json_line(complete(found))
 
 
 def _parsed(request: bytes) -> Request:

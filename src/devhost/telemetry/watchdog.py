@@ -18,10 +18,14 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 
-from .log import get
+from devhost.backend.threads import NoThread, start
+
+from .log import flush, get
 
 log = get(__name__)
 
@@ -68,7 +72,10 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._watch, args=(loop,), name="watchdog", daemon=True).start()
+        try:
+            start("watchdog", self._watch, loop)
+        except NoThread as error:
+            log.warning("the event loop is not watched", reason=str(error))
         return self
 
     def __exit__(
@@ -96,9 +103,10 @@ class Watchdog:
                 return
 
     def _report_stall(self, seconds: float) -> None:
-        logger = threading.Thread(target=_log_stacks, args=(seconds,), name="final-log", daemon=True)
-        logger.start()
-        logger.join(self._report)
+        until = time.monotonic() + self._report
+        with suppress(NoThread):  # the loop may hold a lock that the log needs
+            start("final-log", _log_stacks, seconds).join(self._report)
+        flush(until - time.monotonic())
 
 
 def _log_stacks(seconds: float) -> None:

@@ -34,6 +34,7 @@ from devhost.backend import (
 )
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
+from devhost.backend.threads import start
 
 from .discovery import OTHER, Adapter
 from .environment import STANDARD, Environment
@@ -99,7 +100,7 @@ SHOWS_CONSOLE = "it shows the console of this machine and renders nothing"
 
 @dataclass(slots=True)
 class _Call:
-    thread: threading.Thread
+    thread: threading.Thread | None = None
     answer: str | None = None
 
 
@@ -123,7 +124,8 @@ class ThreadedCalls:
         end = time.monotonic() + deadline
         answers = {}
         for name, call in calls.items():
-            call.thread.join(max(0.0, end - time.monotonic()))
+            if call.thread is not None:
+                call.thread.join(max(0.0, end - time.monotonic()))
             if call.answer is not None:
                 answers[name] = call.answer
                 del self._open[name]
@@ -133,9 +135,9 @@ class ThreadedCalls:
         def run() -> None:
             call.answer = function()
 
-        call = _Call(threading.Thread(target=run, name=f"gpu-ask-{name}", daemon=True))
+        call = _Call()
+        call.thread = start(f"gpu-ask-{name}", run)
         self._open[name] = call
-        call.thread.start()
         return call
 
 

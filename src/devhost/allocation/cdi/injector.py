@@ -29,6 +29,7 @@ from devhost.backend.errors import AllocationError, BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.runner import BackendRunner
+from devhost.planning.claims import Key
 from devhost.planning.plan import Offer
 from devhost.planning.tokens import ALL, unit_of
 from devhost.telemetry.log import get
@@ -480,12 +481,17 @@ class CdiInjection:
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
         allocations, wanted = self._inventory.allocations, self._backend.runner.kind.ResourceOptions
+        distinct: dict[tuple[int, int], tuple[Sequence[Key], Terms]] = {}
+        for token, terms in allocations.terms.items():
+            keys = allocations.got(token)
+            distinct.pop((id(keys), id(terms)), None)
+            distinct[id(keys), id(terms)] = keys, terms
         return {
             device: terms
-            for token, terms in allocations.terms.items()
-            for _, device in allocations.devices_of(token)
+            for keys, terms in distinct.values()
             # else an edited drop-in has another class by now
             if wanted is NoOptions or isinstance(terms.options, wanted)
+            for _, device in keys
         }
 
     async def _render_due(self) -> None:
@@ -642,8 +648,7 @@ class CdiInjection:
 
     def _held_devices(self) -> set[str]:
         """The devices that containers have, also by tokens that have left the list."""
-        allocations = self._inventory.allocations
-        return {device for token in allocations.tokens() for _, device in allocations.devices_of(token)}
+        return {device for _, device in self._inventory.allocations.held_devices()}
 
     async def _write(self) -> None:
         """Makes the file what it should be.

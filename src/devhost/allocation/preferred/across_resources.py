@@ -6,17 +6,20 @@ requests belong to one container (:mod:`.grouping`), and the choice itself (:mod
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
 from devhost.backend.model import Holder
+from devhost.backend.threads import elsewhere
 from devhost.planning.affinity import Choice, Request, prefer
 from devhost.planning.affinity.policies import SCALES
 from devhost.planning.affinity.solver import Outside
@@ -37,6 +40,9 @@ KINDS = 16
 LOOKUPS = 40_000
 """Devices times other resources that one request considers, about 10 ms; at least one resource."""
 
+INLINE = 2_000
+"""Tokens about which a request may be to be answered in the event loop, in about 5 ms."""
+
 BUILT = 2_000
 """Devices of other resources that one request locates, about 25 ms; the next request goes on."""
 
@@ -44,6 +50,9 @@ _OUTER = (Level.PORT, Level.NODE)
 """The levels at which free devices of other resources count, the closer one first."""
 
 Inventories = Callable[[], Mapping[str, Inventory]]
+
+_Request = tuple[str, Inventory, Prefer, Links, Sequence[str], Sequence[str], int, Mapping[str, Inventory]]
+"""The arguments of a request for a preference."""
 
 
 class PreferredAllocation:
@@ -67,6 +76,55 @@ class PreferredAllocation:
         self._grouping = RequestGrouping(clock, self._guessed)
         self._places: dict[str, _ResourcePlaces] = {}
         self._together: set[frozenset[str]] = set()
+        self._turn = asyncio.Lock()
+        self._away: set[asyncio.Task[Choice]] = set()
+        self._later: list[Callable[[], None]] = []
+
+    async def answer(
+        self,
+        resource: str,
+        inventory: Inventory,
+        policy: Prefer,
+        links: Links,
+        available: Sequence[str],
+        must_include: Sequence[str],
+        size: int,
+    ) -> Choice:
+        """Answers GetPreferredAllocation for one container.
+
+        A choice among many tokens is made on a thread. Until it is made, other requests wait for it.
+        """
+        inventories = dict(self._inventories())
+        request = (resource, inventory, policy, links, available, must_include, size, inventories)
+        if not self._away and self._work(inventory, available, inventories) <= INLINE:
+            return self.prefer(*request)
+        choice = asyncio.create_task(self._prefer_elsewhere(*request))  # goes on if the kubelet gives up
+        self._away.add(choice)
+        choice.add_done_callback(self._returned)
+        return await asyncio.shield(choice)
+
+    async def _prefer_elsewhere(self, *request: *_Request) -> Choice:
+        async with self._turn:
+            return await elsewhere(self.prefer, *request)
+
+    def _returned(self, choice: asyncio.Task[Choice]) -> None:
+        self._away.discard(choice)
+        if not self._away:
+            later, self._later = self._later, []
+            for do in later:
+                do()
+
+    def _work(
+        self, inventory: Inventory, available: Sequence[str], inventories: Mapping[str, Inventory]
+    ) -> int:
+        """How many tokens a request is about, also in lists of other resources that are new."""
+        unknown = sum(
+            len(other.snapshot.entries)
+            for name, other in inventories.items()
+            if other is not inventory
+            and ((places := self._places.get(name)) is None or not places.knows(other))
+        )
+        return max(len(available), len(inventory.snapshot.entries)) + unknown
 
     def prefer(
         self,
@@ -77,8 +135,14 @@ class PreferredAllocation:
         available: Sequence[str],
         must_include: Sequence[str],
         size: int,
+        inventories: Mapping[str, Inventory] | None = None,
     ) -> Choice:
-        """Answers GetPreferredAllocation for one container."""
+        """The choice itself, by which this remembers what a container is about to get.
+
+        Args:
+            inventories: those served now; it does not look for them if it runs on a thread.
+        """
+        inventories = self._inventories() if inventories is None else inventories
         began = self._clock()
         admission = self._grouping.asked(resource)
         places = self._places_of(resource, inventory)
@@ -97,7 +161,9 @@ class PreferredAllocation:
             policy,
             places.topology,
             request,
-            self._outside(resource, places, admission, ended, companions=SCALES[policy].companions),
+            self._outside(
+                resource, places, admission, ended, inventories, companions=SCALES[policy].companions
+            ),
             links,
             explain=_standard_log.isEnabledFor(logging.DEBUG),
         )
@@ -115,6 +181,9 @@ class PreferredAllocation:
 
     def allocated(self, resource: str, inventory: Inventory, began: float, tokens: Sequence[str]) -> None:
         """Remembers which devices a container got for its request at ``began``; never raises."""
+        if self._away:
+            self._later.append(partial(self.allocated, resource, inventory, began, tokens))
+            return
         try:
             places = self._places.get(resource)
             if places is None:
@@ -125,6 +194,9 @@ class PreferredAllocation:
 
     def settle(self) -> None:
         """Finds out which guesses were right, after the kubelet has listed who holds what."""
+        if self._away:
+            self._later.append(self.settle)
+            return
         inventories = self._inventories()
 
         def holder(resource: str, token: str) -> object:
@@ -197,6 +269,7 @@ class PreferredAllocation:
         places: _ResourcePlaces,
         admission: Admission,
         ended: Collection[Pod],
+        inventories: Mapping[str, Inventory],
         *,
         companions: bool,
     ) -> Outside:
@@ -204,7 +277,7 @@ class PreferredAllocation:
         together: list[Mapping[Place, int]] = []
         others: list[Mapping[Place, int]] = []
         kinds = min(KINDS, max(1, LOOKUPS // max(1, len(places.topology.candidates))))
-        for name, inventory, other in self._others(resource, places) if companions else ():
+        for name, inventory, other in self._others(resource, places, inventories) if companions else ():
             if len(together) + len(others) == kinds:
                 break
             if name not in got and (free := other.free(inventory.allocations, places, ended)):
@@ -212,10 +285,12 @@ class PreferredAllocation:
         near = {place: 1 for call in admission.before for place in _counts(call)}
         return Outside([count for count in got.values() if count], together, others, near)
 
-    def _others(self, resource: str, places: _ResourcePlaces) -> list[tuple[str, Inventory, _ResourcePlaces]]:
+    def _others(
+        self, resource: str, places: _ResourcePlaces, inventories: Mapping[str, Inventory]
+    ) -> list[tuple[str, Inventory, _ResourcePlaces]]:
         """Other resources with devices in the same places, the most important first."""
         found, built = [], 0
-        for name, inventory in self._inventories().items():
+        for name, inventory in inventories.items():
             other = self._places.setdefault(name, _ResourcePlaces())
             if name == resource or (built >= BUILT and not other.knows(inventory)):
                 continue

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from devhost.telemetry.document import StatusDocument, StatusSource, json_line, without_holders
+from devhost.telemetry.document import StatusDocument, StatusSource, complete, json_line, without_holders
 from devhost.telemetry.http import Answer, Response, Route, Stream
 from devhost.telemetry.newest import INTERVAL, REST, Newest
 
@@ -54,10 +54,11 @@ class StatusPage:
     ) -> None:
         name = node or node_name()
 
-        def shown(found: StatusDocument) -> StatusDocument:
-            return found if pods else without_holders(found)
+        def shown(found: StatusDocument | Callable[[], StatusDocument]) -> StatusDocument:
+            document = complete(found)
+            return document if pods else without_holders(document)
 
-        def rendered(found: StatusDocument) -> Rendering:
+        def rendered(found: StatusDocument | Callable[[], StatusDocument]) -> Rendering:
             from .skeleton import render  # on a thread, and only while a page is open: 1 MB
 
             return render(shown(found), name, datetime.now(UTC), pods=pods)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from devhost.backend.errors import BackendError
+from devhost.backend.threads import NoThread, start
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.process import Message, Reply
@@ -451,7 +453,8 @@ class HealthMonitor:
             if last is not None and now - last < self._timings.alone_every:
                 return
             self._asked_alone[gpu] = now
-        threading.Thread(target=self._ask_alone, args=(gpu, now), name=f"nvml-{gpu}", daemon=True).start()
+        with suppress(NoThread):  # it is asked again later
+            start(f"nvml-{gpu}", self._ask_alone, gpu, now)
 
     def _ask_alone(self, gpu: str, began: float) -> None:
         found = self._client.ask_alone(gpu)

@@ -48,6 +48,8 @@ LONGEST_PAUSE = 15.0
 RECOVERY_ACTION = 230
 """``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``."""
 
+NO_THREAD = "the process cannot start another thread (raise its limit of memory or processes)"
+
 UNSCOPED = 0xFFFFFFFF
 """The instance in an event that concerns the whole GPU."""
 
@@ -162,8 +164,9 @@ class Child:
             "gpus": self._each(addresses, self._gpu),
         }
         if self._listener is None:
-            self._listener = threading.Thread(target=self._listen, name="events", daemon=True)
-            self._listener.start()
+            listener = threading.Thread(target=self._listen, name="events", daemon=True)
+            listener.start()
+            self._listener = listener
         return found
 
     def compare(self) -> None:
@@ -507,7 +510,13 @@ def _error(error: Any) -> dict[str, Any]:
 
 
 def _internal_error(error: Exception) -> dict[str, Any]:
-    return {"code": -1, "text": f"{type(error).__name__}: {error}"}
+    if isinstance(error, UnicodeDecodeError):
+        text = f"NVML gave a text that is not UTF-8: {error.object[:64]!r}"
+    elif str(error) == "can't start new thread":
+        text = NO_THREAD
+    else:
+        text = f"{type(error).__name__}: {error}"
+    return {"code": -1, "text": text}
 
 
 def _load(directory: str, library: str) -> Any:
@@ -544,7 +553,11 @@ def main(arguments: list[str]) -> int:
         threading.Event().wait(exit_grace)
         os._exit(0)  # a call hangs
 
-    threading.Thread(target=read, name="requests", daemon=True).start()
+    try:
+        threading.Thread(target=read, name="requests", daemon=True).start()
+    except RuntimeError:
+        os.write(output, json.dumps({"event": "unusable", "text": NO_THREAD}).encode() + b"\n")
+        return 1
     try:
         nvml = _load(arguments[0], arguments[1])
     except (OSError, ImportError) as error:

@@ -185,7 +185,10 @@ class NvmlProcess:
         self._lines.end()
         self._notify()
         # not a daemon: devhost must not end before the process, however long the driver takes
-        threading.Thread(target=self.wait_gone, args=(2 * self._timings.grace,), name="nvml-end").start()
+        try:
+            threading.Thread(target=self.wait_gone, args=(2 * self._timings.grace,), name="nvml-end").start()
+        except RuntimeError:  # no thread can be started, so nothing would wait for it
+            self._lines.kill()
 
     def kill(self) -> None:
         """Kills the process. Does not wait."""

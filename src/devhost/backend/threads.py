@@ -1,0 +1,76 @@
+"""Starting threads, also where the process cannot have another one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from .errors import EnvironmentFailure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+Start = Callable[..., threading.Thread]
+""":func:`start`, or what takes its place in a test."""
+
+
+class NoThread(EnvironmentFailure):
+    """The process cannot start another thread."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the process cannot start another thread",
+            "raise its limit of memory or processes: of the pod, TasksMax, ulimit -v or ulimit -u",
+        )
+
+
+def start(name: str, call: Callable[..., object], *args: object) -> threading.Thread:
+    """Runs ``call`` on a new thread, which does not keep the process from ending.
+
+    Raises:
+        NoThread: a limit of the process or of the node does not allow another thread.
+    """
+    thread = threading.Thread(target=call, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):  # Python does not pass on the kernel's reason
+        raise NoThread from None
+    return thread
+
+
+async def elsewhere(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of a computation that is too long for the event loop: on a thread, if one can be started.
+
+    The computation is finite and does not wait for anything. It must not use what the loop changes. It goes
+    on if the caller is cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def finish(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = call(*args, **kwargs)
+        except Exception as caught:  # noqa: BLE001 - it is the caller's
+            error = caught
+        try:
+            loop.call_soon_threadsafe(finish, value, error)
+        except RuntimeError:
+            return  # the loop is closed: nothing waits for this answer
+
+    try:
+        start("computation", run)
+    except NoThread:
+        return call(*args, **kwargs)  # slower for everybody else, but right
+    return await future

@@ -1,0 +1,276 @@
+"""What kubelets, pods, scrapes and watchers make devhost do grows at most linearly with the list.
+
+Work is counted in executed lines of devhost, in all threads, not in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, ClassVar
+
+import pytest
+
+import devhost
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.listing import Listing
+from devhost.allocation.pieces import PIECE
+from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits
+from devhost.backend.model import Holder
+from devhost.host.host import Host
+from devhost.host.status import captured, holders
+from devhost.kubelet.api import RECEIVE_LIMIT
+from devhost.telemetry.document import complete, json_line
+from devhost.telemetry.page.serving import StatusPage
+from devhost.testing.kubelet.wire import CallError, PluginConnection
+from devhost.testing.node import Node
+
+NAME = "example.com/card"
+PACKAGE = str(Path(devhost.__file__).parent)
+
+PER_TOKEN = 250
+"""Most lines of any request for each token of the list. An Allocate and its accounting take about 60."""
+
+CONSTANT = 40_000
+"""Lines that any request may take besides, and what devhost does at the same time by itself."""
+
+TURN = 400_000
+"""Most lines between two turns of the event loop: about 50 ms, eight lines in a microsecond."""
+
+
+class Work:
+    """Counts the lines of devhost that are executed."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.of_loop = 0
+        """Those of them in the thread of the event loop."""
+        self._loop = threading.get_ident()
+        self._own: dict[CodeType, bool] = {}
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        own = self._own.get(code)
+        if own is None:
+            file = code.co_filename
+            own = self._own[code] = file.startswith(PACKAGE) and not file.startswith(f"{PACKAGE}/testing")
+        return self._line if own else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        self.lines += 1
+        self.of_loop += threading.get_ident() == self._loop
+        return self._line
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        before = sys.gettrace()
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            threading.settrace(before)
+
+
+@dataclass
+class Shape:
+    """How many tokens a list has, and of what."""
+
+    name: str
+    devices: Callable[[int], int]
+    entry: Callable[[int], str]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+SHAPES = (
+    Shape("replicas", lambda n: 1, lambda n: f"share: {{replicas: {n}}}"),
+    Shape("devices", lambda n: n, lambda n: "prefer: pack"),
+    Shape("together", lambda n: 40, lambda n: f"share: {{of: all, replicas: {n}}}"),
+    Shape("cdi", lambda n: 1, lambda n: f"share: {{replicas: {n}}}, inject: cdi"),
+)
+
+
+def cards(count: int, *, share: bool) -> type[Backend]:
+    """A backend with so many devices, all of whose hooks a kubelet can cause to be called."""
+    found = [Device(f"card{n:05}", numa_nodes=(n % 2,)) for n in range(count)]
+
+    class Cards(Backend):
+        name = "card"
+        takes_shares: ClassVar[bool] = share
+
+        def discover(self) -> list[Device]:
+            return found
+
+        def allocate(self, request: AllocateRequest) -> Edits:
+            return Edits(nodes=(DeviceNode("/dev/null"),), env={"CARDS": str(len(request.devices))})
+
+        def prepare(self, request: AllocateRequest) -> None:
+            pass
+
+    return Cards
+
+
+@dataclass
+class Scene:
+    """A served list, and a connection like that of a kubelet."""
+
+    host: Host
+    plugin: PluginConnection
+    tokens: list[str]
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.host.services[NAME].inventory
+
+    async def listed(self) -> None:
+        async for message in self.plugin.lists():
+            assert len(message.devices) == len(self.tokens)
+            break
+        self.plugin.cut()
+
+    async def preferred(self) -> None:
+        answer = await self.plugin.preference(self.tokens, (), len(self.tokens) // 2)
+        assert len(answer.container_responses[0].deviceIDs) == len(self.tokens) // 2
+
+    async def allocated(self) -> None:
+        half = self.tokens[: len(self.tokens) // 2]
+        await self.plugin.allocate(half)
+        assert self.host.allocations.of(NAME).tokens() >= set(half)
+
+    async def refused(self) -> None:
+        for wrong in ("nobody", self.tokens[0]):
+            with pytest.raises(CallError):
+                await self.plugin.allocate([*self.tokens, wrong])
+
+    async def prepared(self) -> None:
+        await self.plugin.pre_start(self.tokens[: len(self.tokens) // 2], 60)
+
+    async def pods(self) -> None:
+        half = self.tokens[: len(self.tokens) // 2]
+        holder = Holder("default", "train", "main")
+        self.take(dict.fromkeys(half, holder), {holder: True})
+        assert self.inventory.holder(half[0]) == holder
+
+    async def ended(self) -> None:
+        self.take({}, {Holder("default", "other", "main"): True})
+        self.take({}, {Holder("default", "other", "main"): True}, later=60.0)
+        assert not self.host.allocations.of(NAME).is_held()
+
+    async def planned(self) -> None:
+        self.host.replan()
+
+    async def scraped(self) -> None:
+        assert list(holders(self.host))
+
+    async def shown(self) -> None:
+        assert len(json_line(complete(captured(self.host)()))) > len(self.tokens)
+
+    async def viewed(self) -> None:
+        page = StatusPage(lambda: captured(self.host), node="n1")
+        await page.routes()["/"]()
+
+    def take(self, held: Any, containers: Any, later: float = 0.0) -> None:
+        """Another list of who holds what."""
+        now = asyncio.get_running_loop().time() + later + 1
+        self.host.allocations.apply(Listing((1,), now, 1, {NAME: held}, containers))
+
+
+ROWS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
+    ("ListAndWatch", Scene.listed),
+    ("GetPreferredAllocation", Scene.preferred),
+    ("Allocate", Scene.allocated),
+    ("Allocate again", Scene.allocated),
+    ("Allocate, refused", Scene.refused),
+    ("PreStartContainer", Scene.prepared),
+    ("podresources", Scene.pods),
+    ("a plan while pods hold half", Scene.planned),
+    ("/metrics with pods", Scene.scraped),
+    ("status", Scene.shown),
+    ("the page", Scene.viewed),
+    ("GetPreferredAllocation of what pods hold", Scene.preferred),
+    ("pods end", Scene.ended),
+)
+
+
+@asynccontextmanager
+async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
+    place.mkdir()
+    kind = cards(shape.devices(size), share=shape.name in ("replicas", "cdi"))
+    async with Node(place, kind) as node:
+        (node.root / "dev").mkdir(parents=True)
+        (node.root / "dev/null").touch()
+        node.configure(f"resources: [{{name: {NAME}, backend: card, {shape.entry(size)}}}]")
+        async with node.served():
+            await node.offers({NAME: size})
+            path = node.kubelet.directory / node.kubelet.endpoints(NAME)[0]
+            plugin = PluginConnection(NAME, path.name, str(path), RECEIVE_LIMIT)
+            await plugin.dial(60.0)
+            tokens = list(node.host.services[NAME].inventory.snapshot.entries)
+            yield Scene(node.host, plugin, tokens)
+            await plugin.close()
+
+
+async def quiet(work: Work) -> None:
+    """Waits until devhost does nothing, for at most a few seconds."""
+    for _ in range(50):
+        before = work.lines
+        await asyncio.sleep(0.1)
+        if work.lines == before:
+            return
+
+
+async def counted(scene: Scene, row: Callable[[Scene], Awaitable[None]]) -> tuple[int, int]:
+    """The lines that a request takes, and the most lines between two turns of the loop."""
+    work, turns = Work(), [0]
+
+    async def tick() -> None:
+        while True:
+            before = work.of_loop
+            await asyncio.sleep(0)
+            turns.append(work.of_loop - before)
+
+    with work.counted():
+        await quiet(work)
+        work.lines = 0
+        ticking = asyncio.create_task(tick())
+        await row(scene)
+        await asyncio.sleep(0.05)  # for what follows an answer
+        ticking.cancel()
+        with suppress(asyncio.CancelledError):
+            await ticking
+    return work.lines, max(turns)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+async def test_work_for_any_request_grows_linearly_with_the_list(tmp_path: Path, shape: Shape) -> None:
+    sizes = (600, 1200)
+    found: dict[str, list[int]] = {}
+    for size in sizes:
+        async with serving(tmp_path / str(size), shape, size) as scene:
+            for name, row in ROWS:
+                lines, _ = await counted(scene, row)
+                found.setdefault(name, []).append(lines)
+    for name, (small, large) in found.items():
+        assert large <= 2.3 * small + CONSTANT, f"{name}: {small} lines, {large} for twice as many tokens"
+        assert large <= PER_TOKEN * sizes[1] + CONSTANT, f"{name}: {large} lines for {sizes[1]} tokens"
+
+
+REQUESTS = (Scene.listed, Scene.preferred, Scene.allocated, Scene.refused, Scene.prepared, Scene.scraped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", (SHAPES[0], SHAPES[2]), ids=lambda shape: shape.name)
+async def test_no_request_keeps_the_loop_for_long_at_a_list_of_many_pieces(
+    tmp_path: Path, shape: Shape
+) -> None:
+    async with serving(tmp_path / "node", shape, 8 * PIECE) as scene:
+        for row in REQUESTS:
+            _, longest = await counted(scene, row)
+            assert longest <= TURN, f"{row.__name__}: {longest} lines in one go"
