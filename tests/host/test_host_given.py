@@ -43,6 +43,16 @@ async def recorded(rig, sticks, text: str = A) -> None:
     await rig.until(lambda: any(text in file.read_text() for file in place.glob("given-*.json")))
 
 
+async def withheld(rig, host, path: str) -> None:
+    """The plan withholds the second stick because of the node at this path."""
+    await rig.until(
+        lambda: (
+            [one["device"] for one in status(host)["refusals"] if f"node:{path} is in use" in one["reason"]]
+            == [B]
+        )
+    )
+
+
 async def given_and_stopped(rig, kubelet, sticks, line: str = LINE) -> None:
     """Pod ``one`` gets the first stick, then devhost stops."""
     rig.write(line)
@@ -64,7 +74,10 @@ async def test_after_a_swap_and_a_restart_no_second_pod_gets_the_first_ones_node
     sticks.plug(SWAPPED)
     async with sticks.running() as host:
         await rig.until(lambda: reason(host, A) == MOVED + AND_OTHER)
-        await offered(kubelet)
+        await withheld(rig, host, USB0)
+        await kubelet.wait_for(
+            lambda: {(one.id, one.health) for one in kubelet.devices(TTY)} == {(A, "Unhealthy")}
+        )
         with pytest.raises(UnexpectedAdmissionError):
             await kubelet.admit("two", "main", TTY, 1)
         kubelet.release("one")
@@ -155,7 +168,7 @@ async def test_a_number_that_changed_is_a_problem_and_what_has_the_old_one_is_wi
     told = f"a container was given {USB0} as c188:0 for {A}, which is c511:7 now"
     async with sticks.running() as host:
         await rig.until(lambda: reason(host, A) == f"{told}: restart the container or delete the pod")
-        await offered(kubelet)
+        await withheld(rig, host, USB1)
         kubelet.release("one")
         await offered(kubelet, A, B)
 
