@@ -69,7 +69,7 @@ def test_an_answer_for_another_container_of_the_pod_does_not_count():
         Gift((Node(path),), container=name) for name, path in (("init", "/dev/a"), ("main", "/dev/b"))
     )
     given = Given(checkpointed={(TTY, "A"): [second, first]})
-    assert given.of(held("A")[0]) == second
+    assert given.of_token((TTY, "A"), held("A")[0].holder) == second
 
 
 def test_a_record_that_disagrees_with_the_checkpoint_is_of_an_earlier_pod():
@@ -77,7 +77,7 @@ def test_a_record_that_disagrees_with_the_checkpoint_is_of_an_earlier_pod():
     now = Gift((Node("/dev/ttyUSB0"),), container="main")
     given = Given(checkpointed={(TTY, "A"): [now]})
     given.recall({(TTY, "A"): old, (TTY, "B"): old}, {})
-    assert (given.of(held("A")[0]), given.of(held("B")[0])) == (now, old)
+    assert (given.of_token((TTY, "A"), held("A")[0].holder), given.of_token((TTY, "B"), held("B")[0].holder)) == (now, old)
 
 
 def test_a_backend_that_claims_no_nodes_is_asked_what_its_device_has():

@@ -116,7 +116,7 @@ class Scene:
         until(f"a specification gives {path}", lambda: text in self._specified(), seen=self._specified)
 
     def withholds(self, disk: str) -> None:
-        """Waits until a specification says that a disk is gone."""
+        """Waits until a specification withholds a disk as gone."""
         until(f"{disk} is withheld", lambda: f"{disk} is gone" in self._specified(), seen=self._specified)
 
     def reports(self, *words: str) -> None:

@@ -131,9 +131,7 @@ async def test_two_containers_whose_devices_swap_their_paths_both_keep_their_own
     await rig.until(lambda: second.numbers() == {ALL[rig.scripts["toy"].nodes[two]]})
 
 
-async def test_a_container_of_a_device_that_is_gone_has_the_reason_and_gets_it_back(
-    rig, kubelet, specs, life
-):
+async def test_a_container_of_a_device_that_is_gone_is_refused_and_gets_it_back(rig, kubelet, specs, life):
     rig.write(TOY_LINE)
     await life.start()
     pod, (token,) = await admitted(rig, kubelet)

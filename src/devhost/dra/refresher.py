@@ -2,7 +2,7 @@
 
 The kubelet prepares a claim once and repeats its CDI names whenever a container of its pods starts, so a file
 must follow the paths and numbers of the devices. Names and record stay as they were prepared. A name whose
-device is gone, or whose nodes may be another device's by now, gives nothing, with the reason
+device is gone, or whose nodes may be another device's by now, gives nothing but the reason
 (:func:`devhost.allocation.cdi.spec.withheld`).
 """
 

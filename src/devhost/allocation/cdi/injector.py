@@ -6,7 +6,7 @@ repeats an earlier answer as long as the pod lives. Allocate writes the changes 
 
 What a name gives follows the device. It is rendered again when the device changes, and when the host has
 another node, number, mode or owner at a path, which changes no device. A name whose device is gone gives
-nothing, with the reason (:func:`.spec.withheld`): its path may be another device's by now.
+nothing but the reason (:func:`.spec.withheld`): its path may be another device's by now.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def outdated(every: Iterable[Seen], root: Path) -> list[int]:
 
 
 def recorded(edits: ContainerEdits) -> Seen | None:
-    """What the host had when these edits of a file were rendered; ``None`` if the file does not have it."""
+    """What the host had when these edits of a file were rendered; ``None`` if the file lacks it."""
     try:
         return {
             node.get("hostPath", node["path"]): HostNode(
