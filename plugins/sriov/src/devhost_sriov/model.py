@@ -115,8 +115,8 @@ class Function:
         Whether the kernel lists a vfio device of it, under any name of its driver (``vfio-dev``, see
         Documentation/ABI/testing/sysfs-devices-vfio-dev, since Linux 6.1).
     ``vgpu_type``
-        The number of its NVIDIA vGPU type, for a virtual function on driver ``nvidia`` since Linux 6.8; 0 if no
-        vGPU is configured.
+        The number of its NVIDIA vGPU type, for a virtual function on driver ``nvidia`` since Linux 6.8; 0 if
+        no vGPU is configured.
     ``inode``
         Changes when the function is removed and appears again under its id.
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from devhost.backend import AttributeValue, Device, Event, unhealthy
 
+from .allocation import NO_USB_DEVICE, is_usb_device
 from .facts import Facts, Reader, node_claims, system_disks
 from .ids import Name, Namer, apart, is_misc, undeclared
 from .nodes import NodeTree
@@ -151,6 +152,7 @@ class Scan:
                 numa_nodes=facts.numa_nodes,
                 pcie_path=facts.pcie_path,
                 withheld=facts.withheld,
+                unusable_for={} if is_usb_device(facts.attributes) else NO_USB_DEVICE,
                 former_ids=facts.name.former,
             )
             self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device))
@@ -177,7 +179,14 @@ class Scan:
                 attributes["subsystem"] = "misc"
             name = undeclared(node, number)
             claims, flaw = node_claims(node)
-            device = Device(name.id, attributes, claims, withheld=flaw, former_ids=name.former)
+            device = Device(
+                name.id,
+                attributes,
+                claims,
+                withheld=flaw,
+                unusable_for=NO_USB_DEVICE,
+                former_ids=name.former,
+            )
             self._put(node, Record("", node, name, device, device))
 
     def _put(self, key: str, record: Record) -> None:
