@@ -21,7 +21,7 @@ def device(name: str, *paths: str) -> Device:
 
 
 def held(*tokens: str) -> list[Held]:
-    return [Held(TTY, token, "udev", Device(token), True, POD) for token in tokens]
+    return [Held(TTY, (token,), "udev", Device(token), True, POD) for token in tokens]
 
 
 def there(*devices: Device) -> dict[str, dict[str, Device]]:

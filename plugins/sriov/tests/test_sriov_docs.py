@@ -28,7 +28,7 @@ def test_the_reference_names_each_word_of_an_attribute(word):
     [
         (
             network.i40e_with_vfio,
-            {"sriov/dpdk": ["0000:5e:02.2"], "sriov/net": ["0000:5e:02.0", "0000:5e:02.1"]},
+            {"sriov/dpdk": ["0000:5e:02.2", "0000:5e:02.3"], "sriov/net": ["0000:5e:02.0", "0000:5e:02.1"]},
         ),
         (
             network.mlx5_switchdev,

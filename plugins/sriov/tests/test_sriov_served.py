@@ -41,8 +41,7 @@ def places(node: Node) -> dict[str, dict[str, str]]:
 
 async def test_a_container_with_two_resources_finds_both_and_so_does_its_network_plugin(node: Node) -> None:
     async with node.served():
-        # of two functions in one IOMMU group one is offered
-        await node.offers({NET: 2, DPDK: 1}, only=True)
+        await node.offers({NET: 2, DPDK: 2}, only=True)
         net = await node.kubelet.admit("pod", "main", NET, 1)
         await node.kubelet.admit("pod", "main", DPDK, 1)
         started = await node.kubelet.start_container("pod", "main")
@@ -64,7 +63,7 @@ async def test_a_container_with_two_resources_finds_both_and_so_does_its_network
 async def test_variables_have_the_same_names_with_cdi(node: Node) -> None:
     node.configure(RESOURCES.replace("driver: iavf}", "driver: iavf}\n  inject: cdi"))
     async with node.served():
-        await node.offers({NET: 2, DPDK: 1}, only=True)
+        await node.offers({NET: 2, DPDK: 2}, only=True)
         await node.kubelet.admit("pod", "main", NET, 2)
         (file,) = node.cdi.glob("*.json")
         text = file.read_text()
@@ -88,7 +87,7 @@ async def test_a_pod_whose_function_lacks_a_node_is_refused_by_name_and_leaves_n
         (node.root / path).touch()
     node.configure(asking(iavf="vhostNet: true"))
     async with node.served():
-        await node.offers({NET: 2, DPDK: 1}, only=True)
+        await node.offers({NET: 2, DPDK: 2}, only=True)
         (node.root / "dev/vhost-net").unlink()  # without an event
         with pytest.raises(UnexpectedAdmissionError, match="/dev/vhost-net does not exist"):
             await node.kubelet.admit("pod", "main", NET, 1)
@@ -99,7 +98,7 @@ async def test_vhost_net_concerns_only_the_entry_that_requests_it(node: Node) ->
     """In sriov-network-device-plugin ``needVhostNet`` also belongs to one resource."""
     node.configure(asking(vfio="vhostNet: true"))
     async with node.served():
-        await node.kubelet.wait_for(lambda: node.kubelet.capacity() == {NET: 2, DPDK: 1})
+        await node.kubelet.wait_for(lambda: node.kubelet.capacity() == {NET: 2, DPDK: 2})
         assert node.kubelet.allocatable() == {NET: 2, DPDK: 0}
         reason = "/dev/vhost-net does not exist (is module vhost_net loaded?)"
         assert node.devices("sriov")["0000:5e:02.2"].unusable_for["vhostNet"] == reason
@@ -107,7 +106,7 @@ async def test_vhost_net_concerns_only_the_entry_that_requests_it(node: Node) ->
             (node.root / path).parent.mkdir(exist_ok=True)
             (node.root / path).touch()
         node.look("sriov")
-        await node.offers({NET: 2, DPDK: 1})
+        await node.offers({NET: 2, DPDK: 2})
         both = await node.container({NET: 1, DPDK: 1})
         assert "/dev/vhost-net" in {device.host_path for device in both.devices}
         alone = await node.container({NET: 1})
@@ -120,7 +119,7 @@ async def test_the_info_of_an_entry_never_reaches_pods_of_another(node: Node) ->
     """``additionalInfo`` of sriov-network-device-plugin is of one resource too, and may be its secret."""
     node.configure(asking(iavf='info: {"*": {token: net}}', vfio='info: {"0000:5e:02.2": {token: dpdk}}'))
     async with node.served():
-        await node.offers({NET: 2, DPDK: 1})
+        await node.offers({NET: 2, DPDK: 2})
         started = await node.container({NET: 1, DPDK: 1}, keep=True)
         net, dpdk = (
             json.loads(started.envs[f"PCIDEVICE_INTEL_COM_SRIOV_{name}_INFO"]) for name in ("NET", "DPDK")
@@ -135,7 +134,7 @@ async def test_the_info_of_an_entry_never_reaches_pods_of_another(node: Node) ->
 async def test_kubevirt_concerns_only_the_entry_that_requests_it(node: Node) -> None:
     node.configure(asking(vfio="kubevirt: true"))
     async with node.served():
-        await node.offers({NET: 2, DPDK: 1})
+        await node.offers({NET: 2, DPDK: 2})
         dpdk, net = await node.container({DPDK: 1}), await node.container({NET: 1})
         assert dpdk.envs["PCI_RESOURCE_INTEL_COM_SRIOV_DPDK"] == "0000:5e:02.2"
         rights = {device.host_path: device.permissions for device in dpdk.devices}

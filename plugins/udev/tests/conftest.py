@@ -23,7 +23,6 @@ class FakeContext:
     """The context of a backend."""
 
     log = logging.getLogger("devhost.backend.udev")
-    entries: tuple[object, ...] = ()
 
     def __init__(self, root: Path, wanted: tuple[str, ...]) -> None:
         self.root = root

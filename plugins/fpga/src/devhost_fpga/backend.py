@@ -199,7 +199,7 @@ class Fpga(Backend):
             program = entry.program if isinstance(entry, FpgaUse) else None
             if program is not None and not unit.is_busy:
                 try:
-                    self._programmer.check(unit, program)
+                    self._programmer.check_device(unit, program)
                 except AllocationError as error:
                     reasons[program.use] = error.message
         return replace(unit, device=replace(unit.device, unusable_for=reasons)) if reasons else unit

@@ -6,12 +6,26 @@ import os
 from collections.abc import Mapping, Sequence
 
 from devhost.backend import AllocateRequest, AllocationError, AttributeValue
+from devhost.backend.model import FrozenDict
+
+from .options import KUBEVIRT
 
 QEMU = 107
 """The user and group of qemu in pods of KubeVirt (``util.NonRootUID``)."""
 
 USB_VARIABLE = "USB_RESOURCE"
 """Prefix of the variable from which virt-launcher reads USB devices (``v1.USBResourcePrefix``)."""
+
+
+NO_USB_DEVICE = FrozenDict(
+    {KUBEVIRT: "it is not a whole USB device (kubevirt: true is for devType: usb_device)"}
+)
+"""What a device that is no whole USB device cannot be used for (``Device.unusable_for``)."""
+
+
+def is_usb_device(attributes: Mapping[str, AttributeValue]) -> bool:
+    """Whether a node with these attributes is that of a whole USB device."""
+    return attributes.get("devType") == "usb_device"
 
 
 def also_at(attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from devhost.backend import (
     AllocateRequest,
@@ -18,7 +17,7 @@ from devhost.backend import (
 )
 from devhost.backend.sysfs import natural, prefix_of
 
-from .allocation import also_at, to_kubevirt
+from .allocation import NO_USB_DEVICE, also_at, is_usb_device, to_kubevirt
 from .attributes import ATTRIBUTES
 from .groups import Assembled, Groups
 from .options import KUBEVIRT, UdevOptions, Use
@@ -44,7 +43,6 @@ class Udev(Backend):
         self._list: list[Device] = []
         self._list_of: tuple[int, object] | None = None
         self._duplicates: Mapping[str, tuple[str, ...]] = {}
-        self._unfit: dict[str, tuple[Device, Device]] = {}
         # Replaced whole, never changed: allocate() reads them on another thread.
         self._records: Mapping[str, Record] = {}
         self._assembled: Mapping[str, Assembled] = {}
@@ -70,20 +68,7 @@ class Udev(Backend):
             self._assembled = assembled
             self._list_of = (edition, assembled)
             self._report_duplicates()
-        if any(isinstance(entry, Use) and entry.kubevirt for entry in self.context.entries):
-            return [self._for_kubevirt(device) for device in self._list]
-        self._unfit.clear()
         return self._list.copy()
-
-    def _for_kubevirt(self, device: Device) -> Device:
-        """The device, unusable for KubeVirt if it is no whole USB device; an unchanged one stays the same."""
-        known = self._unfit.get(device.id)
-        if known is None or known[0] is not device:
-            reason = self._no_usb_device(device)
-            unfit = {**device.unusable_for, KUBEVIRT: reason}
-            known = device, replace(device, unusable_for=unfit) if reason else device
-            self._unfit[device.id] = known
-        return known[1]
 
     def _report_duplicates(self) -> None:
         """Logs once which devices are withheld because they have the same id."""
@@ -146,19 +131,14 @@ class Udev(Backend):
             AllocationError: a device has none.
         """
         for device in devices:
-            if reason := self._no_usb_device(device):
-                raise AllocationError(f"{device.id}: {reason}")
-            yield from self._usb_nodes_of(device)
-
-    def _no_usb_device(self, device: Device) -> str:
-        """Why KubeVirt cannot use a device; empty if it can."""
-        hint = "kubevirt: true is for devType: usb_device"
-        return "" if self._usb_nodes_of(device) else f"it is not a whole USB device ({hint})"
-
-    def _usb_nodes_of(self, device: Device) -> list[str]:
-        assembled, record = self._assembled.get(device.id), self._records.get(device.id)
-        known = assembled.nodes if assembled else {record.node: record.device.attributes} if record else {}
-        return [node for node, attributes in known.items() if attributes.get("devType") == "usb_device"]
+            assembled, record = self._assembled.get(device.id), self._records.get(device.id)
+            known = (
+                assembled.nodes if assembled else {record.node: record.device.attributes} if record else {}
+            )
+            nodes = [node for node, attributes in known.items() if is_usb_device(attributes)]
+            if not nodes:
+                raise AllocationError(f"{device.id}: {NO_USB_DEVICE[KUBEVIRT]}")
+            yield from nodes
 
     def _missing(self, edits: Edits) -> Iterator[str]:
         paths = [node.path for node in edits.nodes if node.required]

@@ -13,7 +13,7 @@ from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.where import show
 
 from . import templates
-from .allocation import also_at
+from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .facts import node_claims
 from .ids import RANKS, apart, fit, joined, ranked
 from .members import Function, Hardware, Pairing, Part, Paths, Row, last_number, outside_dev
@@ -324,6 +324,7 @@ class Groups:
             health=unhealthy("; ".join(problems[:3])) if problems else HEALTHY,
             inherited=frozenset(inherited),
             withheld=naming.withheld,
+            unusable_for={} if any(map(is_usb_device, known.values())) else NO_USB_DEVICE,
             former_ids=naming.former,
         )
         return Assembled(device, group, row.parts, layout.mounts, first | attributes, known, "; ".join(flaws))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from devhost.backend import AttributeValue, Device, Event, unhealthy
 
+from .allocation import NO_USB_DEVICE, is_usb_device
 from .attributes import EVERYTHING, LINKS
 from .facts import Facts, Reader, node_claims, system_disks
 from .ids import Name, Namer, apart, is_misc, undeclared
@@ -159,6 +160,7 @@ class Scan:
                 numa_nodes=facts.numa_nodes,
                 pcie_path=facts.pcie_path,
                 withheld=facts.withheld,
+                unusable_for={} if is_usb_device(facts.attributes) else NO_USB_DEVICE,
                 former_ids=facts.name.former,
             )
             self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device, facts.links))
@@ -186,7 +188,14 @@ class Scan:
             name = undeclared(node, number)
             claims, flaw = node_claims(node)
             attributes = self._with_links(node, attributes)
-            device = Device(name.id, attributes, claims, withheld=flaw, former_ids=name.former)
+            device = Device(
+                name.id,
+                attributes,
+                claims,
+                withheld=flaw,
+                unusable_for=NO_USB_DEVICE,
+                former_ids=name.former,
+            )
             self._put(node, Record("", node, name, device, device))
 
     def _relink(self) -> None:

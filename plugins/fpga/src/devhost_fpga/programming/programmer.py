@@ -152,6 +152,15 @@ class Programmer:
             with opened(self._sysfs.prefix, program) as image:
                 check_fit(self._sysfs, unit, image)
 
+    def check_device(self, unit: Unit, program: Program) -> None:
+        """Refuses a device that cannot be programmed with any file; :meth:`check` reads the file.
+
+        Raises:
+            AllocationError: the device cannot be programmed.
+        """
+        with _about(unit, program):
+            check_slots(unit, program)
+
     def program(self, units: Sequence[Unit], program: Program) -> None:
         """Programs the file into the devices of one container, except those that already have it.
 
