@@ -168,7 +168,7 @@ class Allocator:
             async for piece in pieces(tokens):
                 self.inventory.reserve(reservation, self._wanted(piece, request))
             granted = await self._hand_out(request)
-            async for piece in pieces(tokens):
+            async for _ in pieces(tokens):
                 reservation.drop()
             return granted
 
