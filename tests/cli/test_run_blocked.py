@@ -1,4 +1,4 @@
-"""``devhost run`` whose log nobody reads, that gets stray signals, or that cannot start a thread."""
+"""``devhost run`` whose log has no reader, that gets stray signals, or that cannot start a thread."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def full_pipe() -> Iterator[tuple[int, int]]:
     os.close(writer)
 
 
-async def test_a_log_that_nobody_reads_delays_neither_a_start_nor_a_pod_nor_the_end(
+async def test_a_log_without_a_reader_delays_neither_a_start_nor_a_pod_nor_the_end(
     toys: Any, tmp_path: Any, full_pipe: tuple[int, int]
 ) -> None:
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
@@ -73,7 +73,7 @@ async def test_stray_signals_do_not_end_devhost(toys: Any, tmp_path: Any) -> Non
             assert await asyncio.to_thread(process.wait, 60) == 0
 
 
-def test_a_bug_at_the_start_keeps_its_traceback_and_ends_although_nobody_reads_the_log(
+def test_a_bug_at_the_start_keeps_its_traceback_and_ends_without_a_reader(
     toys: Any, full_pipe: tuple[int, int]
 ) -> None:
     code = (

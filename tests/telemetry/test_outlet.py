@@ -84,7 +84,7 @@ def test_a_reader_that_does_not_read_costs_lines_and_no_time(pipe: Pipe) -> None
     assert outlet.dropped == 40
 
 
-def test_one_line_says_what_was_dropped_once_the_reader_is_back(pipe: Pipe) -> None:
+def test_one_line_reports_what_was_dropped_once_the_reader_is_back(pipe: Pipe) -> None:
     pipe.fill()
     outlet = pipe.outlet(limit=1000)
     for number in range(30):

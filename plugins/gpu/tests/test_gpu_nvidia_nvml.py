@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
 from devhost_gpu.environment import Environment
 from devhost_gpu.nvml import client
 from gpu_nvidia import DGX, NvidiaMachine
@@ -205,3 +206,18 @@ def test_a_gpu_that_was_drained_before_the_start_is_not_opened(nvidia: NvidiaMac
     desk = at(nvidia)
     assert desk.reasons() == {uuid: "it is being drained (nvidia-smi drain)"}
     assert desk.look()[other].health
+
+
+# Text
+
+
+@pytest.mark.parametrize("field", ["name", "serial", "vbios"])
+def test_text_of_nvml_that_is_not_utf8_is_a_reason_without_the_name_of_an_exception(
+    nvidia: NvidiaMachine, at: Open, field: str
+) -> None:
+    uuid = nvidia.gpu(A)
+    nvidia.nvml.gpus[uuid][field] = "NVIDIA \udcff"
+    nvidia.nvml.write()
+    desk = at(nvidia)
+    desk.look()
+    assert desk.reasons() == {uuid: "NVML: it gave a text that is not UTF-8: b'NVIDIA \\xff'"}

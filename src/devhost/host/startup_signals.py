@@ -33,8 +33,8 @@ _held: set[int] = set()
 def hold() -> None:
     """Remembers SIGHUP, and lets SIGTERM and SIGINT end the process with exit code 0.
 
-    This holds until the event loop handles these signals. Other signals that would end the process, although
-    nobody sends them for that, have no effect: :data:`HARMLESS`. Call it from the main thread.
+    This holds until the event loop handles these signals. The signals of
+    :data:`HARMLESS`, which would end the process too, have no effect. Call it from the main thread.
     """
     for harmless in HARMLESS:
         signal.signal(harmless, signal.SIG_IGN)

@@ -167,7 +167,7 @@ class Known:
         return self._former.named(name)
 
     def _of_cut(self, unit: str, suffix: int) -> Device | None:
-        """The device whose id was cut to ``unit`` to have room for a number of so many characters."""
+        """The device whose id was cut to ``unit``, before a number of so many characters."""
         index = self._cut.get(suffix)
         if index is None:
             long = (one for one in self.devices if len(one) + suffix > MAX_DEVICE_ID)

@@ -141,7 +141,7 @@ class Nvml:
         for number, fields in enumerate(self.events, 1):
             lines.append(_line(str(fields["word"]), {"seq": number, **fields}))
         part = self.file.with_name(f"{self.file.name}.part")
-        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
         part.replace(self.file)
 
 

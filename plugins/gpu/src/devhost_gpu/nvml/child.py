@@ -511,7 +511,7 @@ def _error(error: Any) -> dict[str, Any]:
 
 def _internal_error(error: Exception) -> dict[str, Any]:
     if isinstance(error, UnicodeDecodeError):
-        text = f"NVML gave a text that is not UTF-8: {error.object[:64]!r}"
+        text = f"it gave a text that is not UTF-8: {error.object[:64]!r}"
     elif str(error) == "can't start new thread":
         text = NO_THREAD
     else:
