@@ -77,7 +77,10 @@ def test_a_record_that_disagrees_with_the_checkpoint_is_of_an_earlier_pod():
     now = Gift((Node("/dev/ttyUSB0"),), container="main")
     given = Given(checkpointed={(TTY, "A"): [now]})
     given.recall({(TTY, "A"): old, (TTY, "B"): old}, {})
-    assert (given.of_token((TTY, "A"), held("A")[0].holder), given.of_token((TTY, "B"), held("B")[0].holder)) == (now, old)
+    assert (
+        given.of_token((TTY, "A"), held("A")[0].holder),
+        given.of_token((TTY, "B"), held("B")[0].holder),
+    ) == (now, old)
 
 
 def test_a_backend_that_claims_no_nodes_is_asked_what_its_device_has():

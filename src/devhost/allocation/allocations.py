@@ -443,7 +443,7 @@ class ResourceAllocations:
         return () if token in self._inferred else self._devices_of.get(token, ())
 
     def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
-        """Every token that a container has, with the results of :meth:`got` and :meth:`holder` for it: a copy."""
+        """Every token that a container has, with the results of :meth:`got` and :meth:`holder`: a copy."""
         known = self._devices_of
         held: dict[str, tuple[Sequence[Key], Holder | None]] = {
             token: (known.get(token, ()), holder) for token, holder in self._leases.holders()

@@ -2,8 +2,8 @@
 
 The reader of a log can stop reading: a log collector whose disk is full, a stopped terminal. A pipe takes
 64 KiB, and then a write waits for ever. A daemon must not wait with it. So text goes into a queue of
-:data:`LIMIT` bytes. What does not fit is dropped and counted, and once the reader is back one line reports how
-much.
+:data:`LIMIT` bytes. What does not fit is dropped and counted, and once the reader is back one line reports
+how much.
 
 The descriptor is not made non-blocking: that would affect every process that shares it, such as the shell on
 the same terminal.
