@@ -163,6 +163,22 @@ async def test_a_resource_without_any_device_withholds_what_it_gave(rig, kubelet
     await rig.until(lambda: pod.numbers() == {ALL["/dev/null"], ALL["/dev/zero"]})
 
 
+@pytest.mark.parametrize("line", [TOY_LINE, "name: 'example.com/{model}', backend: toy, inject: cdi"])
+async def test_a_resource_that_a_container_holds_is_served_over_a_restart_without_any_device(
+    rig, kubelet, specs, line
+):
+    """Its containers may start again, and the kubelet asks it before that if it prepares devices."""
+    rig.scripts["toy"].devices = [Device("d0", {"model": "toy", "index": 0})]
+    rig.write(line)
+    async with rig.running():
+        await admitted(rig, kubelet)
+    claimed = Device("d0", {"model": "toy", "index": 0}, withheld="it is the node's own now")
+    rig.scripts["toy"].devices = [claimed]
+    async with rig.running():
+        await rig.until(lambda: TOY in rig.host.services)
+        await rig.until(lambda: rig.host.services[TOY].registration.streams)
+
+
 async def test_a_node_that_becomes_another_one_is_noticed_although_its_device_is_the_same(
     rig, kubelet, specs, life, tmp_path
 ):

@@ -189,8 +189,9 @@ class Replanner:
             if name in self.plan.resources or name in self._services:
                 continue
             for entry in self._configuration.settings.resources:
-                if entry.serve is not Serve.PLUGIN or entry.backend not in backends:
-                    continue
+                backend = backends.get(entry.backend)
+                if entry.serve is not Serve.PLUGIN or backend is None or not backend.listed:
+                    continue  # nothing is known of its devices yet
                 if entry.name == name or (naming.fields(entry.name) and self._may_expand(entry, name)):
                     yield name, PlannedResource(name, entry, ())
                     break
