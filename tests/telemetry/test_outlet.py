@@ -97,6 +97,20 @@ def test_one_line_reports_what_was_dropped_once_the_reader_is_back(pipe: Pipe) -
     assert outlet.dropped == 20
 
 
+def test_the_end_waits_for_the_line_about_what_was_dropped(pipe: Pipe) -> None:
+    pipe.fill()
+    outlet = pipe.outlet(limit=1000)
+    for _ in range(30):
+        outlet.write(LINE)
+    reading = threading.Thread(target=pipe.read_until, args=(b"unread\n",))
+    reading.start()
+    assert outlet.flush(PATIENCE)
+    os.close(pipe.writer)  # what is not written now is lost
+    reading.join(PATIENCE)
+    assert not reading.is_alive()
+    pipe.writer = os.open(os.devnull, os.O_WRONLY)
+
+
 def test_a_slow_reader_learns_of_a_gap_where_it_is(pipe: Pipe) -> None:
     pipe.fill()
     outlet = pipe.outlet(limit=100_000)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PIECE = 2048
+PIECE = 1024
 """Tokens that are handled in one go: about 10 ms for what Allocate does with each."""
 
 

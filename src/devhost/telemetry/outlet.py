@@ -2,8 +2,8 @@
 
 The reader of a log can stop reading: a log collector whose disk is full, a stopped terminal. A pipe takes
 64 KiB, and then a write waits for ever. A daemon must not wait with it. So text goes into a queue of
-:data:`LIMIT` bytes. What does not fit is dropped and counted, and once the reader is back one line reports
-how much.
+:data:`LIMIT` bytes. What does not fit is dropped and counted. Once the reader is back, one line reports how
+much.
 
 The descriptor is not made non-blocking: that would affect every process that shares it, such as the shell on
 the same terminal.
@@ -66,6 +66,7 @@ class Outlet:
         self._unreported = 0
         self._reason = ""
         self._full = False
+        self._writing = False
         self._thread: threading.Thread | None = None
 
     def write(self, text: str) -> None:
@@ -87,7 +88,7 @@ class Outlet:
         """Waits until everything is written, at most ``within`` seconds; whether it is."""
         until = time.monotonic() + within
         with self._news:
-            while self._size:
+            while self._queue or self._writing:
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
@@ -106,11 +107,12 @@ class Outlet:
             with self._news:
                 while not self._queue:
                     self._news.wait()
-                waiting = self._taken()
+                waiting, self._writing = self._taken(), True
                 count, report = (0, b"") if self._full else self._report()
             rest, reason = self._put(report + waiting)
             with self._news:
                 self._size -= len(waiting)
+                self._writing = False
                 if len(rest) <= len(waiting):
                     self._unreported -= count
                 if rest:
