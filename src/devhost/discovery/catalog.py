@@ -26,6 +26,7 @@ import pluggy
 from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, claim, trusted
 from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, overrides
 from devhost.backend.observe import ObserverHooks
+from devhost.backend.text import printable
 
 from .entry_points import EntryPoint, entry_points
 
@@ -247,7 +248,7 @@ class _Builder:
             raise error
         place = f"{origin}:{line}: " if (line := _line(error, origin)) else ""
         own = error.msg if place and isinstance(error, SyntaxError) else str(error)
-        text = " ".join(own.split()) or "no message"
+        text = printable(" ".join(own.split())) or "no message"
         self.refused.append(Refusal(origin, version, f"{place}{type(error).__name__}: {text}", backend))
 
     def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
