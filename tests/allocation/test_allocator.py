@@ -145,7 +145,7 @@ UNUSABLE: list[tuple[Any, str]] = [
     (Edits(env={"A\0": "x"}), "an unusable variable name 'A\\x00'"),
     (Edits(env={"A": "\0"}), "a variable 'A' whose value holds a NUL character"),
     *(
-        (edits, f"{text}, which has a control character or half a character in it")
+        (edits, f"{text}, which has a NUL, a control character or half a character in it")
         for edits, text in (
             (Edits(nodes=(replace(A, path="/dev/a\x1b[2J"),)), "'/dev/a\\x1b[2J'"),
             (Edits(nodes=(replace(A, container_path="/dev/a\nb"),)), "'/dev/a\\nb'"),

@@ -85,6 +85,13 @@ def test_an_instance_has_its_own_nodes_and_is_a_part_of_its_gpu(nvidia: NvidiaMa
     assert card.facts.index == "0:0"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("root", ["/run/nvidia/driver", "//run/nvidia//driver/"])
+def test_a_gpu_claims_its_nodes_below_another_root_too(nvidia: NvidiaMachine, at: Open, root: str) -> None:
+    uuid = nvidia.gpu(A)
+    claims = at(nvidia, GpuOptions(dev_root=root)).look()[uuid].claims
+    assert {"node:/dev/nvidia0", "node:/run/nvidia/driver/dev/nvidia0"} <= claims
+
+
 def test_a_gpu_with_mig_and_no_instance_is_not_offered(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A, mig=1)
     other = nvidia.gpu(B, mig_pending=1)

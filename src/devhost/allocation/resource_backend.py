@@ -367,7 +367,9 @@ def check_edits(edits: Edits, backend: str) -> None:
     texts += [*edits.env, *edits.annotations, *edits.cdi_devices]
     values = [*edits.env.values(), *edits.annotations.values()]
     for text in (*filter(_NO_TEXT.search, texts), *filter(_NO_VALUE.search, values)):
-        raise BackendError(f"{wrong} {quoted(text)}, which has a control character or half a character in it")
+        raise BackendError(
+            f"{wrong} {quoted(text)}, which has a NUL, a control character or half a character in it"
+        )
 
 
 def _mistyped(edits: Any) -> str:

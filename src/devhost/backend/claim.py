@@ -103,6 +103,9 @@ def other(kind: str, name: str) -> str:
     return f"{kind}:{name}"
 
 
+MAX_CLAIM = 4200
+"""Longest claim in characters: a path of Linux's ``PATH_MAX`` with its kind."""
+
 KINDS: dict[str, tuple[Callable[[str], str], str]] = {
     "pci": (pci, 'claim.pci("0000:3b:00.0")'),
     "node": (node, 'claim.node("/dev/fuse")'),
@@ -132,7 +135,9 @@ def flaw(text: object, kinds: Collection[str] = ()) -> str:
         kinds: the kinds that the backend declares.
     """
     if not isinstance(text, str):
-        return f"claim {text!r} is not a string"
+        return f"a claim is {type(text).__name__}, not a string"
+    if len(text) > MAX_CLAIM:
+        return f"claim {text[:40]!r}… has {len(text)} characters, more than {MAX_CLAIM}"
     kind, colon, name = text.partition(":")
     if kind in KINDS and colon:
         make, example = KINDS[kind]

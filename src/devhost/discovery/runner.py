@@ -15,7 +15,8 @@ from typing import ParamSpec, TypeVar, cast
 from devhost.backend import AllocateRequest, Backend, Event, MissingDriver, NoOptions, Offered
 from devhost.backend.base import overrides
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, NotYet, one_line, words
-from devhost.backend.model import Device, Edits, Health, sound_health
+from devhost.backend.model import Device, Edits, Health, sound_health, sound_reason
+from devhost.backend.text import printable
 from devhost.telemetry.log import get
 
 from .health import is_health
@@ -383,7 +384,11 @@ class BackendRunner:
             raise BackendError(
                 f"missing_drivers() of backend {self.name} returned something that is not a MissingDriver"
             )
-        return cast("tuple[MissingDriver, ...]", found)
+        known = cast("tuple[MissingDriver, ...]", found)
+        return tuple(
+            replace(one, subject=printable(str(one.subject)), reason=sound_reason(str(one.reason)))
+            for one in known
+        )
 
     def _probe(self, backend: Backend, devices: Sequence[Device]) -> Mapping[str, Health]:
         verdicts: object = backend.probe(devices)

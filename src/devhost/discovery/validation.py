@@ -13,7 +13,12 @@ from typing import Any
 
 from devhost.backend import Attribute, claim
 from devhost.backend.errors import one_line
+<<<<<<< HEAD
 from devhost.backend.model import MAX_DEVICE_ID, PURPOSE, Device, sound_health, sound_reason
+=======
+from devhost.backend.model import MAX_DEVICE_ID, Device, sound_health, sound_reason
+from devhost.backend.text import printable
+>>>>>>> claims
 
 from .health import is_health
 
@@ -106,6 +111,7 @@ def name_of(device: object) -> str:
         name = str(device.id) if isinstance(device, Device) else repr(device)
     except Exception:  # noqa: BLE001 - a third-party object may raise on any access
         name = type(device).__name__
+    name = printable(name)
     return name if len(name) <= 80 else name[:77] + "..."
 
 

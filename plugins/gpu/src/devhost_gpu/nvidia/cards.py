@@ -318,7 +318,8 @@ def mig_card(
 
 def _node_claims(nodes: Sequence[str], root: str) -> set[str]:
     """The claims of nodes, also below another root on the host, where containers may get them from."""
-    return {claim.node(posixpath.normpath(f"{place}{node}")) for place in ("", root) for node in nodes}
+    places = ("", f"/{root.lstrip('/')}" if root else "")
+    return {claim.node(posixpath.normpath(f"{place}{node}")) for place in places for node in nodes}
 
 
 def _shared(state: GpuState) -> dict[str, AttributeValue | None]:

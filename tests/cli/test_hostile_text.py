@@ -1,0 +1,66 @@
+"""No text that a backend reads from hardware controls the terminal of a person who looks at it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+BACKEND = """
+from devhost.backend import Attribute, Backend, Device, Edits, MissingDriver, hookimpl, unhealthy
+
+EVIL = "x\\x1b[2J\\nforged\\x7f\\x9b1m\\u2028\\u202e\\udc80"
+
+
+class Evil(Backend):
+    name = "evil"
+    attributes = {"serial": Attribute(str, "serial", "A"), "links": Attribute(list, "links", ("a",))}
+
+    def discover(self):
+        yield Device("attribute", {"serial": EVIL, "links": (EVIL, "b")})
+        yield Device("unhealthy", {"serial": "ok"}, health=unhealthy(EVIL))
+        yield Device("withheld", {"serial": "ok"}, withheld=EVIL)
+        yield Device("claim", {"serial": "ok"}, claims=frozenset({EVIL}))
+        yield Device(EVIL, {"serial": "ok"})
+        yield Device("name", {EVIL: "x"})
+
+    def missing_drivers(self):
+        return [MissingDriver(EVIL, EVIL)]
+
+    def allocate(self, request):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Evil]
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("discover", "--all"),
+        ("discover", "--output", "json"),
+        *(("explain", name) for name in ("attribute", "unhealthy", "withheld", "claim", "name")),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_no_command_passes_a_control_character_on(toys, arguments):
+    backends = toys.config.parent / "backends"
+    (backends / "evil.py").write_text(BACKEND)
+    (backends / "broken.py").write_text('raise RuntimeError("a\\x1b[2J")\n')
+    toys.write('name: "example.com/{serial}", backend: evil')
+    done = toys.devhost(*arguments)
+    text = done.stdout + done.stderr
+    assert not re.search("[\0-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", text)
+    assert not re.search("^forged", text, re.MULTILINE)
+
+
+def test_the_text_of_an_exception_controls_no_terminal(toys):
+    (toys.config.parent / "backends" / "broken.py").write_text('raise RuntimeError("a\\x1b[2J")\n')
+    command = [sys.executable, "-m", "devhost", "plugins", "--config", str(toys.config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert "RuntimeError: a\\x1b[2J" in done.stdout
