@@ -26,12 +26,9 @@ import pluggy
 
 from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, claim, trusted
 from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, overrides
+from devhost.backend.errors import printable
 from devhost.backend.observe import ObserverHooks
-<<<<<<< HEAD
 from devhost.missing import missing_package
-=======
-from devhost.backend.text import printable
->>>>>>> claims
 
 from .entry_points import EntryPoint, entry_points
 from .unread import unread
@@ -256,15 +253,10 @@ class _Builder:
             raise error
         place = f"{origin}:{line}: " if (line := _line(error, origin)) else ""
         own = error.msg if place and isinstance(error, SyntaxError) else str(error)
-<<<<<<< HEAD
-        text = f"{type(error).__name__}: {' '.join(own.split()) or 'no message'}"
+        text = f"{type(error).__name__}: {printable(' '.join(own.split())) or 'no message'}"
         if missing := missing_package(error):
             text = f"{missing[0]} ({missing[1]})"
         self.refused.append(Refusal(origin, version, f"{place}{text}", backend))
-=======
-        text = printable(" ".join(own.split())) or "no message"
-        self.refused.append(Refusal(origin, version, f"{place}{type(error).__name__}: {text}", backend))
->>>>>>> claims
 
     def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
         # A separate registry of pluggy for each plugin, so that none can affect the hooks of another.

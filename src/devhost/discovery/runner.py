@@ -14,9 +14,16 @@ from typing import ParamSpec, TypeVar, cast
 
 from devhost.backend import AllocateRequest, Backend, Event, MissingDriver, NoOptions, Offered
 from devhost.backend.base import overrides
-from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, NotYet, one_line, words
+from devhost.backend.errors import (
+    AllocationError,
+    BackendError,
+    BackendTimeout,
+    NotYet,
+    one_line,
+    printable,
+    words,
+)
 from devhost.backend.model import Device, Edits, Health, sound_health, sound_reason
-from devhost.backend.text import printable
 from devhost.telemetry.log import get
 
 from .health import is_health

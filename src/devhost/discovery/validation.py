@@ -12,13 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from devhost.backend import Attribute, claim
-from devhost.backend.errors import one_line
-<<<<<<< HEAD
+from devhost.backend.errors import one_line, printable
 from devhost.backend.model import MAX_DEVICE_ID, PURPOSE, Device, sound_health, sound_reason
-=======
-from devhost.backend.model import MAX_DEVICE_ID, Device, sound_health, sound_reason
-from devhost.backend.text import printable
->>>>>>> claims
 
 from .health import is_health
 
