@@ -18,7 +18,7 @@ import pytest
 import pyudev
 
 from devhost.backend import Event
-from devhost.backend.sonames import by_soname
+from devhost.backend.inotify import by_soname
 from devhost.discovery import uevents
 from devhost.discovery.uevents import DirectoryWatch, UeventMonitor
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from devhost.backend import Event
 from devhost.backend.backoff import Backoff
 from devhost.backend.incident import Incident
-from devhost.backend.inotify import explained
-from devhost.backend.sonames import by_soname
+from devhost.backend.inotify import by_soname, explained
 from devhost.telemetry.log import get
 
 with by_soname():

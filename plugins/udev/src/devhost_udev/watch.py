@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from devhost.backend import Context, Event
 from devhost.backend.errors import BackendError
-from devhost.backend.inotify import explained
-from devhost.backend.sonames import by_soname
+from devhost.backend.inotify import by_soname, explained
 from devhost.backend.sysfs import prefix_of
 
 from .nodes import DEV, SKIPPED
