@@ -167,7 +167,7 @@ async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, 
     rig.write(LINE)
     async with rig.running() as host:
         first, second = await held(rig, kubelet), await held(rig, kubelet, pod="other")
-        rig.change("toy", [replace(d, claims=frozenset({"pci:1"})) for d in rig.scripts["toy"].devices])
+        rig.change("toy", [replace(d, claims=frozenset({"usb:1"})) for d in rig.scripts["toy"].devices])
         await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
         (resource,) = status(host)["resources"]
         assert {

@@ -18,7 +18,7 @@ NEVER = 3600.0
 
 
 def function(name: str, group: int) -> Device:
-    claims = {f"pci:{name}", f"iommu:{group}", f"node:/dev/vfio/{group}"}
+    claims = {f"usb:{name}", f"iommu:{group}", f"node:/dev/vfio/{group}"}
     return Device(name, attributes={"model": "x100"}, claims=frozenset(claims))
 
 

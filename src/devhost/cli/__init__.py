@@ -63,7 +63,13 @@ def _run() -> int:
     with log.unblocked():
         from .program import call
 
-        return call()
+        try:
+            return call()
+        except ImportError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - shown while no reader can block it
+            sys.excepthook(type(error), error, error.__traceback__)
+            return 1
 
 
 def _open_standard_streams() -> None:

@@ -20,7 +20,6 @@ from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
 
 from . import options as shared
-from .importers.recognition import importers_of
 
 
 class _Catalogs:
@@ -75,7 +74,7 @@ class _Checked:
             data = read_standard_input(Diagnostics(_label(file))) if file == "-" else read(Path(file))
             return cls(_label(file), loads(data, _label(file), catalogs))
         except ConfigError as error:
-            plugins = importers_of(data)
+            plugins = _importers_of(data)
             return cls(_label(file), None, [_other(file, plugins)] if plugins else error.diagnostics)
 
     def show(self) -> None:
@@ -106,6 +105,15 @@ class _Checked:
             count = sum(entry.backend == backend for entry in settings.skipped)
             entries = "1 optional entry is" if count == 1 else f"{count} optional entries are"
             yield f"{entries} not served: backend {backend} is not installed ({hint})"
+
+
+def _importers_of(data: bytes) -> Sequence[str]:
+    """The importers for a file of another plugin; none where they are not installed, as in the node's image."""
+    try:
+        from .importers.recognition import importers_of
+    except ModuleNotFoundError:
+        return ()
+    return importers_of(data)
 
 
 def _other(file: str, plugins: Sequence[str]) -> Diagnostic:
