@@ -344,7 +344,6 @@ def test_explain_shows_why_something_that_the_kernel_knows_is_not_served(toys):
         ("/dev/other", "it is a device node that no backend lists"),
         ("/dev/dir", "it is a directory"),
         ("/dev/dangling", "it leads to /dev/nothing, which does not exist"),
-        ("/dev/none", "it does not exist"),
     ):
         done = toys.devhost("explain", text)
         assert (done.returncode, done.stderr.startswith(f"devhost: {text} is not served: {why}")) == (2, True)

@@ -93,6 +93,7 @@ def test_the_format_of_previous_releases_is_supported() -> None:
     [
         ('TAG=="uaccess"', "udev tags, such as uaccess, are not attributes of devhost"),
         ('ENV{SEAT}=="seat0"', "the property SEAT is not an attribute of devhost"),
+        ('ENV{DEVNAME}=="video0"', "no device has the DEVNAME video0: all begin with /dev/"),
         ('KERNELS=="1-1"', "of KERNELS only a PCI address can be expressed"),
         ('SUBSYSTEMS=="scsi"', "of SUBSYSTEMS only usb and pci can be expressed"),
         ('KERNEL=="video0", ENV{ID_PATH}!="a[0-9]*b"', "!= cannot be expressed for it"),

@@ -63,14 +63,13 @@ def _interface(sysfs: Sysfs, name: str) -> tuple[str, str]:
     return f"{what}, which has no device node and is not on PCI", "a CNI plugin can move it into a pod"
 
 
-def _path(sysfs: Sysfs, root: Path, path: str) -> tuple[str, str]:
+def _path(sysfs: Sysfs, root: Path, path: str) -> tuple[str, str] | None:
     real = resolved(root, path)
     leads = "" if real == path else f"it leads to {real}, which "
     try:
         mode = os.stat(f"{sysfs.prefix}{real}").st_mode  # noqa: PTH116 - a plain string path
     except FileNotFoundError:
-        hint = "check that its driver is loaded, and in a container that it sees the host's /dev"
-        return f"{leads or 'it '}does not exist", hint
+        return (f"{leads}does not exist", "") if leads else None
     except (OSError, ValueError):
         return f"{leads or 'it '}cannot be accessed", "run the command as root"
     if stat.S_ISDIR(mode):

@@ -23,7 +23,7 @@ ATTRIBUTES = {
         "driver of the device, else of the nearest above it, up to its USB device or PCI function",
         "nvme",
     ),
-    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse", begins="/sys/devices/"),
+    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse"),
     "major": Attribute(int, "major device number", 188),
     "minor": Attribute(int, "minor device number", 0),
     "idVendor": Attribute(str, "USB vendor id", "1a86", hex=True),
@@ -55,9 +55,7 @@ ATTRIBUTES = {
     "numaNode": Attribute(int, "NUMA node near the device", 0),
     "group": Attribute(str, "name of the configured group; single nodes have none", "onload", reveals=True),
     "alternative": Attribute(int, "number of the group among those with its name, in file order from 0", 0),
-    "members": Attribute(
-        list, "paths of the nodes in a group", ("/dev/onload", "/dev/onload_epoll"), begins="/"
-    ),
+    "members": Attribute(list, "paths of the nodes in a group", ("/dev/onload", "/dev/onload_epoll")),
     "ID_*": Attribute(str, "property from udevd's rules; absent if udevd does not run", "usb"),
     "sysattr.*": Attribute(
         str, "text file in the device's sysfs directory: sysattr.size, sysattr.queue/rotational", "0"

@@ -290,6 +290,10 @@ def _env(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
         blocks.add(attribute, [Globs((value,))], holds=holds)
         return
     attribute = key if key.startswith("ID_") else _PROPERTIES.get(key, "")
+    if attribute == "devNode" and value[:1].isalnum():
+        if holds:
+            raise Inexpressible(f"no device has the DEVNAME {value}: all begin with /dev/")
+        return
     if not attribute:
         raise Inexpressible(f"the property {key} is not an attribute of devhost")
     (_glob if holds else _expression)(attribute, value, blocks, holds=holds)
