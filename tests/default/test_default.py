@@ -93,7 +93,7 @@ SPELLED: dict[str, tuple[Make, dict[str, int]]] = {
     "disks of the node": (sriov_others.nvme, {}),
     "nodes of udev": (
         nodes,
-        {f"devhost.dev/{name}": 1 for name in ("fuse", "kvm", "tun", "vhost-net", "vhost-vsock", "tpm")},
+        {f"devhost.dev/{name}": 1 for name in ("fuse", "kvm", "tun", "vhost-net", "vhost-vsock")},
     ),
     "nothing": (Tree, {}),
 }

@@ -34,7 +34,7 @@ from devhost.testing.node import Node
 NAME = "example.com/card"
 PACKAGE = str(Path(devhost.__file__).parent)
 
-PER_TOKEN = 250
+PER_TOKEN = 350
 """Most lines of any request for each token of the list. An Allocate and its accounting take about 60."""
 
 CONSTANT = 40_000
