@@ -175,7 +175,7 @@ async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, 
             for device in resource["devices"]
         } == {
             mine: (
-                f"pci:1 is in use: a pod holds {its} of backend toy through {TOY}; "
+                f"usb:1 is in use: a pod holds {its} of backend toy through {TOY}; "
                 "it is free when that pod ends",
                 [pod],
             )

@@ -1058,7 +1058,7 @@ class Allocations:
         for resource, allocations in self._resources.items():
             for token in allocations.unresolved():
                 if not allocations.devices_of(token):
-                    allocations.infer(token, self._absent(resource, token, allocations.holder(token)))
+                    allocations.infer((token,), self._absent(resource, token, allocations.holder(token)))
         more = self.devices.join(self.given.compare(self.held(), found))
         if more:
             self._held = None
