@@ -26,7 +26,7 @@ EVERYTHING: dict[str, Any] = {
     "podMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
     "dashboard": {"enabled": True},
-    "networkPolicy": {"enabled": True},
+    "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
     "priorityQuota": True,
     "hostNetwork": False,
 }
