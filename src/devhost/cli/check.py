@@ -71,7 +71,7 @@ class _Checked:
     def of(cls, file: str, catalogs: _Catalogs) -> _Checked:
         data = b""
         try:
-            data = read_standard_input(Diagnostics(_label(file))) if file == "-" else read(Path(file))
+            data = _content(file)
             return cls(_label(file), loads(data, _label(file), catalogs))
         except ConfigError as error:
             plugins = _importers_of(data)
@@ -105,6 +105,10 @@ class _Checked:
             count = sum(entry.backend == backend for entry in settings.skipped)
             entries = "1 optional entry is" if count == 1 else f"{count} optional entries are"
             yield f"{entries} not served: backend {backend} is not installed ({hint})"
+
+
+def _content(file: str) -> bytes:
+    return read_standard_input(Diagnostics(_label(file))) if file == "-" else read(Path(file))
 
 
 def _importers_of(data: bytes) -> Sequence[str]:

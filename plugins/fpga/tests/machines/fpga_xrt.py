@@ -14,6 +14,7 @@ What is where was taken from XRT's sources (src/runtime_src/core/pcie/driver/lin
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ class XrtTree(Tree):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._renders = 128
         self._parts = 28672
 
     def function(self, address: str, ids: str, driver: str = "", **facts: Any) -> str:
@@ -82,7 +82,9 @@ class XrtTree(Tree):
 
     def render(self, path: str) -> str:
         """The DRM nodes of a device; the ``sys_path`` of the render node."""
-        number, self._renders = self._renders, self._renders + 1
+        # the lowest free one (drm_minor_alloc), so after a reset that of before
+        taken = {node.name for node in (self.root / "dev/dri").glob("renderD*")}
+        number = next(n for n in itertools.count(128) if f"renderD{n}" not in taken)
         base = path.removeprefix("/sys/devices/")
         card = number - 128
         self.device(f"{base}/drm/card{card}", "drm", f"dri/card{card}", f"226:{card}", DEVTYPE="drm_minor")
