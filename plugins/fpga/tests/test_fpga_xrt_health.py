@@ -226,7 +226,7 @@ def test_a_reset_makes_one_card_temporarily_unhealthy_and_no_other(
     assert after["0000:af:00.1"].health.healthy
     assert after["0000:af:00.1"].attributes == before["0000:af:00.1"].attributes
     assert [node.path for node in backend.allocate(request(backend, [after["0000:af:00.1"]])).nodes] == [
-        "/dev/dri/renderD130"
+        "/dev/dri/renderD128"
     ]
 
 

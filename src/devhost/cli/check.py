@@ -112,7 +112,7 @@ def _content(file: str) -> bytes:
 
 
 def _importers_of(data: bytes) -> Sequence[str]:
-    """The importers for a file of another plugin; none where they are not installed, as in the node's image."""
+    """The importers for a file of another plugin; none where they are not installed (the node's image)."""
     try:
         from .importers.recognition import importers_of
     except ModuleNotFoundError:
