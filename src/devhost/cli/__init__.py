@@ -58,6 +58,10 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
+    from .memory import import_without_openssl, use_one_heap
+
+    use_one_heap()
+    import_without_openssl()
     from devhost.telemetry import log
 
     with log.unblocked():
