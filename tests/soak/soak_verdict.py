@@ -224,7 +224,9 @@ def _tasks(node: Node, host: Host) -> Iterator[str]:
         "clear",
         "config copy",
         "device-info",
+        "given",
         "labels",
+        "releases",
         "rivals",
         "own sockets",
     } | {f"resource {name}" for name in host.services}
