@@ -111,7 +111,7 @@ class ToyBackend(Backend):
 
     def allocate(self, request: AllocateRequest) -> Any:
         wrong = self.toy.go_wrong(self.toy.allocate)
-        nodes = tuple(DeviceNode(str(self.toy.nodes / device.id)) for device in request.devices)
+        nodes = tuple(DeviceNode(str(self.toy.nodes / device.id), shared=True) for device in request.devices)
         return wrong or Edits(nodes=nodes, env={"DEVICES": ",".join(device.id for device in request.devices)})
 
 
