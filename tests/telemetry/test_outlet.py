@@ -1,4 +1,4 @@
-"""Output never makes a daemon wait: not for a pipe that nobody reads, nor for a full disk."""
+"""Output never makes a daemon wait: not for a pipe that no process reads, nor for a full disk."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _run() -> int:
-    """Runs the daemon: what it or anybody in its process prints never makes it wait for a reader."""
+    """Runs the daemon: what it prints, or a library in its process, never makes it wait for a reader."""
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported

@@ -17,8 +17,6 @@ from .memory import (
     collecting_often,
     import_grpc_without_typing_extensions,
     import_protobuf_without_python_messages,
-    import_without_openssl,
-    use_one_heap,
 )
 
 log = telemetry.get(__name__)
@@ -141,8 +139,6 @@ def command(
     With --root of a tree that is not this machine, such as a recorded one, everything is written below that
     tree, except what other options name, and the status socket.
     """
-    use_one_heap()
-    import_without_openssl()
     telemetry.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
     try:
         descriptors.provide(descriptors.SERVING)
