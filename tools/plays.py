@@ -98,7 +98,6 @@ from devhost.backend import Backend, Device, Edits, hookimpl
 
 class Card(Backend):
     name = "card"
-    looked = False
 
     def discover(self):
         if (self.context.root / "dev/trouble").exists():

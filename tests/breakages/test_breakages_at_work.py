@@ -104,30 +104,28 @@ async def test_a_kubelet_that_does_not_report_who_holds_what(node: ReadingNode) 
     await over(node, "pods")
 
 
-async def test_a_specification_that_cannot_be_written(node: ReadingNode, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    rewrite(
-        node, f"cdi: {{directory: {tmp_path}/file/cdi}}\n", f"{{name: {RESOURCE}, backend: toy, inject: cdi}}"
-    )
+async def test_a_specification_that_cannot_be_written(node: ReadingNode) -> None:
+    (node.root / "file").touch()
+    rewrite(node, "cdi: {directory: /file/cdi}\n", f"{{name: {RESOURCE}, backend: toy, inject: cdi}}")
     reason = await reported(node, "resource", RESOURCE)
-    assert f"{tmp_path}/file" in reason
+    assert f"{node.root}/file" in reason
     rewrite(node, "", TOY)
     await over(node, "resource")
 
 
-async def test_labels_that_cannot_be_written(node: ReadingNode, tmp_path: Path) -> None:
+async def test_labels_that_cannot_be_written(node: ReadingNode) -> None:
     toy = node.drop_ins / "toy.py"
     labelled = toy.read_text().replace(
         "    def allocate",
         "    def labels(self, devices, offered):\n        return {'a.b/c': 1}\n\n    def allocate",
     )
     toy.write_text(labelled)
-    (tmp_path / "file").touch()
-    rewrite(node, f"labels: {{write: true, directory: {tmp_path}/file/features}}\n", TOY)
+    (node.root / "file").touch()
+    rewrite(node, "labels: {write: true, directory: /file/features}\n", TOY)
     await node.again()
     reason = await reported(node, "labels", "toy")
-    assert f"{tmp_path}/file" in reason
-    (tmp_path / "file").unlink()
+    assert f"{node.root}/file" in reason
+    (node.root / "file").unlink()
     node.plug("a", "b")
     node.look()
     await over(node, "labels")

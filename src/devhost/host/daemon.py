@@ -105,12 +105,14 @@ BOOT_ID = Path("proc/sys/kernel/random/boot_id")
 
 
 def is_this_machine(root: Path) -> bool:
-    """Whether a root is that of the running machine, perhaps mounted in a container, and no other tree."""
+    """Whether a root is that of the running machine, perhaps mounted in a container, and no other tree.
+
+    Then the kernel's sysfs or procfs is mounted in it.
+    """
+    if Path(os.path.realpath(root)) == Path("/") or os.path.ismount(root / "sys"):
+        return True
     try:
-        return (
-            Path(os.path.realpath(root)) == Path("/")
-            or (root / BOOT_ID).read_text() == (Path("/") / BOOT_ID).read_text()
-        )
+        return (root / BOOT_ID).read_text() == (Path("/") / BOOT_ID).read_text()
     except OSError:
         return False
 

@@ -83,15 +83,15 @@ async def test_the_address_set_for_a_virtual_function_is_reported(simulated, ker
     assert kernel.vf_macs()[interface] == {1: "02:00:00:00:00:07"}
 
 
-async def test_a_function_below_a_bond_with_the_default_route_is_withheld_until_it_is_gone(sriov):
+async def test_a_function_below_a_bond_with_the_default_route_is_reserved_until_it_is_gone(sriov):
     card = Physical("igb")
     card.reset()
     settle()
 
-    def withheld() -> str | None:
-        return {device.id: device.withheld for device in sriov.discover()}[card.address]
+    def reserved() -> str | None:
+        return {device.id: device.reserved for device in sriov.discover()}[card.address]
 
-    assert await asyncio.to_thread(withheld) is None
+    assert await asyncio.to_thread(reserved) is None
     run("ip", "link", "add", "bond7", "type", "bond")
     try:
         run("ip", "link", "set", card.interface, "down")
@@ -101,11 +101,11 @@ async def test_a_function_below_a_bond_with_the_default_route_is_withheld_until_
         run("ip", "link", "set", "bond7.5", "up")
         run("ip", "addr", "add", "192.0.2.7/24", "dev", "bond7.5")
         run("ip", "route", "add", "default", "via", "192.0.2.1", "dev", "bond7.5")
-        reason = await asyncio.to_thread(withheld)
+        reason = await asyncio.to_thread(reserved)
         assert reason.startswith("it carries the IPv4 default route, through bond7 and bond7.5")
     finally:
         run("ip", "link", "delete", "bond7")
-    assert await asyncio.to_thread(withheld) is None
+    assert await asyncio.to_thread(reserved) is None
 
 
 async def test_the_node_is_seen_as_it_is(sriov, caplog):
