@@ -15,7 +15,7 @@ import pytest
 
 from devhost import config
 from devhost.allocation.timing import Timing as AllocationTiming
-from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, NoOptions
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.backend.base import Hooks
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
@@ -38,6 +38,8 @@ class Script:
     on_discover: Callable[[], None] = lambda: None
     on_allocate: Callable[[Sequence[Device]], None] = lambda devices: None
     nodes: dict[str, str] = field(default_factory=dict)
+    mounted: bool = False
+    """Whether containers get the nodes as mounts."""
     looks: int = 0
 
 
@@ -59,10 +61,10 @@ def scripted(name: str, script: Script) -> type[Backend]:
 
         def allocate(self, request: AllocateRequest) -> Edits:
             script.on_allocate(list(request.devices))
+            paths = [script.nodes.get(device.id, "/dev/null") for device in request.devices]
             return Edits(
-                nodes=tuple(
-                    DeviceNode(script.nodes.get(device.id, "/dev/null")) for device in request.devices
-                ),
+                nodes=tuple(DeviceNode(path) for path in paths if not script.mounted),
+                mounts=tuple(Mount(path, path) for path in paths if script.mounted),
                 env={"DEVICES": ",".join(device.id for device in request.devices)},
             )
 

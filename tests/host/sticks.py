@@ -88,5 +88,5 @@ def healthy(kubelet) -> set[str]:
 async def given(kubelet, pod: str) -> tuple[str, str]:
     """A pod gets a stick: its id, and the path of the node."""
     got = await kubelet.admit(pod, "main", TTY, 1)
-    (device,), (node,) = got.device_ids, got.response.devices
+    (device,), (node,) = got.device_ids, (*got.response.devices, *got.response.mounts)
     return device, node.host_path

@@ -64,8 +64,12 @@ async def given_and_stopped(rig, kubelet, sticks, line: str = LINE) -> None:
     await kubelet.wait_for(lambda: not healthy(kubelet))
 
 
+@pytest.mark.parametrize("mounted", [False, True], ids=["device", "mount"])
 @pytest.mark.parametrize("lost", ["nothing", "record", "checkpoint"])
-async def test_after_a_swap_and_a_restart_no_second_pod_gets_the_first_ones_node(rig, kubelet, sticks, lost):
+async def test_after_a_swap_and_a_restart_no_second_pod_gets_the_first_ones_node(
+    rig, kubelet, sticks, lost, mounted
+):
+    rig.scripts["toy"].mounted = mounted
     await given_and_stopped(rig, kubelet, sticks)
     if lost == "record":
         shutil.rmtree(sticks.options["state_dir"])
@@ -159,6 +163,19 @@ async def test_a_device_that_is_only_gone_is_reported_as_gone_and_comes_back(rig
         await rig.until(lambda: reason(host, A) == "the device is gone")
         sticks.replug({A: USB0, B: USB1})
         await offered(kubelet, A, B)
+
+
+async def test_what_a_device_had_only_meanwhile_is_offered_again(rig, kubelet, sticks):
+    rig.write(LINE)
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        assert await given(kubelet, "one") == (A, USB0)
+        await held(rig, host, A)
+        sticks.replug(SWAPPED)
+        await offered(kubelet)
+        sticks.replug({A: USB0, B: USB1})
+        await offered(kubelet, A, B)
+        assert await given(kubelet, "two") == (B, USB1)
 
 
 async def test_a_number_that_changed_is_a_problem_and_what_has_the_old_one_is_withheld(rig, kubelet, sticks):

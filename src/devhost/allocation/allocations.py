@@ -310,7 +310,7 @@ class HeldDevices:
     """The devices that containers hold, of all resources, each with every claim that it has had meanwhile.
 
     A device may gain or lose a claim while a container holds it (it is bound to another driver). Every claim
-    counts until the device is released.
+    counts until the device is released, except for nodes of which no container can have got any.
     """
 
     _newest: dict[Key, Device] = field(default_factory=dict)
@@ -339,13 +339,26 @@ class HeldDevices:
         self._joined[key] = device
         return device != known
 
-    def join(self, claims: Mapping[Key, frozenset[str]]) -> bool:
-        """Adds claims to devices; true if they had not all of them."""
+    def settle(self, given: Mapping[Key, frozenset[str]], fixed: Mapping[Key, frozenset[str]]) -> bool:
+        """Takes what containers were given as claims of their devices; true if these have other claims then.
+
+        Args:
+            given: further claims of devices.
+            fixed: the claims on nodes that a container of a device was given, if it has no others. A node that
+                the device has had meanwhile is nothing to that container.
+        """
         changed = False
-        for key, more in claims.items():
+        for key in given.keys() | fixed.keys():
             known = self._joined.get(key)
-            if known is not None and not more <= known.claims:
-                self._joined[key] = replace(known, claims=known.claims | more)
+            if known is None:
+                continue
+            claims = known.claims
+            if key in fixed:
+                stays = fixed[key] | self._newest[key].claims
+                claims = frozenset(one for one in claims if one in stays or not one.startswith("node:"))
+            claims |= given.get(key, frozenset())
+            if claims != known.claims:
+                self._joined[key] = replace(known, claims=claims)
                 changed = True
         return changed
 
@@ -1049,7 +1062,7 @@ class Allocations:
         self._stale = False
 
     def compare(self, found: Found | None = None) -> bool:
-        """Compares what containers were given with the devices that exist; true if more is held than before.
+        """Compares what containers were given with the devices that exist; true if something else is held now.
 
         Args:
             found: every device of every backend, if not those of the last plan.
@@ -1059,10 +1072,11 @@ class Allocations:
             for token in allocations.unresolved():
                 if not allocations.devices_of(token):
                     allocations.infer((token,), self._absent(resource, token, allocations.holder(token)))
-        more = self.devices.join(self.given.compare(self.held(), found))
-        if more:
+        held = self.held()
+        changed = self.devices.settle(self.given.compare(held, found), self.given.fixed(held))
+        if changed:
             self._held = None
-        return more
+        return changed
 
     def _absent(self, resource: str, token: str, holder: Holder | None) -> Mapping[Key, Device]:
         """What a container was given by a token of which no backend has the device."""

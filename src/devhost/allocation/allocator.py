@@ -246,9 +246,12 @@ class Allocator:
         Raises:
             BackendError: the backend failed or hung, or refuses the device.
         """
+
+        def ask() -> frozenset[str]:
+            return frozenset(self._backend.numbers(self._backend.ask((device,), terms)))
+
         terms = self._backend.terms
-        granted = await self._backend.call(self._timing.render, self._backend.ask, (device,), terms)
-        return frozenset(granted.nodes())
+        return await self._backend.call(self._timing.render, ask)
 
     async def prepare(self, tokens: Sequence[str]) -> None:
         """Prepares devices before a container starts; called again for each restart.

@@ -100,6 +100,11 @@ def node_paths(device: Device) -> frozenset[str]:
     return frozenset(claim.removeprefix(_NODE) for claim in device.claims if claim.startswith(_NODE))
 
 
+def may_be_node(mounted: str) -> bool:
+    """Whether the source of a mount may be a device node, by its path."""
+    return "/dev/" in mounted
+
+
 def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -> tuple[Node, ...]:
     """The nodes that one of the devices claims; if none of them claims any, all nodes.
 
@@ -286,6 +291,27 @@ class Given:
                 )
         self.differences, self.strays = differences, tuple(strays)
         return there.claims(self.strays)
+
+    def fixed(self, held: Iterable[Held]) -> Mapping[Key, frozenset[str]]:
+        """The nodes, as claims, that the containers of devices have, if they cannot have got others.
+
+        That is not so if something that one of them was given is not known or not in the answer (a runtime
+        adds it), or if a restart, which devhost may not see, gives it what its device has then.
+        """
+        found: dict[Key, set[str]] = {}
+        unsure: set[Key] = set()
+        for one in held:
+            if isinstance(one.holder, ClaimHolder):
+                unsure.add(one.key)
+                continue
+            gifts = {self.of_token((one.resource, token), one.holder) for token in one.tokens}
+            for gift in gifts:
+                if gift is None or gift.follows or not gift.nodes:
+                    unsure.add(one.key)
+                else:
+                    paths = (_NODE + node.path for node in gift.nodes)
+                    found.setdefault(one.key, set()).update(paths)
+        return {key: frozenset(claims) for key, claims in found.items() if key not in unsure}
 
     def _gifts(self, held: Iterable[Held]) -> Iterator[tuple[Gift, Held]]:
         """Each known gift, with what is held of it: the tokens of one holder may have several."""

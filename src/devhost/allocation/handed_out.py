@@ -45,7 +45,7 @@ def unclaimed(
 
 def _claims(edits: Edits, prefix: str, left_out: Collection[str]) -> Iterator[str]:
     paths = [node.path for node in edits.nodes if not node.shared]
-    paths += [mount.host_path for mount in edits.mounts if _is_node(prefix, mount.host_path)]
+    paths += [mount.host_path for mount in edits.mounts if is_node(prefix, mount.host_path)]
     for path in paths:
         if path in left_out:
             continue
@@ -79,8 +79,8 @@ def _real(path: str) -> str:
     return os.path.realpath(path)
 
 
-def _is_node(prefix: str, path: str) -> bool:
-    """Whether the source of a mount is a device node, or a file that represents one."""
+def is_node(prefix: str, path: str) -> bool:
+    """Whether the source of a mount is a device node, or a file that represents one. May block."""
     real = _real(prefix + path)
     if node_number(real):
         return True

@@ -17,7 +17,8 @@ from devhost.planning.naming import variable, variable_problem
 from devhost.planning.settings import ResourceSettings
 
 from .device_info import Document, flaw
-from .handed_out import unclaimed
+from .given import may_be_node
+from .handed_out import is_node, unclaimed
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -150,9 +151,15 @@ class ResourceBackend:
         return granted
 
     def numbers(self, granted: Granted) -> dict[str, str]:
-        """The nodes of an answer, each with its number. May block: runs on the backend's thread."""
+        """The nodes of an answer, also those that are mounted, each with its number.
+
+        May block: runs on the backend's thread.
+        """
         prefix = prefix_of(self.runner.context.root)
-        return {path: node_number(prefix + path) for path in granted.nodes()}
+        paths = granted.nodes()
+        mounts = (mount.host_path for mount in granted.edits.mounts)
+        paths += [path for path in mounts if may_be_node(path) and is_node(prefix, path)]
+        return {path: node_number(prefix + path) for path in paths}
 
     def lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         """The error for paths that devices lack, by the devices' ids."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -17,14 +18,48 @@ Start = Callable[..., threading.Thread]
 """:func:`start`, or what takes its place in a test."""
 
 
+OWN = 7
+"""Threads that devhost uses by itself while it starts. Without one of these it goes on."""
+
+STACK = 2 << 20
+"""Bytes of the stack of a thread. The default is mostly 8 MiB, which count for ``ulimit -v`` though unused."""
+
+
 class NoThread(EnvironmentFailure):
     """The process cannot start another thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "the process cannot start another thread") -> None:
         super().__init__(
-            "the process cannot start another thread",
-            "raise its limit of memory or processes: of the pod, TasksMax, ulimit -v or ulimit -u",
+            what, "raise its limit of memory or processes: of the pod, TasksMax, ulimit -v or ulimit -u"
         )
+
+
+def of_grpc() -> int:
+    """The threads of gRPC 1.60 and later. It hangs, or aborts the process, if it does not get all of them.
+
+    A timer, a poller, one that watches the others, and 4 to 16 for events, by the number of cores.
+    """
+    return 3 + min(max(os.cpu_count() or 1, 4), 16)
+
+
+def provide() -> None:
+    """Makes sure that this process can start the threads of gRPC and its own, and makes stacks smaller.
+
+    Raises:
+        NoThread: it cannot; the message has both numbers.
+    """
+    over, started, grpc = threading.Event(), 0, of_grpc()
+    least = grpc + OWN
+    try:
+        while started < least:
+            threading.stack_size(0 if started < grpc else 2 * STACK)  # leaves something for the heap
+            start("test", over.wait)
+            started += 1
+    except NoThread:
+        raise NoThread(f"devhost needs {least} threads, and the process can start {started}") from None
+    finally:
+        over.set()
+        threading.stack_size(STACK)
 
 
 def start(name: str, call: Callable[..., object], *args: object) -> threading.Thread:

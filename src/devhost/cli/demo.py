@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from devhost.backend import threads
 from devhost.telemetry import log
 
 from . import options as shared
@@ -33,5 +34,6 @@ def command(config: Path | None) -> None:
     except ModuleNotFoundError as error:
         raise not_on_nodes("demo", error) from error
 
+    threads.provide()
     with suppress(KeyboardInterrupt):
         asyncio.run(show(config or bundled_config()))

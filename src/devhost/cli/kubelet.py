@@ -18,6 +18,7 @@ import click
 # gRPC reads this once, when it is loaded. What it logs about ended connections only repeats the events.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
+from devhost.backend import threads
 from devhost.backend.errors import DevhostError
 from devhost.testing.kubelet import Event, KubeletSimulator, Profile
 from devhost.testing.kubelet.console import HELP, Answer, Console, Quit
@@ -65,6 +66,7 @@ def command(directory: Path, profile: Profile, output: str, exit_on_eof: bool) -
     "allocate 1 of example.com/thing" to see what a container would get.
     """
     printer = _print_json if output == "json" else _print_text
+    threads.provide()
     asyncio.run(
         _Session(KubeletSimulator(directory, profile, keep_events=KEEP_EVENTS), printer, exit_on_eof).run()
     )

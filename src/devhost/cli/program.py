@@ -184,6 +184,9 @@ def _run() -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
+    except MemoryError:
+        click.echo("devhost: the process has no memory left (raise its limit, such as ulimit -v)", err=True)
+        return EnvironmentFailure.exit_code
     except OSError as error:
         if (failed := descriptors.exhausted(error)) is None:
             raise

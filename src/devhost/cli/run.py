@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from devhost.backend import descriptors
+from devhost.backend import descriptors, threads
 from devhost.backend.errors import ConfigError, DevhostError
 from devhost.telemetry import log as telemetry
 
@@ -151,6 +151,7 @@ def command(
             from devhost.host import daemon
             from devhost.host.host import KUBELET_DIRECTORY
 
+        threads.provide()
         shared.check_root(root)
         if kubelet_dir is None:
             kubelet_dir = KUBELET_DIRECTORY

@@ -9,19 +9,21 @@ from functools import partial
 from pathlib import Path
 
 from devhost.backend import Event
-from devhost.backend.errors import UsageError
+from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.planning.settings import Settings
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
 from .catalog import Catalog
 from .provisioning import Provisioning, State
+from .reconciler import FailureLog
 from .releases import LONGEST, Releases
 from .runner import BackendRunner, HeldClaims
 from .scanner import Scanner
 from .scanner import State as ScannerState
 from .tasks import Tasks
 from .timing import NODE, Timing
+from .worker import FileWorker
 
 log = get(__name__)
 
@@ -63,6 +65,7 @@ class BackendManager:
         self._scanned = scanned
         self._timing = timing
         self.releases = Releases(root, released)
+        self._files = FileWorker("releases", "")
 
     def follow(self, settings: Settings, catalog: Catalog) -> None:
         """Starts and stops backends so that those run that the settings need."""
@@ -138,13 +141,15 @@ class BackendManager:
 
         Raises:
             UsageError: no such backend runs, it keeps no driver in use, or ``seconds`` is out of range.
+            EnvironmentFailure: the release cannot be recorded.
             BackendError: something stays open; the backend opens nothing else until the release ends.
         """
         scanner = self._releasing(name)
         if not 1 <= seconds <= LONGEST:
             raise UsageError(f"a release lasts from 1 to {LONGEST:.0f} seconds, not {seconds:g}")
         modules = scanner.runner.kind.modules
-        await asyncio.to_thread(self.releases.begin, name, seconds, modules)
+        begin = self.releases.begin
+        await self._files.file("record the release", begin, name, seconds, modules)
         self._follow_release(name)
         log.warning("driver released on request", backend=name, until=self.releases.until(name))
         await scanner.runner.release()
@@ -154,10 +159,10 @@ class BackendManager:
         """Ends the release of a backend; whether there was one.
 
         Raises:
-            UsageError: as for :meth:`release`.
+            UsageError, EnvironmentFailure: as for :meth:`release`.
         """
         self._releasing(name)
-        ended = await asyncio.to_thread(self.releases.end, name)
+        ended = await self._files.file("record the end of the release", self.releases.end, name)
         if ended:
             log.info("driver is used again", backend=name, reason=why)
             self._follow_release(name)
@@ -165,13 +170,21 @@ class BackendManager:
 
     async def watch_releases(self) -> None:
         """Ends releases whose time is over, or whose driver was loaded again."""
+        unchecked = FailureLog(log, "releases cannot be checked", "releases can be checked again")
         while True:
             await asyncio.sleep(self._timing.releases)
             modules = {name: scanner.runner.kind.modules for name, scanner in self.scanners.items()}
-            if any(name in self.releases for name in modules):
-                for name, why in (await asyncio.to_thread(self.releases.over, modules)).items():
+            if not any(name in self.releases for name in modules):
+                continue
+            try:
+                over = await self._files.file("look for drivers", self.releases.over, modules)
+                for name, why in over.items():
                     if name in self.scanners:
                         await self.resume(name, why)
+            except EnvironmentFailure as error:
+                unchecked.failed(str(error))
+            else:
+                unchecked.succeeded()
 
     def _releasing(self, name: str) -> Scanner:
         """The scanner of a backend that can release its driver."""
@@ -201,6 +214,7 @@ class BackendManager:
 
     def close(self) -> None:
         """Lets their threads end; does not wait for them."""
+        self._files.close()
         for scanner in self.scanners.values():
             scanner.runner.close()
         for provisioning in self.provisioning.values():

@@ -28,6 +28,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from devhost.allocation.given import may_be_node
 from devhost.backend.errors import DevhostError
 from devhost.backend.files import without_waiting
 
@@ -48,7 +49,7 @@ class Unusable(DevhostError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a plugin for one container and resource: the paths of nodes, and CDI names."""
+    """The answer of a plugin for one container and resource: the paths of nodes, also mounted, and CDI names."""
 
     resource: str
     container: str
@@ -99,7 +100,10 @@ def _answers(entries: Any) -> Iterator[Answer]:
             _text(entry["ResourceName"]),
             _text(entry["ContainerName"]),
             tokens,
-            tuple(device.host_path for device in answer.devices),
+            tuple(
+                [device.host_path for device in answer.devices]
+                + [mount.host_path for mount in answer.mounts if may_be_node(mount.host_path)]
+            ),
             tuple(device.name for device in answer.cdi_devices),
         )
 
