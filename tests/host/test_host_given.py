@@ -8,11 +8,13 @@ import shutil
 import pytest
 from sticks import TTY, USB0, USB1, A, B, Sticks, given, healthy, problems, reason
 
+from devhost.backend import Device, claim
 from devhost.backend.observe import hookimpl
 from devhost.host.status import status
 from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 
+OTHER = "example.com/other"
 LINE = f"name: {TTY}, backend: toy"
 SWAPPED = {A: USB1, B: USB0}
 MOVED = f"a container was given {USB0} for {A}, which is {USB1} now: delete the pod"
@@ -176,6 +178,24 @@ async def test_what_a_device_had_only_meanwhile_is_offered_again(rig, kubelet, s
         sticks.replug({A: USB0, B: USB1})
         await offered(kubelet, A, B)
         assert await given(kubelet, "two") == (B, USB1)
+
+
+async def test_a_node_that_a_backend_gave_without_a_claim_stays_in_use_over_a_restart(rig, kubelet, sticks):
+    rig.scripts["toy"].devices = [Device("p0")]
+    rig.scripts["toy"].nodes = rig.scripts["other"].nodes = {"p0": USB0, "o0": USB0}
+    rig.scripts["other"].devices = [Device("o0", claims=frozenset({claim.node(USB0)}))]
+    rig.write(LINE, f"name: {OTHER}, backend: other")
+    async with sticks.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 1, OTHER: 1})
+        await given(kubelet, "one")
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 1, OTHER: 0})
+        await held(rig, host, "p0")
+        await recorded(rig, sticks, "unclaimed")
+    await kubelet.wait_for(lambda: not kubelet.healthy(OTHER) and not healthy(kubelet))
+    async with sticks.running() as host:
+        await rig.until(lambda: [one["device"] for one in status(host)["refusals"]] == ["o0"])
+        await kubelet.wait_for(lambda: healthy(kubelet) == {"p0"})
+        assert not kubelet.healthy(OTHER)
 
 
 async def test_a_number_that_changed_is_a_problem_and_what_has_the_old_one_is_withheld(rig, kubelet, sticks):

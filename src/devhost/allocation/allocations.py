@@ -1040,6 +1040,8 @@ class Allocations:
 
     def completed(self, found: Found) -> Found:
         """The devices with the nodes that containers got with them, as if the devices claimed these."""
+        for key, nodes in self.given.unclaimed(self.held()):
+            self._unclaimed.add(key, nodes)
         return self._unclaimed.completed(found)
 
     def observe(self, found: Found, settings: Settings) -> None:

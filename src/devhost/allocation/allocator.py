@@ -228,7 +228,7 @@ class Allocator:
         async for piece in pieces(tuple(got)):
             self.inventory.allocated(piece, got, lasting)
         self.inventory.report(got)
-        self._gave(got, numbers, granted)
+        self._gave(got, numbers, granted, answer.unclaimed)
         # for later requests: the answer to the container goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self._preferred.allocated, self.name, self.inventory, began, tuple(wanted))
@@ -308,12 +308,17 @@ class Allocator:
             )
 
     def _gave(
-        self, got: Mapping[str, Sequence[Device]], numbers: Mapping[str, str], granted: Granted
+        self,
+        got: Mapping[str, Sequence[Device]],
+        numbers: Mapping[str, str],
+        granted: Granted,
+        unclaimed: frozenset[str],
     ) -> None:
         devices = each_once(tuple(got.values()))
         nodes = owned(numbers, self.inventory.backend, devices)
         given = self.inventory.allocations.everything_given
-        given.gave(self.name, got, nodes, () if granted.edits.nodes else granted.edits.cdi_devices)
+        names = () if granted.edits.nodes else granted.edits.cdi_devices
+        given.gave(self.name, got, nodes, names, unclaimed)
 
     def _shares(self, request: _Request) -> Mapping[str, Fraction]:
         """The share of each device, by id, that the tokens of a request give."""

@@ -57,12 +57,14 @@ class Gift:
 
     ``names`` are the CDI names in the answer: the runtime looks up what they mean at each start, so a restart
     gives the container what its devices have then. ``container`` is the container's name if only the
-    kubelet's checkpoint has the gift.
+    kubelet's checkpoint has the gift. ``unclaimed`` are the claims of nodes that the devices do not claim, see
+    :mod:`.unclaimed`.
     """
 
     nodes: tuple[Node, ...]
     names: frozenset[str] = frozenset()
     container: str = ""
+    unclaimed: frozenset[str] = frozenset()
 
     @property
     def follows(self) -> bool:
@@ -149,10 +151,15 @@ class Given:
         self.claims = {**claims, **self.claims}
 
     def gave(
-        self, resource: str, tokens: Iterable[str], nodes: Iterable[Node], names: Iterable[str] = ()
+        self,
+        resource: str,
+        tokens: Iterable[str],
+        nodes: Iterable[Node],
+        names: Iterable[str] = (),
+        unclaimed: frozenset[str] = frozenset(),
     ) -> None:
-        """A container was given these nodes by its tokens of a resource."""
-        gift = Gift(tuple(nodes), frozenset(names))
+        """A container was given these nodes by its tokens of a resource; for the others see :class:`Gift`."""
+        gift = Gift(tuple(nodes), frozenset(names), unclaimed=unclaimed)
         self.tokens.update(((resource, token), gift) for token in tokens)
         self.changed()
 
@@ -291,6 +298,12 @@ class Given:
                 )
         self.differences, self.strays = differences, tuple(strays)
         return there.claims(self.strays)
+
+    def unclaimed(self, held: Iterable[Held]) -> Iterator[tuple[Key, frozenset[str]]]:
+        """The nodes that containers got with devices that do not claim them."""
+        for gift, one in self._gifts(held):
+            if gift.unclaimed:
+                yield one.key, gift.unclaimed
 
     def fixed(self, held: Iterable[Held]) -> Mapping[Key, frozenset[str]]:
         """The nodes, as claims, that the containers of devices have, if they cannot have got others.

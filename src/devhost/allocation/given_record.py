@@ -141,6 +141,8 @@ def _row(gift: Gift) -> dict[str, Any]:
         row["names"] = sorted(gift.names)
     if gift.container:
         row["container"] = gift.container
+    if gift.unclaimed:
+        row["unclaimed"] = sorted(gift.unclaimed)
     return row
 
 
@@ -153,6 +155,7 @@ def _recorded(rows: Any, *, same_boot: bool) -> Recorded:
             tuple(_nodes(row["nodes"], same_boot=same_boot)),
             frozenset(map(_text, row.get("names", ()))),
             _text(row.get("container", "")),
+            frozenset(map(_text, row.get("unclaimed", ()))),
         )
         if gift.follows and not same_boot:
             continue
