@@ -10,10 +10,10 @@ from devhost.allocation.preferred.grouping import (
     LONGEST,
     PATIENCE,
     PENDING,
-    WINDOW,
     Admission,
     RequestGrouping,
 )
+from devhost.allocation.timing import NODE
 from devhost.planning.affinity.topology import Level
 from devhost.telemetry.metrics import Guess
 
@@ -112,7 +112,7 @@ def test_what_came_before_the_border_is_still_known_as_perhaps_the_same_pod(node
 
 def test_after_a_pause_nothing_belongs_together(node: Node) -> None:
     node.container("a", "gpu")
-    node.now += WINDOW + 0.01
+    node.now += NODE.together + 0.01
     assert node.asks("b", "hca") == Admission()
 
 

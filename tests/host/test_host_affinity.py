@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import combinations
 
 import pytest
 
 from devhost.backend import Device
 from devhost.telemetry.metrics import Metrics
+from devhost.testing.kubelet import KubeletSimulator
+from devhost.testing.kubelet.faults import Gate, Point
 
 GPU, HCA = "example.com/gpu", "example.com/hca"
 
@@ -29,8 +33,20 @@ async def over(machine, host, got) -> None:
     )
 
 
+@contextmanager
+def admitting(kubelet: KubeletSimulator) -> Iterator[None]:
+    """A kubelet admits one pod: however long that takes, no list names a pod of which the rest is to come."""
+    gate = Gate()
+    kubelet.faults.inject(Point.POD_RESOURCES, gate.wait, times=100)
+    try:
+        yield
+    finally:
+        gate.open()
+
+
 @pytest.fixture
 def machine(rig):
+    rig.hurry_allocation(together=600.0)  # however busy the machine is, these are requests of one pod
     rig.scripts["toy"].devices = [behind(n // 2, f"g{n}") for n in range(8)]
     rig.scripts["other"].devices = [behind(n // 2, f"h{n}") for n in range(8)]
     rig.write(f"name: {GPU}, backend: toy", f"name: {HCA}, backend: other")
@@ -42,7 +58,8 @@ async def test_the_devices_of_a_pod_share_a_switch_in_either_order(machine, kube
     async with machine.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         for pod in ("a", "b", "c"):
-            got = {name: (await kubelet.admit(pod, "main", name, 2)).device_ids for name in order}
+            with admitting(kubelet):
+                got = {name: (await kubelet.admit(pod, "main", name, 2)).device_ids for name in order}
             assert len(switches(got[GPU] + got[HCA])) == 1
             await over(machine, host, got)
 
@@ -53,8 +70,9 @@ async def test_a_pod_gets_the_gpu_with_a_free_adapter_nearby(machine, kubelet):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 2})
         assert switches((await kubelet.admit("other", "main", HCA, 1)).device_ids) == {2}
         await over(machine, host, {HCA: ["h4"]})
-        (gpu,) = (await kubelet.admit("pod", "main", GPU, 1)).device_ids
-        (hca,) = (await kubelet.admit("pod", "main", HCA, 1)).device_ids
+        with admitting(kubelet):
+            (gpu,) = (await kubelet.admit("pod", "main", GPU, 1)).device_ids
+            (hca,) = (await kubelet.admit("pod", "main", HCA, 1)).device_ids
         assert switches([gpu, hca]) == {3}
 
 
@@ -65,7 +83,8 @@ async def test_devices_of_a_pod_that_has_just_ended_are_free_before_the_kubelets
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         held = {HCA: (await kubelet.admit("adapters", "main", HCA, 6)).device_ids}
         await over(machine, host, held)
-        ending = {name: (await kubelet.admit("ends", "main", name, 2)).device_ids for name in (HCA, GPU)}
+        with admitting(kubelet):
+            ending = {name: (await kubelet.admit("ends", "main", name, 2)).device_ids for name in (HCA, GPU)}
         await over(machine, host, ending)
         (switch,) = switches(ending[GPU] + ending[HCA])
         assert switch > 0, "else the natural order would lead there too"
@@ -80,8 +99,9 @@ async def test_the_kubelets_list_shows_whether_a_guess_was_right(machine, kubele
     metrics.affinity_guessed = outcomes.append
     async with machine.running(metrics=metrics):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
-        for name in (GPU, HCA):
-            await kubelet.admit("pod", "main", name, 1)
+        with admitting(kubelet):
+            for name in (GPU, HCA):
+                await kubelet.admit("pod", "main", name, 1)
         await machine.until(lambda: outcomes)
     assert outcomes == ["right"]
 

@@ -344,8 +344,8 @@ class HeldDevices:
 
         Args:
             given: further claims of devices.
-            fixed: the claims on nodes that a container of a device was given, if it has no others. A node that
-                the device has had meanwhile is nothing to that container.
+            fixed: the claims on nodes that containers of a device were given, if they have no others. What
+                the device has had meanwhile is nothing to them.
         """
         changed = False
         for key in given.keys() | fixed.keys():
@@ -1064,7 +1064,7 @@ class Allocations:
         self._stale = False
 
     def compare(self, found: Found | None = None) -> bool:
-        """Compares what containers were given with the devices that exist; true if something else is held now.
+        """Compares what containers were given with the devices that exist; true if other things are held now.
 
         Args:
             found: every device of every backend, if not those of the last plan.

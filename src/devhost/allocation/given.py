@@ -57,7 +57,7 @@ class Gift:
 
     ``names`` are the CDI names in the answer: the runtime looks up what they mean at each start, so a restart
     gives the container what its devices have then. ``container`` is the container's name if only the
-    kubelet's checkpoint has the gift. ``unclaimed`` are the claims of nodes that the devices do not claim, see
+    kubelet's checkpoint has the gift. ``unclaimed`` are nodes, as claims, that the devices do not claim, see
     :mod:`.unclaimed`.
     """
 

@@ -35,6 +35,12 @@ class Timing:
 
     A kubelet needs milliseconds, unless another plugin answers an Allocate in between."""
 
+    together: float = 0.5
+    """Longest pause between two requests for preferences that are taken for those of one admission.
+
+    Between two resources of a container a kubelet needs less than a millisecond; the rest is for a node so
+    busy that processes wait for their turn. Pods that a person creates one after another come later."""
+
     list_allocated: float = 0.5
     """From Allocate until the list is wanted that names the container."""
 

@@ -22,7 +22,7 @@ OWN = 7
 """Threads that devhost uses by itself while it starts. Without one of these it goes on."""
 
 STACK = 2 << 20
-"""Bytes of the stack of a thread. The default is mostly 8 MiB, which count for ``ulimit -v`` though unused."""
+"""Bytes of the stack of a thread. The default is mostly 8 MiB, which ``ulimit -v`` counts though unused."""
 
 
 class NoThread(EnvironmentFailure):

@@ -140,7 +140,7 @@ class Host:
         self.publisher = EventPublisher(self.observers, self.allocations, self.configuration, self.services)
         self.shortages = Shortages(settings, self.scanners)
         self.orphans = Orphans(self.allocations, self.services, self.scanners)
-        preferred = PreferredAllocation(self.services.inventories, metrics)
+        preferred = PreferredAllocation(self.services.inventories, metrics, timing=timing.allocation)
 
         # the files that devhost writes
         self.last_good = last_good or LastGood(config, None)

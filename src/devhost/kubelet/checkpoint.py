@@ -49,7 +49,7 @@ class Unusable(DevhostError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a plugin for one container and resource: the paths of nodes, also mounted, and CDI names."""
+    """What a container has of one resource: the paths of nodes, given or mounted, and CDI names."""
 
     resource: str
     container: str

@@ -18,6 +18,7 @@ from operator import attrgetter
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
+from devhost.allocation.timing import NODE, Timing
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
 from devhost.planning.affinity import Choice, Request, prefer
@@ -62,6 +63,7 @@ class PreferredAllocation:
         inventories: those served now, by resource.
         metrics: counts right and wrong guesses.
         clock: monotonic seconds.
+        timing: how long an admission may pause.
     """
 
     def __init__(
@@ -69,11 +71,12 @@ class PreferredAllocation:
         inventories: Inventories = dict,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
+        timing: Timing = NODE,
     ) -> None:
         self._inventories = inventories
         self._metrics = metrics or Metrics()
         self._clock = clock
-        self._grouping = RequestGrouping(clock, self._guessed)
+        self._grouping = RequestGrouping(clock, self._guessed, timing.together)
         self._places: dict[str, _ResourcePlaces] = {}
         self._together: set[frozenset[str]] = set()
         self._turn = asyncio.Lock()

@@ -1,10 +1,10 @@
 """Which requests belong to one container: a guess from their order and the pauses between them. Pure.
 
 A kubelet admits one pod at a time and asks, container by container, for one resource after another, in
-random order, without a deliberate pause and without naming the container. So what comes within
-:data:`WINDOW` of the request before is taken for the same admission, and a resource that is asked for
-again shows that another container's turn has come: with this request, unless an earlier pause since the
-first time was clearly wider. Within a container a kubelet only computes, between two it writes a file.
+random order, without a deliberate pause and without naming the container. So what comes soon after the
+request before is taken for the same admission, and a resource that is asked for again shows that another
+container's turn has come: with this request, unless an earlier pause since the first time was clearly wider.
+Within a container a kubelet only computes, between two it writes a file.
 
 A wrong guess places devices where they need not be. It never fails a request.
 """
@@ -16,14 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from devhost.allocation.timing import NODE
 from devhost.planning.affinity.topology import Place
 from devhost.telemetry.metrics import Guess
-
-WINDOW = 0.5
-"""Longest pause within an admission, in seconds.
-
-Between two resources of a container a kubelet needs less than a millisecond; the rest is for a node so busy
-that processes wait for their turn. Pods that a person creates one after another come later."""
 
 CLEARLY = 3.0
 """How many times as wide as the last pause an earlier one must be to be taken for the border."""
@@ -80,10 +75,12 @@ class RequestGrouping:
     Args:
         clock: monotonic seconds.
         guessed: called with the outcome of each guess and the two resources it was about.
+        window: longest pause within an admission, in seconds.
     """
 
     clock: Callable[[], float]
     guessed: Callable[[Guess, str, str], None] = lambda guess, one, other: None
+    window: float = NODE.together
     _run: list[Call] = field(init=False, default_factory=list)
     _border: int = field(init=False, default=0)
     _pending: deque[Call] = field(init=False, default_factory=lambda: deque(maxlen=PENDING))
@@ -102,7 +99,7 @@ class RequestGrouping:
     def allocated(self, resource: str, began: float, tokens: Sequence[str], places: Places) -> None:
         """A container got devices; ``began`` is when it asked for them."""
         last = next((call for call in reversed(self._run) if call.resource == resource), None)
-        if last is None or last.allocated or began - last.ended > WINDOW:
+        if last is None or last.allocated or began - last.ended > self.window:
             self._turn(resource, began)
             last = Call(resource, began, began, beside=tuple(self._run[self._border :]))
             self._append(last)
@@ -143,7 +140,7 @@ class RequestGrouping:
     def _turn(self, resource: str, now: float) -> None:
         """Moves the border between containers to where a request that begins now shows it to be."""
         run = self._run
-        if run and now - run[-1].ended > WINDOW:
+        if run and now - run[-1].ended > self.window:
             run.clear()
             self._border = 0
         again = next((i for i in range(len(run) - 1, -1, -1) if run[i].resource == resource), None)
