@@ -6,18 +6,16 @@ Work is counted in executed lines of devhost, in all threads, not in seconds.
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 import pytest
+from counted_work import counted
 
-import devhost
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
 from devhost.allocation.pieces import PIECE
@@ -32,7 +30,6 @@ from devhost.testing.kubelet.wire import CallError, PluginConnection
 from devhost.testing.node import Node
 
 NAME = "example.com/card"
-PACKAGE = str(Path(devhost.__file__).parent)
 
 PER_TOKEN = 350
 """Most lines of any request for each token of the list. An Allocate and its accounting take about 60."""
@@ -42,41 +39,6 @@ CONSTANT = 40_000
 
 TURN = 400_000
 """Most lines between two turns of the event loop: about 50 ms, eight lines in a microsecond."""
-
-
-class Work:
-    """Counts the lines of devhost that are executed."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-        self.of_loop = 0
-        """Those of them in the thread of the event loop."""
-        self._loop = threading.get_ident()
-        self._own: dict[CodeType, bool] = {}
-
-    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        own = self._own.get(code)
-        if own is None:
-            file = code.co_filename
-            own = self._own[code] = file.startswith(PACKAGE) and not file.startswith(f"{PACKAGE}/testing")
-        return self._line if own else None
-
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        self.lines += 1
-        self.of_loop += threading.get_ident() == self._loop
-        return self._line
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        before = sys.gettrace()
-        threading.settrace(self._call)
-        sys.settrace(self._call)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-            threading.settrace(before)
 
 
 @dataclass
@@ -217,37 +179,6 @@ async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
             await plugin.close()
 
 
-async def quiet(work: Work) -> None:
-    """Waits until devhost does nothing, for at most a few seconds."""
-    for _ in range(50):
-        before = work.lines
-        await asyncio.sleep(0.1)
-        if work.lines == before:
-            return
-
-
-async def counted(scene: Scene, row: Callable[[Scene], Awaitable[None]]) -> tuple[int, int]:
-    """The lines that a request takes, and the most lines between two turns of the loop."""
-    work, turns = Work(), [0]
-
-    async def tick() -> None:
-        while True:
-            before = work.of_loop
-            await asyncio.sleep(0)
-            turns.append(work.of_loop - before)
-
-    with work.counted():
-        await quiet(work)
-        work.lines = 0
-        ticking = asyncio.create_task(tick())
-        await row(scene)
-        await asyncio.sleep(0.05)  # for what follows an answer
-        ticking.cancel()
-        with suppress(asyncio.CancelledError):
-            await ticking
-    return work.lines, max(turns)
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 async def test_work_for_any_request_grows_linearly_with_the_list(tmp_path: Path, shape: Shape) -> None:
     sizes = (600, 1200)
@@ -255,7 +186,7 @@ async def test_work_for_any_request_grows_linearly_with_the_list(tmp_path: Path,
     for size in sizes:
         async with serving(tmp_path / str(size), shape, size) as scene:
             for name, row in ROWS:
-                lines, _ = await counted(scene, row)
+                lines, _ = await counted(partial(row, scene))
                 found.setdefault(name, []).append(lines)
     for name, (small, large) in found.items():
         assert large <= 2.3 * small + CONSTANT, f"{name}: {small} lines, {large} for twice as many tokens"
@@ -272,5 +203,5 @@ async def test_no_request_keeps_the_loop_for_long_at_a_list_of_many_pieces(
 ) -> None:
     async with serving(tmp_path / "node", shape, 8 * PIECE) as scene:
         for row in REQUESTS:
-            _, longest = await counted(scene, row)
+            _, longest = await counted(partial(row, scene))
             assert longest <= TURN, f"{row.__name__}: {longest} lines in one go"
