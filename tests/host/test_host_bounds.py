@@ -6,18 +6,15 @@ Work is counted in executed lines of devhost, in all threads, not in seconds.
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 import pytest
+from work import Work
 
-import devhost
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
 from devhost.allocation.pieces import PIECE
@@ -32,7 +29,6 @@ from devhost.testing.kubelet.wire import CallError, PluginConnection
 from devhost.testing.node import Node
 
 NAME = "example.com/card"
-PACKAGE = str(Path(devhost.__file__).parent)
 
 PER_TOKEN = 350
 """Most lines of any request for each token of the list. An Allocate and its accounting take about 60."""
@@ -42,41 +38,6 @@ CONSTANT = 40_000
 
 TURN = 400_000
 """Most lines between two turns of the event loop: about 50 ms, eight lines in a microsecond."""
-
-
-class Work:
-    """Counts the lines of devhost that are executed."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-        self.of_loop = 0
-        """Those of them in the thread of the event loop."""
-        self._loop = threading.get_ident()
-        self._own: dict[CodeType, bool] = {}
-
-    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        own = self._own.get(code)
-        if own is None:
-            file = code.co_filename
-            own = self._own[code] = file.startswith(PACKAGE) and not file.startswith(f"{PACKAGE}/testing")
-        return self._line if own else None
-
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        self.lines += 1
-        self.of_loop += threading.get_ident() == self._loop
-        return self._line
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        before = sys.gettrace()
-        threading.settrace(self._call)
-        sys.settrace(self._call)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-            threading.settrace(before)
 
 
 @dataclass

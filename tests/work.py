@@ -1,0 +1,50 @@
+"""How much a request makes devhost do, counted in executed lines: the same on every machine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import devhost
+
+PACKAGE = str(Path(devhost.__file__).parent)
+
+
+class Work:
+    """Counts the lines of devhost that are executed."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.of_loop = 0
+        """Those of them in the thread of the event loop."""
+        self._loop = threading.get_ident()
+        self._own: dict[CodeType, bool] = {}
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        own = self._own.get(code)
+        if own is None:
+            file = code.co_filename
+            own = self._own[code] = file.startswith(PACKAGE) and not file.startswith(f"{PACKAGE}/testing")
+        return self._line if own else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        self.lines += 1
+        self.of_loop += threading.get_ident() == self._loop
+        return self._line
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        before = sys.gettrace()
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            threading.settrace(before)
