@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from work import Work
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
@@ -100,6 +101,35 @@ def test_hardware_of_a_claim_is_refused_to_another_claim() -> None:
     node.prepare(ONE, claimed(PART))
     with pytest.raises(DeviceHeld, match="pci:0 is in use: a claim holds part0 of backend toy"):
         node.prepare(TWO, claimed())
+
+
+def test_hardware_that_a_held_device_gains_is_refused_to_a_claim() -> None:
+    node = Node(CARD, PART)
+    bare = replace(CARD, claims=frozenset())
+    node.found = {"toy": {CARD.id: bare, PART.id: PART}}
+    node.plan(Serve.PLUGIN)
+    node.allocate(bare)
+    node.prepare(ONE, claimed(PART))
+    node.allocations.claims.released(ONE.uid)
+    node.found = {"toy": {CARD.id: CARD, PART.id: PART}}
+    node.plan(Serve.PLUGIN)
+    with pytest.raises(DeviceHeld, match="card0 of backend toy"):
+        node.prepare(ONE, claimed(PART))
+
+
+def test_the_work_for_a_claim_does_not_depend_on_how_many_others_there_are() -> None:
+    lines = []
+    for count in (100, 400):
+        node = Node()
+        for number in range(count):
+            card = Device(f"card{number}", claims=frozenset({f"pci:{number}"}))
+            node.prepare(ClaimHolder("ns", f"claim-{number}", f"uid-{number}"), claimed(card))
+        work = Work()
+        with work.counted():
+            node.prepare(TWO, claimed(Device("last", claims=frozenset({"pci:last"}))))
+            node.allocations.claims.released(TWO.uid)
+        lines.append(work.lines)
+    assert lines[0] == lines[1]
 
 
 def test_a_device_is_kept_for_a_claim_while_it_is_being_prepared_and_free_if_that_fails() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from counted_work import counted
+from work import counted
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing

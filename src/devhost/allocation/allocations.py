@@ -315,6 +315,10 @@ class HeldDevices:
 
     _newest: dict[Key, Device] = field(default_factory=dict)
     _joined: dict[Key, Device] = field(default_factory=dict)
+    _of_claim: dict[str, set[Key]] = field(default_factory=dict)
+    """The devices that have each claim, as a whole or in part."""
+    changes: int = field(init=False, default=0)
+    """How often a device changed while a container had it."""
 
     def __getitem__(self, key: Key) -> Device:
         return self._joined[key]
@@ -337,6 +341,8 @@ class HeldDevices:
                 device, claims=device.claims | known.claims, part_of=device.part_of | known.part_of
             )
         self._joined[key] = device
+        self.changes += known is not None and device != known
+        self._know(key, device.claims | device.part_of)
         return device != known
 
     def settle(self, given: Mapping[Key, frozenset[str]], fixed: Mapping[Key, frozenset[str]]) -> bool:
@@ -359,13 +365,32 @@ class HeldDevices:
             claims |= given.get(key, frozenset())
             if claims != known.claims:
                 self._joined[key] = replace(known, claims=claims)
+                self._forget(key, known.claims - claims - known.part_of)
+                self._know(key, claims - known.claims)
                 changed = True
+        self.changes += changed
         return changed
+
+    def _know(self, key: Key, claims: Iterable[str]) -> None:
+        for claim in claims:
+            self._of_claim.setdefault(claim, set()).add(key)
+
+    def _forget(self, key: Key, claims: Iterable[str]) -> None:
+        for claim in claims:
+            self._of_claim[claim].discard(key)
+            if not self._of_claim[claim]:
+                del self._of_claim[claim]
+
+    def sharing(self, device: Device) -> set[Key]:
+        """The held devices that have a claim in common with this one, which may be one of them."""
+        return set().union(*(self._of_claim.get(claim, ()) for claim in device.claims | device.part_of))
 
     def keep(self, keys: Collection[Key]) -> None:
         """Forgets the devices that no container holds any longer."""
         for key in self._joined.keys() - keys:
-            del self._joined[key], self._newest[key]
+            device = self._joined.pop(key)
+            del self._newest[key]
+            self._forget(key, device.claims | device.part_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -810,6 +835,8 @@ class Allocations:
         self._watching: list[Callable[[], None]] = []
         self._held: tuple[Held, ...] | None = ()
         self._bound: tuple[Sequence[Held], float, PodClaims] = ((), math.inf, NOTHING_BOUND)
+        self._indexed: tuple[ClaimIndex, ClaimIndex] | None = None
+        self._indexed_at = 0
         self._listing: Listing | None = None
         self._recalling: Kubelet | None = None
         self._units: dict[str, frozenset[str]] = {}
@@ -848,8 +875,7 @@ class Allocations:
     def held(self) -> Sequence[Held]:
         """Every device that a container or a claim has, or is about to get, in a stable order."""
         if self._held is None:
-            by_token = (held for _, found in sorted(self._resources.items()) for held in found.held())
-            self._held = (*by_token, *self.claims.held(), *self._drivers.held())
+            self._held = (*self._by_token(), *self.claims.held(), *self._drivers.held())
         return self._held
 
     def binds_pods(self) -> bool:
@@ -890,9 +916,25 @@ class Allocations:
         until = self._bound[1]
         return None if until == math.inf else max(0.0, until - self.clock())
 
-    def held_from_other_drivers(self) -> Sequence[Held]:
-        """Every device that a container has from a DRA driver other than devhost's, in a stable order."""
-        return tuple(self._drivers.held())
+    @property
+    def through_tokens(self) -> ClaimIndex:
+        """Every device that a container has, or is about to get, through a token."""
+        return self._indexes()[0]
+
+    @property
+    def from_other_drivers(self) -> ClaimIndex:
+        """Every device that a container has from a DRA driver other than devhost's."""
+        return self._indexes()[1]
+
+    def _by_token(self) -> Iterator[Held]:
+        return (held for _, found in sorted(self._resources.items()) for held in found.held())
+
+    def _indexes(self) -> tuple[ClaimIndex, ClaimIndex]:
+        """Indexes of what does not change when a claim is prepared or released."""
+        if self._indexed is None or self._indexed_at != self.devices.changes:
+            self._indexed = ClaimIndex(self._by_token()), ClaimIndex(self._drivers.held())
+            self._indexed_at = self.devices.changes
+        return self._indexed
 
     def own_driver(self, driver: str) -> None:
         """Counts a DRA driver as devhost's own as long as devhost runs: :attr:`claims` has what it gave.
@@ -900,7 +942,7 @@ class Allocations:
         The driver of the settings is one without this call.
         """
         if self._drivers.own(driver):
-            self._held = None
+            self._held = self._indexed = None
             self._changed()
 
     def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
@@ -1053,7 +1095,7 @@ class Allocations:
         """
         self._found, self._observed = found, True
         if settings is not self._settings:
-            self._settings, self._held = settings, None
+            self._settings, self._held, self._indexed = settings, None, None
             self._drivers.own(settings.dra_driver)
             for allocations in self._resources.values():
                 self._configure(allocations)
@@ -1126,7 +1168,7 @@ class Allocations:
 
     def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
         """The allocations of one resource have changed; with ``replan`` the plan may be outdated."""
-        self._held = None
+        self._held = self._indexed = None
         if replan and self._deferring:
             self._stale = True
         elif replan:

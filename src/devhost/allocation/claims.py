@@ -10,7 +10,18 @@ from typing import Protocol
 
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.planning.claims import ClaimIndex, Held, Key, Pod, PodClaims, Reason, pod_claims, pod_of
+from devhost.planning.claims import (
+    NOTHING_BOUND,
+    ClaimIndex,
+    Held,
+    Key,
+    Pod,
+    PodClaims,
+    Reason,
+    first,
+    pod_claims,
+    pod_of,
+)
 from devhost.planning.settings import Serve
 
 from .given import Given
@@ -57,6 +68,9 @@ class HeldDeviceStore(Protocol):
     def update(self, key: Key, device: Device) -> bool:
         """Takes the present state of a device."""
 
+    def sharing(self, device: Device) -> set[Key]:
+        """The held devices that have a claim in common with this one, which may be one of them."""
+
 
 class Ledger(Protocol):
     """All allocations: :class:`devhost.allocation.allocations.Allocations`."""
@@ -69,13 +83,15 @@ class Ledger(Protocol):
     def given(self) -> Given:
         """What containers were given."""
 
-    def held(self) -> Sequence[Held]:
-        """Every device that is held, through a token or by a claim."""
-
     def pod_claims(self) -> PodClaims:
         """What binds pods, and the pods that have it."""
 
-    def held_from_other_drivers(self) -> Sequence[Held]:
+    @property
+    def through_tokens(self) -> ClaimIndex:
+        """Every device that is held through a token."""
+
+    @property
+    def from_other_drivers(self) -> ClaimIndex:
         """Every device that a container has from another DRA driver."""
 
     def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
@@ -115,6 +131,8 @@ class ClaimAllocations:
         self._prepared: dict[str, tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = {}
         self._reserved: list[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = []
         self._pods: dict[ClaimHolder, frozenset[Pod]] = {}
+        self._of_key: dict[Key, list[tuple[ClaimHolder, ClaimedDevice]]] = {}
+        """The same by device."""
 
     @contextmanager
     def reserved(
@@ -137,12 +155,13 @@ class ClaimAllocations:
             self._pods[claim] = frozenset(pods)
         entry = (claim, holding)
         self._reserved.append(entry)
-        self._update(holding)
+        self._add(claim, holding)
         self._ledger.claims_changed((), replan=False)
         try:
             yield
         finally:
             self._reserved.remove(entry)
+            self._remove(claim, holding)
             if claim.uid not in self._prepared:
                 self._pods.pop(claim, None)
             _, kept = self._prepared.get(claim.uid, (claim, ()))
@@ -171,9 +190,10 @@ class ClaimAllocations:
         """The claim holds these devices, and no others."""
         holding = tuple(one for one in devices if not one.admin)
         known = any(one == claim for one, _ in self._reserved)
-        _, before = self._prepared.get(claim.uid, (claim, ()))
+        former, before = self._prepared.get(claim.uid, (claim, ()))
         self._prepared[claim.uid] = (claim, holding)
-        self._update(holding)
+        self._add(claim, holding)
+        self._remove(former, before)
         gone = {one.resource for one in before} - {one.resource for one in holding}
         binds = any(pod_claims(one.device) for one in holding)
         self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
@@ -182,6 +202,7 @@ class ClaimAllocations:
         """The claim holds nothing; without effect if it held nothing."""
         if (before := self._prepared.pop(uid, None)) is not None:
             self._pods.pop(before[0], None)
+            self._remove(*before)
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
 
     @property
@@ -235,7 +256,10 @@ class ClaimAllocations:
 
     def held(self) -> Iterator[Held]:
         """Each claim with each of its devices, in a stable order."""
-        found = {(claim, one.request, one.share, one.key): one for claim, one in self._all()}
+        return self._as_held(self._all())
+
+    def _as_held(self, claimed: Iterable[tuple[ClaimHolder, ClaimedDevice]]) -> Iterator[Held]:
+        found = {(claim, one.request, one.share, one.key): one for claim, one in claimed}
         for (claim, request, share, key), one in sorted(found.items(), key=lambda item: item[0]):
             token = "/".join(filter(None, (claim.uid, request, share)))
             device = self._ledger.devices[key]
@@ -248,40 +272,58 @@ class ClaimAllocations:
             DeviceHeld: a claim holds one of them, or a container has it from another driver, or they hold
                 hardware that conflicts with it.
         """
-        others = self._ledger.held_from_other_drivers()
-        if not (self._prepared or self._reserved or others):
-            return
-        index = ClaimIndex((*self.held(), *others))
-        for device in devices:
-            found = index.objection((backend, device.id), device, resource, exclusive, Serve.PLUGIN)
+        others = self._ledger.from_other_drivers
+        for device in devices if self._of_key or others else ():
+            key = (backend, device.id)
+            claims = ClaimIndex(self._near(key, device))
+            found = first(
+                index.objection(key, device, resource, exclusive, Serve.PLUGIN) for index in (claims, others)
+            )
             if found is not None:
                 raise _held(resource, device, found.reason)
 
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
-        others = [one for one in self._ledger.held() if one.holder != claim]
-        index, bound = ClaimIndex(others), self._ledger.pod_claims()
+        ledger = self._ledger
+        binds = pods and any(pod_claims(one.device) for one in wanted)
+        bound = ledger.pod_claims() if binds else NOTHING_BOUND
         for one in wanted:
-            if pods and (reason := bound.objection(one.key, one.device, pods)):
+            if reason := bound.objection(one.key, one.device, pods):
                 raise _held(one.resource, one.device, reason)
-            found = index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
+            near = [held for held in self._near(one.key, one.device) if held.holder != claim]
+            found = first(
+                index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
+                for index in (ClaimIndex(near), ledger.through_tokens, ledger.from_other_drivers)
+            )
             if found is not None:
                 raise _held(one.resource, one.device, found.reason)
-            sharing = [held for held in others if held.key == one.key and held.serve is Serve.DRA]
             if self._slots(one.key, claim) + _slots(one.key, wanted) > one.replicas:
-                reason = sharing[0].reason(sharing[0].holds("it")) if sharing else Reason(_TOO_OFTEN)
+                sharing = next((held for held in near if held.key == one.key), None)
+                reason = sharing.reason(sharing.holds("it")) if sharing else Reason(_TOO_OFTEN)
                 raise _held(one.resource, one.device, reason)
+
+    def _near(self, key: Key, device: Device) -> Iterator[Held]:
+        """What claims hold of a device and of the hardware that it has in common with others."""
+        keys = {key} | self._ledger.devices.sharing(device)
+        return self._as_held(claimed for one in keys for claimed in self._of_key.get(one, ()))
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:
         """The slots of a device that other claims have."""
         claims: dict[ClaimHolder, list[ClaimedDevice]] = {}
-        for holder, one in self._all():
-            if holder != claim and one.key == key:
+        for holder, one in self._of_key.get(key, ()):
+            if holder != claim:
                 claims.setdefault(holder, []).append(one)
         return sum(_slots(key, devices) for devices in claims.values())
 
-    def _update(self, devices: Iterable[ClaimedDevice]) -> None:
+    def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
         for one in devices:
             self._ledger.devices.update(one.key, one.device)
+            self._of_key.setdefault(one.key, []).append((claim, one))
+
+    def _remove(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
+        for one in devices:
+            self._of_key[one.key].remove((claim, one))
+            if not self._of_key[one.key]:
+                del self._of_key[one.key]
 
     def _all(self) -> Iterator[tuple[ClaimHolder, ClaimedDevice]]:
         for claim, devices in (*self._prepared.values(), *self._reserved):

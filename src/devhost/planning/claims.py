@@ -110,6 +110,15 @@ class Objection(NamedTuple):
     serve: Serve
 
 
+def first(objections: Iterable[Objection | None]) -> Objection | None:
+    """The one to report of several; a set has no order, and the plan must be deterministic."""
+    return min(
+        filter(None, objections),
+        key=lambda one: (one.moving, one.reason.text, [*map(str, one.reason.held_by)]),
+        default=None,
+    )
+
+
 class ClaimIndex:
     """What containers hold, found by device and by claim."""
 
@@ -127,6 +136,10 @@ class ClaimIndex:
             before = resources.setdefault((one.resource, one.serve), one)
             if before.moving and not one.moving:
                 resources[one.resource, one.serve] = one
+
+    def __bool__(self) -> bool:
+        """Whether anything is held."""
+        return bool(self._through)
 
     def objection(
         self, key: Key, device: Device, resource: str, exclusive: bool, serve: Serve = Serve.PLUGIN
@@ -147,7 +160,7 @@ class ClaimIndex:
             if (name, side) != (resource, serve) and alone:
                 objections.append(one.objection(one.moving or one.holds("it")))
         objections += self._claimed(key, device)
-        return _first(objections)
+        return first(objections)
 
     def conflict(self, key: Key, device: Device, together: Collection[Key] = ()) -> Objection | None:
         """Why a device must not be allocated now: another device that is held conflicts with it.
@@ -155,7 +168,7 @@ class ClaimIndex:
         Args:
             together: the devices that are allocated together.
         """
-        return _first(self._claimed(key, device, together))
+        return first(self._claimed(key, device, together))
 
     def _claimed(self, key: Key, device: Device, together: Collection[Key] = ()) -> Iterator[Objection]:
         for claim, one in self._conflicts(device):
@@ -176,15 +189,6 @@ class ClaimIndex:
         for claim in device.part_of:
             for one in () if binds_pod(claim) else self._wholes.get(claim, ()):
                 yield claim, one
-
-
-def _first(objections: Iterable[Objection]) -> Objection | None:
-    """One of several objections: a set has no order, and the plan must be deterministic."""
-    return min(
-        objections,
-        key=lambda one: (one.moving, one.reason.text, [*map(str, one.reason.held_by)]),
-        default=None,
-    )
 
 
 Pod = tuple[str, str]

@@ -1,4 +1,4 @@
-"""Counts the lines of devhost that are executed: a measure of work that does not depend on the machine."""
+"""How much a request makes devhost do, counted in executed lines: the same on every machine."""
 
 from __future__ import annotations
 
