@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from status_document import device, document
 
-from devhost.cli.running_host import answer, view
+from devhost.cli.running_host import View, answer, view
 from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load_or_everything
 from devhost.planning.plan import explain
@@ -269,6 +269,21 @@ def test_a_running_host_does_not_change_the_explanation_of_free_devices(toys: An
     found = asyncio.run(scan_once(loaded, toys.root, listing=listing))
     (verdict,) = explain(found.plan, found.settings, "toy", found.scanners["toy"].devices["one"])
     assert verdict.taken
+
+
+def test_a_device_that_a_running_host_withholds_for_a_container_has_its_reason(toys: Any) -> None:
+    reason = "node:/dev/x is in use: a pod holds one of backend toy through example.com/toy"
+    status = status_of(allocated=False, holder=None)
+    status["entries"][0] |= {"name": "example.com/toy", "resources": ["example.com/toy"]}
+    refusal = {"backend": "toy", "device": "two", "reason": f"resources[0]: {reason}", "heldBy": []}
+    status["refusals"] = [{**refusal, "kind": "held"}, {**refusal, "device": "one", "kind": "taken"}]  # type: ignore[typeddict-item]
+    found = asyncio.run(scan_once(load_or_everything(toys.config), toys.root))
+    seen = View(found, answer(status), "", True)
+    one, two = (found.scanners["toy"].devices[name] for name in ("one", "two"))
+    verdict = seen.verdict("example.com/toy", "toy", two)
+    assert verdict is not None and verdict.health.reason == reason
+    assert seen.verdicts("toy", two) == {"example.com/toy": verdict}
+    assert seen.verdict("example.com/toy", "toy", one) is None
 
 
 def test_a_device_of_which_some_shares_are_unhealthy_is_healthy_with_a_remark() -> None:

@@ -13,6 +13,7 @@ from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
+from devhost.planning.plan import RefusalKind
 from devhost.telemetry import ask
 from devhost.telemetry.document import (
     DeviceStatus,
@@ -59,6 +60,7 @@ class Running:
         known: whether it knows which containers hold devices.
         digest: the digest of its configuration, see ``HostStatus.configDigest``.
         verdicts: the health of each device in each resource, by resource, backend and the device's id.
+        refused: the same for devices that no resource gets because of what containers hold.
         published: the devices that it offers through DRA, by backend and the device's id.
         moving: what each device that changes sides waits for, by backend and the device's id.
     """
@@ -67,6 +69,7 @@ class Running:
     known: bool = True
     digest: str = ""
     verdicts: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    refused: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
     published: Mapping[tuple[str, str], Sequence[Published]] = field(default_factory=dict)
     moving: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
@@ -81,12 +84,23 @@ class View:
     same_config: bool
 
     def verdict(self, resource: str, backend: str, device: Device) -> Verdict | None:
-        """What the running devhost reports for a device in a resource; ``None`` if it does not serve it."""
-        return self.running.verdicts.get((resource, backend, device.id)) if self.running else None
+        """What the running devhost reports for a device in a resource; ``None`` if that is nothing."""
+        if self.running is None:
+            return None
+        place = resource, backend, device.id
+        return self.running.verdicts.get(place) or self.running.refused.get(place)
 
     def verdicts(self, backend: str, device: Device) -> dict[str, Verdict]:
-        """The same for every resource in which the running devhost serves the device."""
-        found = self.running.verdicts if self.running else {}
+        """The same for every resource in which the running devhost serves the device, or would."""
+        if self.running is None:
+            return {}
+        offered = self.found.plan.resources
+        refused = {
+            place: verdict
+            for place, verdict in self.running.refused.items()
+            if place[0] in offered and any(offer.device.id == place[2] for offer in offered[place[0]].offers)
+        }
+        found = {**refused, **self.running.verdicts}
         return {
             resource: verdict
             for (resource, of, one), verdict in sorted(found.items())
@@ -204,7 +218,18 @@ def answer(document: StatusDocument) -> Running:
                 found = Published(name, dra["node"], pool["pool"], each["name"], each["slice"], claims)
                 published.setdefault((backend, each["device"]), []).append(found)
         moving = {(one["backend"], one["device"]): one["reason"] for one in dra["moving"]}
-    return Running(_listing(document), known, digest, verdicts, published, moving)
+    return Running(_listing(document), known, digest, verdicts, _refused(document), published, moving)
+
+
+def _refused(document: StatusDocument) -> dict[tuple[str, str, str], Verdict]:
+    """The devices that the plan withholds because of what containers hold, beside what is in the lists."""
+    names = {one["entry"]: one["resources"] or [one["name"]] for one in document["entries"]}
+    found = {}
+    for one in document["refusals"]:
+        entry, _, reason = one["reason"].partition(": ")
+        if one["kind"] == RefusalKind.HELD and len(names.get(entry, ())) == 1:
+            found[names[entry][0], one["backend"], one["device"]] = Verdict(unhealthy(reason))
+    return found
 
 
 def _users(claim: DraClaimStatus) -> str:

@@ -123,34 +123,19 @@ class Shortages:
             outcome = outcomes[one.entry.index]
             if outcome.state is State.WAITING or not one.logged.news(outcome.reason):
                 continue
-            where, name, backend = place(one.entry), one.entry.name, one.entry.backend
+            about = {
+                "entry": place(one.entry),
+                "resource": one.entry.name,
+                "backend": one.entry.backend,
+                "reason": outcome.reason,
+                **holder_field(outcome.held_by),
+            }
             if outcome.devices:
-                log.warning(
-                    "entry has an unexpected number of devices",
-                    entry=where,
-                    resource=name,
-                    backend=backend,
-                    reason=outcome.reason,
-                    **holder_field(outcome.held_by),
-                )
+                log.warning("entry has an unexpected number of devices", **about)
             elif one.entry.optional:
-                log.info(
-                    "entry has no devices",
-                    entry=where,
-                    resource=name,
-                    backend=backend,
-                    reason=outcome.reason,
-                    **holder_field(outcome.held_by),
-                )
+                log.info("entry has no devices", **about)
             else:
-                log.warning(
-                    "entry has no devices",
-                    entry=where,
-                    resource=name,
-                    backend=backend,
-                    reason=outcome.reason,
-                    **holder_field(outcome.held_by),
-                )
+                log.warning("entry has no devices", **about)
 
     def _follow_drivers(self) -> None:
         before = dict(_by_hardware(self.missing_drivers))
