@@ -206,6 +206,11 @@ class Resources:
     def find(self, pool: str, device: str) -> DraDevice | None:
         return self.offered.get(device) if pool == POOL else None
 
+    def claimed(self, pool: str, device: str, share: str) -> ClaimedDevice | None:
+        if (found := self.find(pool, device)) is None:
+            return None
+        return ClaimedDevice(found.key, found.device, found.resource, True, "", share)
+
     def missing(self, pool: str, device: str) -> str:
         return self.reasons.get(device, "")
 
@@ -343,9 +348,9 @@ class Scene:
         return found
 
     def container(self, ref: ClaimRef, devices: Sequence[PreparedDevice]) -> dict[str, str]:
-        """The variables that a container with these devices has of the claim, but for those of the record."""
+        """The variables that a container with these devices has of the claim."""
         spec = self.spec(ref)
         by_name = {f"{spec['kind']}={one['name']}": one["containerEdits"] for one in spec["devices"]}
         names = [name for device in devices for name in device.cdi_ids if name.startswith(f"{spec['kind']}=")]
         env = [one.partition("=") for name in names for one in by_name[name].get("env", ())]
-        return {name: value for name, _, value in env if not name.startswith("DEVHOST_CLAIM_")}
+        return {name: value for name, _, value in env if name != "DEVHOST"}

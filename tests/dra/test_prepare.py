@@ -78,7 +78,8 @@ async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) ->
     text = scene.files.path(ref.uid).read_text()
     jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert runtime.load(text) == json.loads(text)
-    assert all(one["containerEdits"]["deviceNodes"] for one in scene.spec(ref)["devices"])
+    *devices, record = scene.spec(ref)["devices"]
+    assert all(one["containerEdits"]["deviceNodes"] for one in devices) and record["name"].startswith("record")
 
 
 @pytest.mark.conformance(73)

@@ -247,7 +247,8 @@ class Publisher:
             self._rounds.wake()
 
     async def run(self) -> None:
-        """Publishes until it is cancelled; the slices remain."""
+        """Publishes until it is cancelled; the slices remain. Begins with a list: others may have written."""
+        self._since, self._synced = "", False
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watches.run())
             group.create_task(self._rounds.run())

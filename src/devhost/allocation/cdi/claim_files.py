@@ -170,6 +170,7 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
     try:
         found = json.loads(data)
         kind = str(found["kind"])
+        present = {str(device["name"]) for device in found["devices"]}
         records = sorted(
             (
                 _parsed_value(kind, str(device["name"]), variable)
@@ -181,7 +182,7 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None
-    if not records or any(not one.name.startswith(f"{uid}-") for one in records):
+    if not records or any(one.name not in present or not one.name.startswith(f"{uid}-") for one in records):
         return None
     first = records[0]
     if [one.number for one in records] != list(range(first.count)):
@@ -371,6 +372,20 @@ class ClaimFiles:
             for known in found:
                 self._known[known.record.claim.uid] = known
                 records.append(known.record)
+        return records
+
+    async def read_again(self) -> list[ClaimRecord]:
+        """The same after another process had the files: what it removed is forgotten.
+
+        Raises:
+            EnvironmentFailure: see :meth:`read_all`.
+        """
+        before = dict(self._known)
+        records = await self.read_all()
+        there = {record.claim.uid for record in records}
+        for uid, known in before.items():
+            if uid not in there and self._known.get(uid) is known:
+                del self._known[uid]
         return records
 
     async def read(self, uid: str) -> ClaimRecord | None:

@@ -10,5 +10,6 @@ from __future__ import annotations
 from .answers import Claim, Prepared, Violation
 from .health import DeviceState
 from .kubelet import DraKubelet, Profile, Refused
+from .state import DraState
 
-__all__ = ["Claim", "DeviceState", "DraKubelet", "Prepared", "Profile", "Refused", "Violation"]
+__all__ = ["Claim", "DeviceState", "DraKubelet", "DraState", "Prepared", "Profile", "Refused", "Violation"]
