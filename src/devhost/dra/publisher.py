@@ -19,6 +19,7 @@ import hashlib
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from devhost.telemetry.metrics import Metrics
 
 from .kube import ApiError, KubeApi, Object, Unreachable
 from .record import SliceRecord
-from .slices import DesiredSlice, LeftOut, Offered, Pool
+from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool
 
 log = get(__name__)
 
@@ -65,6 +66,12 @@ FALLBACKS = {
 """What happens without a field."""
 
 _REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\])?")
+COMMON = 2
+"""Devices for which the API server refuses an attribute until no device of the resource gets it."""
+
+ROUNDS = 12
+"""Refusals of one pool after which its slices are tried again later: some servers name one value at a time."""
+
 _LONGEST_WISH = 300.0
 """Seconds that the API server may make the publisher wait."""
 
@@ -141,9 +148,14 @@ class _State:
         """Computes the slices."""
         offers = {offer.device.id: offer for offer in offered}
         self.rejected = {one: was for one, was in self.rejected.items() if offers.get(one[0]) == was}
-        self.desired, self.left_out = self.pool.slices(
-            offered, dropped=tuple(dropped), rejected=tuple(self.rejected)
-        )
+        counts = Counter(attribute for _, attribute in self.rejected if attribute)
+        common = [attribute for attribute, count in counts.items() if count >= COMMON]
+        rejected = {*self.rejected, *((identity, one) for one in common for identity in offers)}
+        self.desired, left_out = self.pool.slices(offered, dropped=tuple(dropped), rejected=tuple(rejected))
+        refused = Counter(one.attribute for one in left_out if one.attribute and one.reason == REFUSED)
+        several = {attribute for attribute, count in refused.items() if count >= COMMON}
+        self.left_out = [one for one in left_out if one.attribute not in several or one.reason != REFUSED]
+        self.left_out += [LeftOut("", one, f"{REFUSED} for several devices") for one in sorted(several)]
 
     def keys(self) -> set[Key]:
         """The devices of the desired slices."""
@@ -481,13 +493,15 @@ class Publisher:
 
     async def _publish(self, resource: str, state: _State, offers: Sequence[Offered]) -> None:
         """Makes the slices of one pool what they must be."""
-        for _ in range(1 + len(FALLBACKS)):
+        for _ in range(1 + len(FALLBACKS) + ROUNDS):
             state.plan(offers, self._dropped)
-            dropped = len(self._dropped)
+            known = len(self._dropped), set(state.rejected)
             await self._announce(resource, state)
             await self._write_pool(resource, state)
-            if len(self._dropped) == dropped:
+            if (len(self._dropped), set(state.rejected)) == known:
                 break
+        else:
+            raise Retry  # what was refused is reported, and the next round leaves it out
         await self._confirm(resource, state)
 
     async def _announce(self, resource: str, state: _State) -> None:
@@ -519,11 +533,11 @@ class Publisher:
             return
         for name in extra:
             await self._delete(name, present[name])
-        dropped = len(self._dropped)
+        known = len(self._dropped), set(state.rejected)
         for name in order + missing:
             body = self._body(state, desired[name], generation, current.get(name))
             await self._write(resource, state, desired[name], name, body, current.get(name))
-            if len(self._dropped) != dropped:
+            if (len(self._dropped), set(state.rejected)) != known:
                 return  # the slices must be others
         log.debug(
             "ResourceSlices published",
@@ -608,9 +622,9 @@ class Publisher:
                 self._uncertain.add(name)
             raise
         except ApiError as error:
-            self._stored[name] = None
             if error.status == 422 and self._reject(resource, state, wanted, error):
-                raise Retry from None  # it is reported already, and the next try leaves it out
+                return  # the stored slice is what it was, and the next try leaves this out
+            self._stored[name] = None
             if error.status in (404, 409):
                 raise Retry from None  # it was changed meanwhile, and is read before the next try
             raise
@@ -627,7 +641,7 @@ class Publisher:
         """Leaves out what the API server refused; false if it does not name it."""
         offers = {offer.device.id: offer for offer in state.offers or ()}
         new = False
-        for number, attribute in _REJECTED.findall(error.message):
+        for number, attribute in dict.fromkeys(_REJECTED.findall(error.details)):
             if int(number) >= len(wanted.ids):
                 continue
             identity = wanted.ids[int(number)]
@@ -637,7 +651,7 @@ class Publisher:
                 continue
             state.rejected[identity, attribute] = offers[identity]
             new = True
-            told = f"{resource} {identity} {attribute}"
+            told = f"{resource} {attribute or identity}"
             if told not in self._told:
                 self._told.add(told)
                 log.warning(
