@@ -99,8 +99,23 @@ class FakeApi:
         self.gate.set()
         self.slow: set[str] = set()
         self.gets: list[str] = []
+        self.pause = 0.0
+        """Seconds that each answer takes."""
+        self.most = 0
+        """The most requests at a time."""
+        self._now = 0
 
     async def get(self, path: str) -> dict[str, Any]:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        try:
+            if self.pause:
+                await asyncio.sleep(self.pause)
+            return await self._get(path)
+        finally:
+            self._now -= 1
+
+    async def _get(self, path: str) -> dict[str, Any]:
         *_, namespace, kind, name = path.split("/")
         assert path == f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{kind}/{name}"
         assert kind == "resourceclaims"

@@ -10,6 +10,7 @@ import pytest
 from dra_node import DRIVER, SLICES, DraNode
 
 from devhost.host.status import status
+from devhost.testing.dra import Rival
 from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"
@@ -314,3 +315,66 @@ async def test_a_shared_device_that_pods_use_is_prepared_for_another_claim(node:
         await node.node.until(lambda: (report := node.report()) and report["claims"][0]["containers"])
         assert not (await node.prepare(two))[two.uid].error
         assert "a claim holds it" in (await node.prepare(three))[three.uid].error
+
+
+async def test_nothing_is_published_while_another_driver_has_the_socket(node: DraNode) -> None:
+    """Two drivers of one name would delete each other's slices for ever."""
+    node.configure(CLAIMED)
+    socket = node.options.service_socket(DRIVER)
+    with Rival(socket):
+        async with node.node.served():
+            await node.node.until(
+                lambda: any(
+                    f"another process serves {socket}" in one["reason"]
+                    for one in status(node.node.host)["problems"]
+                )
+            )
+            await node.settled()
+            assert node.server.writes == []
+            assert not node.node.host.ready()[0]
+
+
+async def test_what_the_other_driver_did_is_known_when_it_has_ended(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    socket = node.options.service_socket(DRIVER)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("one", node.name_of("c0"))
+        assert not (await node.prepare(claim))[claim.uid].error
+    (file,) = node.node.cdi.glob("*dra_*.json")
+    content = file.read_text()
+    file.unlink()
+    with Rival(socket):
+        async with node.node.served():
+            await node.node.until(lambda: (report := node.report()) and report["reason"])
+            file.write_text(content)
+            socket.unlink()
+            await node.node.until(lambda: (report := node.report()) and report["claims"])
+            other = node.allocate("two", node.name_of("c0"))
+            assert "a claim holds it" in (await node.prepare(other))[other.uid].error
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+async def test_a_claim_whose_record_was_lost_while_devhost_was_down_keeps_its_device(
+    node: DraNode, damage: str
+) -> None:
+    """The first Prepare after a start waits for the kubelet's list, which names the claim."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        place = node.name_of("c0")
+        one, two = node.allocate("one", place), node.allocate("two", place)
+        (prepared,) = (await node.prepare(one))[one.uid].devices
+        used = ClaimDevice(DRIVER, *place, tuple(prepared.cdi_device_ids))
+        node.node.kubelet.use_claim("pod-1", "main", "one", [used])
+    (file,) = node.node.cdi.glob("*dra_*.json")
+    if damage == "removed":
+        file.unlink()
+    else:
+        file.write_text("damaged")
+    async with node.node.served():
+        await node.node.until(node.options.service_socket(DRIVER).exists)
+        for _ in range(3):
+            assert (await node.prepare(two))[two.uid].error
+        await node.node.until(lambda: (report := node.report()) and report["claims"])
+        assert "a claim holds it" in (await node.prepare(two))[two.uid].error

@@ -139,11 +139,11 @@ class Mover:
         listed once for a device that has left its slice. No scheduler allocates it any longer, so after that
         only these claims are looked at.
         """
-        moving = {one.key for one in self._sides.moving()}
+        withdrawn = set(self._sides.withdrawn())
         found = {}
         async for page in self._api.list(CLAIMS, limit=PAGE):
             for claim in page.get("items") or ():
-                if keys := moving.intersection(self._devices(claim)):
+                if keys := self._devices(claim) & withdrawn:
                     metadata = claim["metadata"]
                     found[_path(metadata), str(metadata.get("uid"))] = keys
         self._blocking = found

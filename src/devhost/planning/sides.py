@@ -245,6 +245,10 @@ class Sides:
         ]
         return max(0.0, min(due)) if due else None
 
+    def withdrawn(self) -> Collection[Key]:
+        """The devices that have left their slice, and that a ResourceClaim may still have allocated."""
+        return self._withdrawn.keys()
+
     def needs_list(self) -> bool:
         """Whether a device is due for which no list of ResourceClaims has been read since it was withdrawn."""
         now = self._clock()
