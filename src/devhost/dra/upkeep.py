@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
+from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.cdi.spec import claim_kind
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.timing import NODE, Timing
@@ -227,9 +227,11 @@ class Upkeep:
         beginning = f"{claim_kind(self._preparer.driver)}="
         names = device.cdi_names if device.driver == self._preparer.driver else ()
         for name in names:
-            uid = _UUID.match(name.removeprefix(beginning))
-            if uid is not None and name.startswith(beginning):
-                yield uid[0]
+            own = name.removeprefix(beginning)
+            found = _UUID.match(own)  # as API servers make them; a request may have hyphens, too
+            uid = found[0] if found is not None else own.rpartition("-")[0].rpartition("-")[0]
+            if name.startswith(beginning) and is_uid(uid):
+                yield uid
                 return
 
     async def _rebuild(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
