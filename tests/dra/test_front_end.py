@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from dra_node import DRIVER, SLICES, DraNode
+from api_objects import claims as claims_of
+from dra_node import DRIVER, SLICES, Cluster, DraNode
 
+from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.dra.front_end import DraFrontEnd
+from devhost.host.dra_side import access
 from devhost.host.status import status
-from devhost.testing.dra import Rival
+from devhost.planning.sides import Listed, Sides
+from devhost.telemetry.metrics import Metrics
+from devhost.testing.dra import Claim, DraKubelet, Rival
 from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"
@@ -378,3 +388,87 @@ async def test_a_claim_whose_record_was_lost_while_devhost_was_down_keeps_its_de
             assert (await node.prepare(two))[two.uid].error
         await node.node.until(lambda: (report := node.report()) and report["claims"])
         assert "a claim holds it" in (await node.prepare(two))[two.uid].error
+
+
+class Pods:
+    """The lists of a kubelet that takes its time."""
+
+    def __init__(self) -> None:
+        self.listing: Listing | None = None
+        self.asked = asyncio.Event()
+        self.answer = asyncio.Event()
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    async def first_list(self, within: float) -> None:
+        self.asked.set()
+        await self.answer.wait()
+
+
+async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
+    async with Cluster(place) as cluster:
+        claim = cluster.allocate("one", ("node-1/example.com-card", "c0"))
+        pods = Pods()
+        sides = Sides(time.monotonic)
+        allocations = Allocations(time.monotonic)
+        front_end = DraFrontEnd(
+            DRIVER,
+            cluster.options,
+            access(cluster.options),
+            sides=sides,
+            claims=allocations.claims,
+            files=ClaimFiles(place / "cdi"),
+            lists=NoLists(),
+            pods=pods,
+            replan=lambda: None,
+            changed=lambda: None,
+            metrics=Metrics(),
+        )
+        serving = asyncio.create_task(front_end.serve())
+        while not cluster.options.service_socket(DRIVER).exists():
+            await asyncio.sleep(0.01)
+        answering = asyncio.create_task(cluster.prepare(claim))
+        async with asyncio.timeout(10):
+            await pods.asked.wait()
+        assert not answering.done()
+        pods.answer.set()
+        assert (await answering)[claim.uid].error
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+class NoLists:
+    def listed(self) -> Mapping[str, Listed]:
+        return {}
+
+
+async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node: DraNode) -> None:
+    """It shows the health of a new pod's devices as unknown until then."""
+    node.configure(CLAIMED)
+    async with node.node.served(), DraKubelet(node.options.plugins_registry) as kubelet:
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await kubelet.registered(DRIVER)
+        pool, device = node.name_of("c0")
+        asked = node.allocate("one", (pool, device))
+        await kubelet.prepare(DRIVER, Claim("default", "one", asked.uid, ("req",)))
+        await kubelet.until(lambda: (pool, device) in kubelet.health(DRIVER), timeout=3)
+
+
+async def test_moving_back_lists_the_claims_of_the_cluster_once(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("late", node.name_of("c0"))
+        node.configure(CARD)
+        await node.node.reload()
+        await node.node.offers({RESOURCE: 1})
+
+        def asked(path: str) -> int:
+            return sum(one.path == path for one in node.server.requests)
+
+        await node.node.until(lambda: asked(f"{claims_of('default')}/late") >= 3)
+        assert asked("/apis/resource.k8s.io/v1/resourceclaims") == 1
+        node.delete_claim(claim.name)
+        await node.node.offers({RESOURCE: 2})
