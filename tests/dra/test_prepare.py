@@ -79,7 +79,9 @@ async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) ->
     jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert runtime.load(text) == json.loads(text)
     *devices, record = scene.spec(ref)["devices"]
-    assert all(one["containerEdits"]["deviceNodes"] for one in devices) and record["name"].startswith("record")
+    assert all(one["containerEdits"]["deviceNodes"] for one in devices) and record["name"].startswith(
+        "record"
+    )
 
 
 @pytest.mark.conformance(73)

@@ -183,7 +183,9 @@ async def test_an_attribute_that_is_refused_for_many_devices_is_left_out_for_all
     await node.publishes([offered(f"d{number:03}", model="x") for number in range(100)])
     await node.passes(20)
     assert len(ids(node)) == 100
-    assert not any("model" in one["attributes"] for all_of in node.slices() for one in all_of["spec"]["devices"])
+    assert not any(
+        "model" in one["attributes"] for all_of in node.slices() for one in all_of["spec"]["devices"]
+    )
     refusals = sum(request.method == "POST" for request in node.server.requests) - len(node.slices())
     assert refusals <= 2
     ((resource, left),) = node.publisher.status.left_out

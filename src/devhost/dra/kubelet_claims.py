@@ -45,9 +45,7 @@ class KubeletClaims:
 
     def __init__(self, plugins: Path, deadline: float = FILE_DEADLINE) -> None:
         self._places = [directory / NAME for directory in (plugins.parent, plugins)]
-        self._worker = FileWorker(
-            "kubelet's claims", "the kubelet's directory must be readable", deadline
-        )
+        self._worker = FileWorker("kubelet's claims", "the kubelet's directory must be readable", deadline)
 
     async def uids(self) -> frozenset[str]:
         """The claims in the record; none if it cannot be used."""

@@ -38,7 +38,9 @@ log = get(__name__)
 GRACE = 120.0
 """Seconds for which lists must lack a claim; the kubelet repeats Unprepare every 60."""
 
-KEPT = "the claim does not exist, but the kubelet still has it: its devices are free when its last pod has ended"
+KEPT = (
+    "the claim does not exist, but the kubelet still has it: its devices are free when its last pod has ended"
+)
 """Why a claim that is gone holds its devices."""
 
 QUESTIONS = 15.0

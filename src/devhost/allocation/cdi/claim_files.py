@@ -230,7 +230,13 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         max(1, int(given.get("slots", 1))),
     )
     return _Parsed(
-        given.get("name", name), int(given["n"]), int(given["of"]), (namespace, claim), given["driver"], given["boot"], recorded
+        given.get("name", name),
+        int(given["n"]),
+        int(given["of"]),
+        (namespace, claim),
+        given["driver"],
+        given["boot"],
+        recorded,
     )
 
 

@@ -24,7 +24,8 @@ class DraState:
     def write(self, *uids: str) -> Path:
         """Makes the record have exactly these claims, atomically; gives its path."""
         entries = [
-            {"ClaimUID": uid, "ClaimName": "", "Namespace": "", "PodUIDs": {}, "DriverState": {}} for uid in uids
+            {"ClaimUID": uid, "ClaimName": "", "Namespace": "", "PodUIDs": {}, "DriverState": {}}
+            for uid in uids
         ]
         text = json.dumps(
             {
