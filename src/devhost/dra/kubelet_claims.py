@@ -1,14 +1,14 @@
 """The kubelet's own record of claims: those for which it has still to call Unprepare.
 
-The kubelet keeps it in ``dra_manager_state`` in its root directory (``pkg/kubelet/cm/dra``), the parent of the
-directory with the drivers' sockets. A claim is in it from Prepare until its Unprepare has succeeded, also
+The kubelet keeps it in ``dra_manager_state`` in its root directory (``pkg/kubelet/cm/dra``), the parent of
+the directory with the drivers' sockets. A claim is in it from Prepare until its Unprepare has succeeded, also
 while a pod that was force-deleted still ends: then neither the API server nor a list of pods names the claim.
 The file is JSON:
 
 * since Kubernetes 1.32 ``Data``, which is a text, and ``Checksum``, its CRC-32 (IEEE). The text is JSON with
   ``ClaimInfoStateList``, for a time ``Entries``: a list, or ``null``;
-* before, ``entries`` beside ``version`` and a checksum over a dump of Go's data structures, which nothing else
-  can compute.
+* before, ``entries`` beside ``version`` and a checksum over a dump of Go's data structures, which nothing
+  else can compute.
 
 Each entry has ``ClaimUID``. The kubelet replaces the file atomically. devhost only reads it, and does without
 it: what is missing, damaged or too large names no claim and refuses nothing.

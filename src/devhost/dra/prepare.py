@@ -60,7 +60,7 @@ READS = 4
 and that time does not count as silence of the API server."""
 
 WRITES = 4
-"""Files that are written at once: a thread writes them one after another, and each deadline includes the wait."""
+"""Files that are written at once: one thread writes them, and each deadline includes the wait for it."""
 
 REMEMBERED = 600.0
 """Seconds for which a released claim is remembered: no list of pods takes that long."""
@@ -187,7 +187,7 @@ class Preparer:
         timing: deadlines of the backends.
         api_deadline: see :data:`API_DEADLINE`.
         deadline: see :data:`DEADLINE`.
-        ready: waits, for a few seconds at most, until the claims are known that hold devices without a record.
+        ready: waits, some seconds at most, until the claims are known that hold devices without record.
         clock: monotonic seconds.
     """
 
@@ -351,9 +351,9 @@ class Preparer:
 
     async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
         renderings = [(group, await self._render(holder, group)) for group in groups(chosen)]
-        taking = [(group, rendering) for group, rendering in renderings if not group.admin]
-        for group, rendering in taking:
-            if nodes := rendering.unclaimed:
+        taking = [(group, found) for group, found in renderings if not group.admin]
+        for group, found in taking:
+            if nodes := found.unclaimed:
                 self._claims.give(holder, group.resource, group.by_key, nodes, running=running)
         for group, _ in taking if not running else ():
             async with self._turns_of(group).turn():

@@ -79,7 +79,7 @@ COMMON = 2
 """Devices for which the API server refuses an attribute until no device of the resource gets it."""
 
 ROUNDS = 12
-"""Refusals of one pool after which its slices are tried again later: some servers name one value at a time."""
+"""Refusals of one pool after which its slices are tried again later: a server may name one value each."""
 
 _LONGEST_WISH = 300.0
 """Seconds that the API server may make the publisher wait."""

@@ -3,11 +3,12 @@
 Every list of the kubelet's pods (podresources) is compared with the files:
 
 * a file that was removed or changed is written again: a container that restarts needs it;
-* a claim that a pod has and that has no record (the directory was emptied while devhost was not running) holds
-  its devices as soon as one list names it. It is rendered again from its object, once two lists have named it;
+* a claim that a pod has and that has no record (the directory was emptied while devhost was not running)
+  holds its devices as soon as one list names it. It is rendered again from its object, once two lists have
+  named it;
 * a record whose claim no list has named for :data:`GRACE` seconds is removed if the API server confirms that
-  the claim is gone, and the kubelet's own record does not have it either. The kubelet then has nothing to call
-  Unprepare for. A pod that was force-deleted is in no list while its containers still end.
+  the claim is gone, and the kubelet's own record does not have it either. The kubelet then has nothing to
+  call Unprepare for. A pod that was force-deleted is in no list while its containers still end.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ KEPT = (
 """Why a claim that is gone holds its devices."""
 
 QUESTIONS = 15.0
-"""Seconds in which one pass asks the API server about the claims of records; the next pass asks about others."""
+"""Seconds in which one pass asks the API server about the claims of records; the next one goes on."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 

@@ -250,7 +250,7 @@ class Sides:
         return self._withdrawn.keys()
 
     def needs_list(self) -> bool:
-        """Whether a device is due for which no list of ResourceClaims has been read since it was withdrawn."""
+        """Whether a device is due for which no list of ResourceClaims was read since it was withdrawn."""
         now = self._clock()
         return any(
             one.checked is None and one.since + self._timing.schedulers <= now

@@ -2,8 +2,9 @@
 
 A file has one CDI device for each device of the claim, and one that no container is given: its variables,
 ``DEVHOST_CLAIM_…``, name the claim, the requests and the devices, so that the file can be read back after a
-restart without the API server. (Files of earlier versions have these variables in the CDI devices themselves.) There is no second record that could disagree: writing the file prepares the claim, and
-removing it releases the claim.
+restart without the API server. (Files of earlier versions have these variables in the CDI devices
+themselves.) There is no second record that could disagree: writing the file prepares the claim, and removing
+it releases the claim.
 
 A file of an earlier boot counts as absent, because the state of its devices ended with that boot. Files carry
 the id of the boot instead of relying on their time: a clock that is set after the boot would make new files
