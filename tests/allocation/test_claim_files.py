@@ -138,16 +138,32 @@ def test_a_record_is_only_of_the_claim_its_file_is_named_after():
 def test_a_record_that_lacks_a_device_is_none():
     found = document(record(device(0), device(1)), {}, "boot-1")
     del found["devices"][1]
+    assert [one["name"] for one in found["devices"]] == [f"{UID}-gpu-0", f"record-{UID}"]
     assert parsed(json.dumps(found).encode(), UID) is None
 
 
 def test_the_variable_of_a_device_begins_with_what_a_person_looks_for():
-    found = document(record(device(share="s-1")), {f"{UID}-gpu-0": {"env": ["CARD=0"]}}, "boot-1")
-    first, second = found["devices"][0]["containerEdits"]["env"]
-    assert first.startswith(
+    found = document(record(device(share="s-1")), {}, "boot-1")
+    (variable,) = found["devices"][-1]["containerEdits"]["env"]
+    assert variable.startswith(
         "DEVHOST_CLAIM_0A000000_0000_4000_8000_000000000000_GPU_0=gpu node-1/card/card-0 s-1 "
     )
-    assert second == "CARD=0"
+
+
+def test_no_container_is_given_the_record():
+    """A kubelet gives containers the names of devices only; a device that gives nothing names no node."""
+    found = document(record(device(0), device(1)), {f"{UID}-gpu-0": {"env": ["CARD=0"]}}, "boot-1")
+    given = {one["name"]: one["containerEdits"] for one in found["devices"] if one["name"].startswith(UID)}
+    assert given == {f"{UID}-gpu-0": {"env": ["CARD=0"]}, f"{UID}-gpu-1": {"env": ["DEVHOST=1"]}}
+
+
+def test_the_file_of_an_earlier_version_is_read():
+    """It has the variables in the devices themselves."""
+    found = document(record(device(0), device(1)), {}, "boot-1")
+    kept = found["devices"].pop()["containerEdits"]["env"]
+    for one, variable in zip(found["devices"], kept, strict=True):
+        one["containerEdits"] = {"env": [variable.rpartition(" name=")[0]]}
+    assert parsed(json.dumps(found).encode(), UID) == (record(device(0), device(1)), "boot-1")
 
 
 async def test_another_run_reads_what_was_written(files, tmp_path):

@@ -116,6 +116,8 @@ class Objects:
     def __init__(self) -> None:
         self.version = 100
         self.dropped: frozenset[str] = frozenset()
+        self.refused: dict[str, int] = {}
+        """Attributes of devices that are refused, each with how many devices an answer names at most."""
         self.listeners: list[Callable[[], object]] = []
         self._stored: dict[tuple[str, str, str], Object] = {}
         self._history: list[Change] = []
@@ -230,6 +232,12 @@ class Objects:
         self._record("DELETED", where.kind, old)
         return old
 
+    def kept(self, kind: Kind, value: Object) -> Object:
+        """A new object as it would be stored."""
+        new = self._received(kind, value)
+        self._check(kind, new)
+        return new
+
     def put(self, path: str, value: Object) -> Object:
         """Stores an object as it is, status included: what another client of the server did."""
         where = place(path)
@@ -265,6 +273,12 @@ class Objects:
         return _without(new, self.dropped)
 
     def _check(self, kind: Kind, value: Object) -> None:
+        for attribute, most in self.refused.items():
+            devices = (value.get("spec") or {}).get("devices") or []
+            found = [number for number, one in enumerate(devices) if attribute in one.get("attributes", {})]
+            errors = [f"spec.devices[{one}].attributes[{attribute}]: Invalid value" for one in found[:most]]
+            if errors:
+                raise Refused(422, "Invalid", f"ResourceSlice is invalid: [{', '.join(errors)}]")
         if kind.kind == "ResourceSlice" and (problems := list(_slice_problems(value["spec"]))):
             name = value["metadata"]["name"]
             message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {", ".join(problems)}'

@@ -78,6 +78,7 @@ class ApiServer:
         requests: every request that arrived, oldest first.
         connections: how many connections were accepted.
         chunked: whether answers come in chunks, without their length.
+        version: that at ``/version``.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class ApiServer:
         self.requests: list[Request] = []
         self.connections = 0
         self.chunked = False
+        self.version = "v1.34.0"
         self._tls = tls
         self._clock = clock
         self._server: asyncio.Server | None = None
@@ -201,6 +203,10 @@ class ApiServer:
         """Drops these fields of objects that are written from now on, as a server that does not know them."""
         self.objects.dropped = frozenset(names)
 
+    def refuse_attribute(self, name: str, most: int = 1000) -> None:
+        """Refuses slices with devices that have this attribute; an answer names ``most`` devices at most."""
+        self.objects.refused[name] = most
+
     def forget_history(self) -> None:
         """Answers 410 to open lists and watches, and to watches from an older version."""
         self.objects.forget()
@@ -297,6 +303,8 @@ class ApiServer:
             return status, headers, refusal
         try:
             self._refuse(request, headers)
+            if request.path == "/version":
+                return 200, headers, encoded({"gitVersion": self.version})
             where = place(request.path)
             found = self._carry_out(request, where)
         except Refused as error:
@@ -325,6 +333,8 @@ class ApiServer:
             return _Watch(self.objects, where, request.query, partial=partial)
         if request.method == "GET":
             return self._list(where, request.query, partial=partial)
+        if request.query.get("dryRun") == "All":
+            return self.objects.kept(where.kind, request.body)
         found = self._write(request, where)
         self.writes.append(Write(request.method.lower(), request.path, request.body, self._clock()))
         return found

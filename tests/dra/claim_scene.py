@@ -99,8 +99,23 @@ class FakeApi:
         self.gate.set()
         self.slow: set[str] = set()
         self.gets: list[str] = []
+        self.pause = 0.0
+        """Seconds that each answer takes."""
+        self.most = 0
+        """The most requests at a time."""
+        self._now = 0
 
     async def get(self, path: str) -> dict[str, Any]:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        try:
+            if self.pause:
+                await asyncio.sleep(self.pause)
+            return await self._get(path)
+        finally:
+            self._now -= 1
+
+    async def _get(self, path: str) -> dict[str, Any]:
         *_, namespace, kind, name = path.split("/")
         assert path == f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{kind}/{name}"
         assert kind == "resourceclaims"
@@ -205,6 +220,11 @@ class Resources:
 
     def find(self, pool: str, device: str) -> DraDevice | None:
         return self.offered.get(device) if pool == POOL else None
+
+    def claimed(self, pool: str, device: str, share: str) -> ClaimedDevice | None:
+        if (found := self.find(pool, device)) is None:
+            return None
+        return ClaimedDevice(found.key, found.device, found.resource, True, "", share)
 
     def missing(self, pool: str, device: str) -> str:
         return self.reasons.get(device, "")
@@ -343,9 +363,9 @@ class Scene:
         return found
 
     def container(self, ref: ClaimRef, devices: Sequence[PreparedDevice]) -> dict[str, str]:
-        """The variables that a container with these devices has of the claim, but for those of the record."""
+        """The variables that a container with these devices has of the claim."""
         spec = self.spec(ref)
         by_name = {f"{spec['kind']}={one['name']}": one["containerEdits"] for one in spec["devices"]}
         names = [name for device in devices for name in device.cdi_ids if name.startswith(f"{spec['kind']}=")]
         env = [one.partition("=") for name in names for one in by_name[name].get("env", ())]
-        return {name: value for name, _, value in env if not name.startswith("DEVHOST_CLAIM_")}
+        return {name: value for name, _, value in env if name != "DEVHOST"}

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from dra_node import DRIVER, SLICES, DraNode
+from api_objects import claims as claims_of
+from dra_node import DRIVER, SLICES, Cluster, DraNode
 
+from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.dra.front_end import DraFrontEnd
+from devhost.host.dra_side import access
 from devhost.host.status import status
+from devhost.planning.sides import Listed, Sides
+from devhost.telemetry.metrics import Metrics
+from devhost.testing.dra import Claim, DraKubelet, Rival
 from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"
@@ -314,3 +325,150 @@ async def test_a_shared_device_that_pods_use_is_prepared_for_another_claim(node:
         await node.node.until(lambda: (report := node.report()) and report["claims"][0]["containers"])
         assert not (await node.prepare(two))[two.uid].error
         assert "a claim holds it" in (await node.prepare(three))[three.uid].error
+
+
+async def test_nothing_is_published_while_another_driver_has_the_socket(node: DraNode) -> None:
+    """Two drivers of one name would delete each other's slices for ever."""
+    node.configure(CLAIMED)
+    socket = node.options.service_socket(DRIVER)
+    with Rival(socket):
+        async with node.node.served():
+            await node.node.until(
+                lambda: any(
+                    f"another process serves {socket}" in one["reason"]
+                    for one in status(node.node.host)["problems"]
+                )
+            )
+            await node.settled()
+            assert node.server.writes == []
+            assert not node.node.host.ready()[0]
+
+
+async def test_what_the_other_driver_did_is_known_when_it_has_ended(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    socket = node.options.service_socket(DRIVER)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("one", node.name_of("c0"))
+        assert not (await node.prepare(claim))[claim.uid].error
+    (file,) = node.node.cdi.glob("*dra_*.json")
+    content = file.read_text()
+    file.unlink()
+    with Rival(socket):
+        async with node.node.served():
+            await node.node.until(lambda: (report := node.report()) and report["reason"])
+            file.write_text(content)
+            socket.unlink()
+            await node.node.until(lambda: (report := node.report()) and report["claims"])
+            other = node.allocate("two", node.name_of("c0"))
+            assert "a claim holds it" in (await node.prepare(other))[other.uid].error
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+async def test_a_claim_whose_record_was_lost_while_devhost_was_down_keeps_its_device(
+    node: DraNode, damage: str
+) -> None:
+    """The first Prepare after a start waits for the kubelet's list, which names the claim."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        place = node.name_of("c0")
+        one, two = node.allocate("one", place), node.allocate("two", place)
+        (prepared,) = (await node.prepare(one))[one.uid].devices
+        used = ClaimDevice(DRIVER, *place, tuple(prepared.cdi_device_ids))
+        node.node.kubelet.use_claim("pod-1", "main", "one", [used])
+    (file,) = node.node.cdi.glob("*dra_*.json")
+    if damage == "removed":
+        file.unlink()
+    else:
+        file.write_text("damaged")
+    async with node.node.served():
+        await node.node.until(node.options.service_socket(DRIVER).exists)
+        for _ in range(3):
+            assert (await node.prepare(two))[two.uid].error
+        await node.node.until(lambda: (report := node.report()) and report["claims"])
+        assert "a claim holds it" in (await node.prepare(two))[two.uid].error
+
+
+class Pods:
+    """The lists of a kubelet that takes its time."""
+
+    def __init__(self) -> None:
+        self.listing: Listing | None = None
+        self.asked = asyncio.Event()
+        self.answer = asyncio.Event()
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    async def first_list(self, within: float) -> None:
+        self.asked.set()
+        await self.answer.wait()
+
+
+async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
+    async with Cluster(place) as cluster:
+        claim = cluster.allocate("one", ("node-1/example.com-card", "c0"))
+        pods = Pods()
+        sides = Sides(time.monotonic)
+        allocations = Allocations(time.monotonic)
+        front_end = DraFrontEnd(
+            DRIVER,
+            cluster.options,
+            access(cluster.options),
+            sides=sides,
+            claims=allocations.claims,
+            files=ClaimFiles(place / "cdi"),
+            lists=NoLists(),
+            pods=pods,
+            replan=lambda: None,
+            changed=lambda: None,
+            metrics=Metrics(),
+        )
+        serving = asyncio.create_task(front_end.serve())
+        while not cluster.options.service_socket(DRIVER).exists():
+            await asyncio.sleep(0.01)
+        answering = asyncio.create_task(cluster.prepare(claim))
+        async with asyncio.timeout(10):
+            await pods.asked.wait()
+        assert not answering.done()
+        pods.answer.set()
+        assert (await answering)[claim.uid].error
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+class NoLists:
+    def listed(self) -> Mapping[str, Listed]:
+        return {}
+
+
+async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node: DraNode) -> None:
+    """It shows the health of a new pod's devices as unknown until then."""
+    node.configure(CLAIMED)
+    async with node.node.served(), DraKubelet(node.options.plugins_registry) as kubelet:
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await kubelet.registered(DRIVER)
+        pool, device = node.name_of("c0")
+        asked = node.allocate("one", (pool, device))
+        await kubelet.prepare(DRIVER, Claim("default", "one", asked.uid, ("req",)))
+        await kubelet.until(lambda: (pool, device) in kubelet.health(DRIVER), timeout=3)
+
+
+async def test_moving_back_lists_the_claims_of_the_cluster_once(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("late", node.name_of("c0"))
+        node.configure(CARD)
+        await node.node.reload()
+        await node.node.offers({RESOURCE: 1})
+
+        def asked(path: str) -> int:
+            return sum(one.path == path for one in node.server.requests)
+
+        await node.node.until(lambda: asked(f"{claims_of('default')}/late") >= 3)
+        assert asked("/apis/resource.k8s.io/v1/resourceclaims") == 1
+        node.delete_claim(claim.name)
+        await node.node.offers({RESOURCE: 2})

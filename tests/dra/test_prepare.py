@@ -78,7 +78,10 @@ async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) ->
     text = scene.files.path(ref.uid).read_text()
     jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert runtime.load(text) == json.loads(text)
-    assert all(one["containerEdits"]["deviceNodes"] for one in scene.spec(ref)["devices"])
+    *devices, record = scene.spec(ref)["devices"]
+    assert all(one["containerEdits"]["deviceNodes"] for one in devices) and record["name"].startswith(
+        "record"
+    )
 
 
 @pytest.mark.conformance(73)
@@ -382,6 +385,30 @@ async def test_an_unreachable_api_server_is_an_error_and_leaves_nothing(scene: S
     scene.api.down = True
     assert "connection refused" in await scene.error(ref)
     assert scene.left == [] and scene.ledger.held == []
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_fifty_claims_of_one_call_use_few_connections_and_fail_together(
+    scenes: Any, silent: bool
+) -> None:
+    """Waiting for a turn is not silence of the API server, and silence is not waited for once for each."""
+    scene = await scenes(api_deadline=0.2)
+    refs = [scene.claim(number, result("look", "a", adminAccess=True)) for number in range(1, 51)]
+    scene.api.pause = 30 if silent else 0.02
+    async with asyncio.timeout(5):
+        answers = await scene.prepare(*refs)
+    assert scene.api.most == 4
+    assert {isinstance(one, str) for one in answers} == {silent}
+
+
+async def test_a_monitor_gets_what_works_of_broken_devices(scene: Scene) -> None:
+    scene.offer("a", unhealthy("it is hot"))
+    scene.cards.refuse = {"b"}
+    ref = scene.claim(1, *(result("look", name, adminAccess=True) for name in "abc"))
+    devices = await scene.devices(ref)
+    assert scene.container(ref, devices) == {"CARD_A_MODE": "safe", "CARD_C_MODE": "safe"}
+    assert scene.cards.prepared == [], "another claim may use them"
+    assert "unhealthy: it is hot" in await scene.error(scene.claim(2, result("gpu", "a")))
 
 
 @pytest.mark.conformance(88)

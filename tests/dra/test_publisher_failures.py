@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -134,6 +135,70 @@ async def test_without_taints_an_unhealthy_device_is_not_published(
     await node.publishes(wanted)
     assert len(node.server.writes) == writes
     assert caplog.messages.count("the API server drops a field of devices") == 1
+
+
+async def _questions(node: Node) -> int:
+    return sum(request.query.get("dryRun") == "All" for request in node.server.requests)
+
+
+async def test_a_dropped_field_is_used_again_when_the_version_of_the_api_server_changes(node: Node) -> None:
+    """It is asked by writes that are not carried out, so nothing is published without the field meanwhile."""
+    node.server.drop_fields("taints")
+    wanted = [offered("d000", health=unhealthy("too hot")), offered("d001")]
+    await node.publishes(wanted)
+    await node.passes(300)
+    assert ids(node) == ["d001"] and await _questions(node) == 1
+    node.server.drop_fields()
+    node.server.version = "v1.37.0"
+    await node.passes(80)
+    assert ids(node) == ["d000", "d001"] and node.publisher.status.dropped == ()
+    assert not any("annotations" in one["metadata"] for one in node.slices())
+
+
+@pytest.mark.parametrize("sign", ["restart", "day", "connection"])
+async def test_a_gate_that_was_switched_is_noticed_without_another_version(node: Node, sign: str) -> None:
+    node.server.drop_fields("allowMultipleAllocations", "capacity", "requestPolicy")
+    wanted = [offered("d000", replicas=4)]
+    await node.publishes(wanted)
+    await node.passes(60)
+    assert ids(node) == []
+    node.server.drop_fields()
+    match sign:
+        case "restart":
+            await node.restarts()
+            await node.publishes(wanted)
+        case "day":
+            await node.clock.advance(86400)
+        case "connection":
+            node.server.end_watches()
+    await node.passes(70)
+    assert ids(node) == ["d000"]
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+async def test_an_attribute_that_is_refused_for_many_devices_is_left_out_for_all(
+    node: Node, most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.server.refuse_attribute("model", most)
+    await node.publishes([offered(f"d{number:03}", model="x") for number in range(100)])
+    await node.passes(20)
+    assert len(ids(node)) == 100
+    assert not any(
+        "model" in one["attributes"] for all_of in node.slices() for one in all_of["spec"]["devices"]
+    )
+    refusals = sum(request.method == "POST" for request in node.server.requests) - len(node.slices())
+    assert refusals <= 2
+    ((resource, left),) = node.publisher.status.left_out
+    assert (resource, left.device_id, left.attribute) == (RESOURCE, "", "model")
+    assert caplog.messages.count("the API server refused a device or an attribute") == 1
+
+
+async def test_the_record_comes_back_when_its_directory_was_removed(node: Node) -> None:
+    await node.publishes(offers(2))
+    written = node.record.path.read_bytes()
+    shutil.rmtree(node.record.path.parent)
+    await node.publishes(offers(2))
+    assert node.record.path.read_bytes() == written
 
 
 async def test_without_shared_devices_one_with_replicas_is_not_published(node: Node) -> None:

@@ -6,21 +6,28 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from claim_scene import DRIVER, KIND, Scene, config, result, uid
+from claim_scene import DRIVER, KIND, POOL, Scene, config, result, uid
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend.model import unhealthy
 from devhost.dra.kube import ApiError
+from devhost.dra.kubelet_claims import MAX_BYTES, KubeletClaims
+from devhost.dra.prepare import READS
 from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.upkeep import GRACE, Upkeep
+from devhost.testing.dra import DraState
 
 
 @dataclass(frozen=True)
 class Device:
     cdi_names: tuple[str, ...]
     driver: str = DRIVER
+    pool: str = POOL
+    device: str = ""
+    share: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,16 +58,20 @@ class Node:
         scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
         scene.ledger.claims = {}
         scene.preparer = scene.started_again(clock=lambda: self.now)
-        self.upkeep = Upkeep(scene.preparer, scene.files)
+        kubelet = KubeletClaims(scene.place / "kubelet" / "plugins")
+        self.upkeep = Upkeep(
+            scene.preparer, scene.files, scene.ledger, scene.resources, kubelet, questions=0.2
+        )
 
-    def runs(self, ref: ClaimRef, *names: str, driver: str = DRIVER) -> None:
-        """A pod uses a claim with these CDI names."""
-        self.claims[ref.namespace, ref.name] = Claim((Device(names, driver),))
+    def runs(self, ref: ClaimRef, *names: str, driver: str = DRIVER, device: str = "") -> None:
+        """A pod uses a claim with these CDI names, of a device."""
+        self.claims[ref.namespace, ref.name] = Claim((Device(names, driver, device=device),))
 
     async def prepared(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Prepares a claim, which a pod then uses."""
         devices = tuple(await self.scene.devices(ref))
-        self.runs(ref, *(name for device in devices for name in device.cdi_ids))
+        used = tuple(Device(one.cdi_ids, pool=one.pool, device=one.device) for one in devices)
+        self.claims[ref.namespace, ref.name] = Claim(used)
         return devices
 
     async def lists(self, after: float = 15.0, pods: int = 1) -> None:
@@ -220,3 +231,90 @@ async def test_the_api_server_is_asked_once_in_a_grace_about_a_claim_that_exists
     for _ in range(80):
         await node.lists(GRACE / 8)
     assert len(scene.api.gets) == 9
+
+
+async def test_a_record_stays_while_the_kubelet_has_the_claim(node: Node, caplog: Any) -> None:
+    """A pod that was force-deleted is in no list, and its claim is gone, while its containers still end."""
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    kubelet = DraState(scene.place / "kubelet")
+    kubelet.write(ref.uid)
+    node.claims.clear()
+    scene.api.claims.clear()
+    for _ in range(3):
+        await node.lists(GRACE)
+    assert scene.ledger.held == ["a"]
+    assert [str(claim) for claim in node.upkeep.kept.values()] == ["ResourceClaim team/claim-1"]
+    assert caplog.messages.count("a claim that is gone stays prepared") == 1
+    kubelet.write()
+    await node.lists()
+    assert scene.ledger.held == [] and scene.left == [] and node.upkeep.kept == {}
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "checksum", "large", "directory", "list"])
+async def test_a_record_of_the_kubelet_that_cannot_be_used_keeps_nothing(node: Node, damage: str) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    path = DraState(scene.place / "kubelet").write(ref.uid)
+    text = path.read_text()
+    path.unlink()
+    match damage:
+        case "cut":
+            path.write_text(text[:-9])
+        case "checksum":
+            path.write_text(text.replace("ClaimUID", "ClaimUid"))
+        case "large":
+            path.write_text(text + " " * MAX_BYTES)
+        case "directory":
+            path.mkdir()
+        case "list":
+            path.write_text("[1, 2]")
+    node.claims.clear()
+    scene.api.claims.clear()
+    await node.lists()
+    await node.lists(GRACE)
+    assert scene.ledger.held == []
+
+
+async def test_a_claim_without_record_holds_its_device_as_soon_as_one_list_names_it(node: Node) -> None:
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    scene.files.path(ref.uid).write_text("damaged")
+    node.start_again()
+    scene.api.down = True
+    await node.lists()
+    scene.api.down = False
+    assert "is held by ResourceClaim team/claim-1" in await scene.error(scene.claim(2, result("gpu", "a")))
+    assert await scene.unprepare(ref) == [""]
+    node.claims.clear()
+    await scene.devices(scene.claim(2, result("gpu", "a")))
+
+
+async def test_a_claim_without_record_that_no_list_names_any_longer_is_released_after_the_grace(
+    node: Node,
+) -> None:
+    scene = node.scene
+    node.runs(scene.claim(1), f"{KIND}={uid(1)}-gpu-0", device="a")
+    await node.lists()
+    node.claims.clear()
+    await node.lists()
+    await node.lists(GRACE - 1)
+    assert scene.ledger.held == ["a"]
+    await node.lists(1)
+    assert scene.ledger.held == []
+
+
+async def test_one_pass_asks_about_many_records_at_once_and_ends_in_time(node: Node) -> None:
+    scene = node.scene
+    for number in range(1, 31):
+        await node.prepared(scene.claim(number, result("gpu", "a", adminAccess=True)))
+    node.claims.clear()
+    await node.lists()
+    scene.api.gate.clear()
+    scene.api.gets.clear()
+    async with asyncio.timeout(5):
+        await node.lists(GRACE)
+    assert len(scene.api.gets) == READS

@@ -113,6 +113,11 @@ class Group:
         return self.members[0].found.resource
 
     @property
+    def admin(self) -> bool:
+        """Whether it takes nothing: its devices may be unhealthy, and other claims may have them."""
+        return all(one.result.admin for one in self.members)
+
+    @property
     def by_key(self) -> dict[Key, Device]:
         """Each device once, by its key."""
         return {one.found.key: one.found.device for one in self.members}
@@ -150,7 +155,8 @@ def choose(
         running: whether containers use the claim already, so that health is no question.
 
     Raises:
-        ClaimError: a device is unknown, withdrawn or unhealthy, or its configuration is wrong.
+        ClaimError: a device is unknown or withdrawn, or unhealthy without admin access, or its configuration
+            is wrong.
     """
     chosen = []
     for result in claim.results:
@@ -160,7 +166,7 @@ def choose(
             reason = resources.missing(result.pool, result.device) or "devhost has no such device"
             raise ClaimError(f"device {name} is not available: {reason}")
         options = _options(claim, result, found)
-        if not running:
+        if not running and not result.admin:
             _check_health(result, found, options, driver)
         chosen.append(Chosen(result, found, options))
     return chosen

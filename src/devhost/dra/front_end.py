@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from devhost.allocation.allocations import Listing
@@ -25,6 +27,7 @@ from devhost.telemetry.metrics import ClaimCall, Metrics
 from .credentials import Credentials
 from .inventory import DraInventory
 from .kube import KubeApi
+from .kubelet_claims import KubeletClaims
 from .mover import Mover, PluginLists
 from .prepare import Preparer
 from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
@@ -39,6 +42,9 @@ log = get(__name__)
 CHECK = 5.0
 """Seconds between two checks that the sockets still exist."""
 
+FIRST_LIST = 5.0
+"""Seconds that the first claim waits for the kubelet's first list, which may name claims without record."""
+
 
 class PodLists(Protocol):
     """The lists of pods that the kubelet reports."""
@@ -50,6 +56,10 @@ class PodLists(Protocol):
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back after each list; returns how to end that."""
+        ...
+
+    async def first_list(self, within: float) -> None:
+        """Asks for the first list, and waits for it, at most ``within`` seconds; without effect after it."""
         ...
 
 
@@ -98,6 +108,8 @@ class DraFrontEnd:
         """Why the kubelet cannot call the driver; empty if it can."""
         self._options = options
         self._pods = pods
+        self._files = files
+        self._claims = claims
         self._changed = changed
         self._clock = clock
         self._api = KubeApi(credentials)
@@ -115,17 +127,26 @@ class DraFrontEnd:
             timing=pace,
             clock=clock,
         )
-        self.preparer = Preparer(driver, self._api, self.inventory, claims, files, timing=timing)
+        self.preparer = Preparer(
+            driver, self._api, self.inventory, claims, files, timing=timing, ready=self._ready
+        )
         self._mover = Mover(
             driver, options.node, self._api, sides, self.inventory, lists, replan, timing=pace, clock=clock
         )
-        self._upkeep = Upkeep(self.preparer, files, timing=timing)
+        self.upkeep = Upkeep(
+            self.preparer, files, claims, self.inventory, KubeletClaims(options.plugins_dir), timing=timing
+        )
         refresher = Refresher(self.preparer, self.inventory, files, timing=timing)
-        self._refreshing = Reconciler(refresher.refresh, backoff=Backoff(1.0, 60.0), clock=clock)
+        self._refresher = refresher
+        self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0), clock=clock)
         self._metrics = metrics
         metrics.driver_added(driver)
         self._server = self._new_server()
         self._serving = False
+        self._taken = asyncio.Event()
+        """Set while the sockets are this process's, and what another one did before is known."""
+        self._lost = asyncio.Event()
+        self._lost.set()
         failures = FailureLog(log, "DRA driver cannot be served", "DRA driver is served again", driver=driver)
         self._sockets = Reconciler(
             self._keep_serving, backoff=Backoff(1.0, 30.0), failures=failures, clock=clock
@@ -134,6 +155,7 @@ class DraFrontEnd:
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
         self.inventory.follow(plan, settings, scanners)
+        self._hold()
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
         self._refreshing.wake()
@@ -175,9 +197,22 @@ class DraFrontEnd:
             await self._server.stop()
 
     async def publish(self) -> None:
-        """Keeps the slices at the API server as planned, until cancelled."""
+        """Keeps the slices at the API server as planned, until cancelled.
+
+        Only while the sockets are this process's: another driver of the same name has the same slices.
+        """
         try:
-            await self.publisher.run()
+            while True:
+                await self._taken.wait()
+                publishing = asyncio.create_task(self.publisher.run())
+                lost = asyncio.create_task(self._lost.wait())
+                try:
+                    await asyncio.wait((publishing, lost), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    lost.cancel()
+                    publishing.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await publishing
         finally:
             self._api.close()
 
@@ -188,7 +223,13 @@ class DraFrontEnd:
     async def keep_files(self) -> None:
         """Keeps the files of claims in agreement with the kubelet's pods, until cancelled."""
         loop = Reconciler(self._compare, first=None, clock=self._clock)
-        end = self._pods.subscribe(loop.wake)
+
+        def listed() -> None:
+            self._hold()
+            loop.wake()
+
+        end = self._pods.subscribe(listed)
+        listed()  # the first list may have come before
         try:
             await loop.run()
         finally:
@@ -199,13 +240,41 @@ class DraFrontEnd:
         await self._refreshing.run()
 
     async def _compare(self) -> None:
+        await self._taken.wait()
         if (listing := self._pods.listing) is not None:
-            await self._upkeep.follow(listing)
+            was = self.upkeep.kept
+            await self.upkeep.follow(listing)
+            if self.upkeep.kept != was:
+                self._changed()
+
+    async def _refresh(self) -> float:
+        await self._taken.wait()
+        return await self._refresher.refresh()
+
+    def _hold(self) -> None:
+        """Claims that the newest list names hold their devices, also without a record."""
+        if (listing := self._pods.listing) is not None:
+            self.upkeep.hold(listing)
+
+    async def _ready(self) -> None:
+        """Waits until every claim is known that holds a device."""
+        await self._taken.wait()
+        await self._pods.first_list(FIRST_LIST)
+        self._hold()
+
+    async def _read_again(self) -> None:
+        """Takes what another process has prepared and released while the sockets were its own."""
+        before = set(self._files.records)
+        now = {record.claim.uid: record for record in await self._files.read_again()}
+        for uid in before - now.keys():
+            self._claims.released(uid)
+        for record in now.values():
+            self._claims.prepared(record.claim, [one.claimed() for one in record.devices])
 
     def _new_server(self) -> DraServer:
         options = self._options
         return DraServer(
-            _Counted(self.preparer, self.driver, self._metrics),
+            _Counted(self.preparer, self.driver, self._metrics, self.inventory.notify),
             self.inventory,
             self.driver,
             options.plugins_dir,
@@ -220,6 +289,8 @@ class DraFrontEnd:
         if self._serving:
             log.warning("the sockets of the DRA driver were removed", driver=self.driver)
             self._serving = False
+            self._taken.clear()
+            self._lost.set()
             await self._server.stop()
             self._server = self._new_server()
         try:
@@ -228,7 +299,16 @@ class DraFrontEnd:
             self.failure = str(error)
             self._changed()
             raise Retry(self.failure) from error
+        if self.failure:
+            try:
+                await self._read_again()
+            except EnvironmentFailure as error:
+                await self._server.stop()
+                self._server = self._new_server()
+                raise Retry(str(error)) from error
         self._serving, self.failure = True, ""
+        self._lost.clear()
+        self._taken.set()
         self._changed()
         return CHECK
 
@@ -240,9 +320,13 @@ class _Counted:
         preparer: does it.
         driver: its name.
         metrics: what counts.
+        prepared: called when claims may have been prepared.
     """
 
-    def __init__(self, preparer: ClaimPreparer, driver: str, metrics: Metrics) -> None:
+    def __init__(
+        self, preparer: ClaimPreparer, driver: str, metrics: Metrics, prepared: Callable[[], None]
+    ) -> None:
+        self._prepared = prepared
         self._preparer = preparer
         self._driver = driver
         self._metrics = metrics
@@ -252,6 +336,7 @@ class _Counted:
         results = await self._preparer.prepare(claims)
         failed = _results(isinstance(one, str) for one in results.values())
         self._metrics.claims_prepared(self._driver, failed, time.monotonic() - began)
+        self._prepared()
         return results
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:

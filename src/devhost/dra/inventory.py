@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
-from devhost.allocation.claims import ClaimAllocations
+from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.backend.model import Health, sound_reason, unhealthy
+from devhost.backend.model import Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
 from devhost.discovery.health import worst
@@ -96,6 +96,10 @@ class DraInventory:
             self._take(name, planned)
         for name in self._verdicts.keys() - offered.keys():
             del self._verdicts[name]
+        self.notify()
+
+    def notify(self) -> None:
+        """Calls back those who follow the health of devices: claims may have other devices."""
         for callback in list(self._callbacks):
             callback()
 
@@ -127,6 +131,24 @@ class DraInventory:
         """The device that has, or had, this name in this pool; ``None`` if there never was one."""
         known = self._known.get((pool, device))
         return known[1] if known else None
+
+    def claimed(self, pool: str, device: str, share: str) -> ClaimedDevice | None:
+        """A device as a claim holds it of which nothing else is known: all of it, until more is known.
+
+        ``None`` if there never was a device of this name.
+        """
+        known = self._known.get((pool, device))
+        if known is None:
+            return None
+        resource, key = known
+        scanner = self._scanners.get(key[0])
+        there = scanner.devices.get(key[1]) if scanner is not None else None
+        found, entry = self._devices.get((pool, device)), self._entries.get(resource)
+        replicas = found.replicas if found is not None else 1
+        exclusive = entry is None or entry.exclusive
+        return ClaimedDevice(
+            key, there or Device(key[1]), resource, exclusive, "", share, False, replicas, replicas
+        )
 
     def name(self, resource: str, key: Key) -> Name:
         """The pool and the name of a device of a resource."""

@@ -52,16 +52,23 @@ class ApiError(Exception):
         reason: the ``reason`` of the returned Status.
         message: its ``message``.
         retry_after: seconds until the server wants the request again (429, 503), if it gave any.
+        details: the whole of a message that was too long for a person.
     """
 
     def __init__(
-        self, status: int, reason: str = "", message: str = "", retry_after: float | None = None
+        self,
+        status: int,
+        reason: str = "",
+        message: str = "",
+        retry_after: float | None = None,
+        details: str = "",
     ) -> None:
         super().__init__(message or reason)
         self.status = status
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+        self.details = details or message
 
 
 class Unreachable(Exception):
@@ -499,6 +506,7 @@ def _refusal(response: h11.Response, data: bytes) -> ApiError:
         _line(str(status.get("reason") or "")),
         _line(str(status.get("message") or "")) or f"HTTP status {response.status_code}",
         float(retry) if retry.isdigit() else None,
+        str(status.get("message") or ""),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
@@ -14,7 +15,7 @@ from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Listed, Sides
 from devhost.telemetry.log import get
 
-from .claim_objects import whole
+from .claim_objects import API, whole
 from .kube import ApiError, KubeApi, Unreachable
 
 log = get(__name__)
@@ -80,6 +81,8 @@ class Mover:
         self._names = names
         self._lists = lists
         self._freed = freed
+        self._blocking: dict[tuple[str, str], frozenset[Key]] = {}
+        """The claims of the last list that had moving devices, by their path and uid, each with these."""
         self._clock = clock
         self._failures = FailureLog(
             log, "cannot check whether moving devices are free", "moving devices can be checked again"
@@ -121,19 +124,55 @@ class Mover:
             freed = self._sides.node_seen(began, _allocatable(node), self._lists.listed())
         if self._sides.claims_due() == 0.0:
             began = self._clock.time()
-            allocated = await self._allocated()
+            if self._sides.needs_list() or not self._blocking:
+                await self._list()
+            else:
+                await self._look_again()
+            allocated = {key for keys in self._blocking.values() for key in keys}
             freed = self._sides.claims_seen(began, allocated) or freed
         return freed
 
-    async def _allocated(self) -> Collection[Key]:
-        """The devices that any ResourceClaim of the cluster has allocated."""
-        found = set()
+    async def _list(self) -> None:
+        """Finds the claims of the cluster that have moving devices allocated.
+
+        The API server selects them by no field, and only whole objects have the allocation. So all claims are
+        listed once for a device that has left its slice. No scheduler allocates it any longer, so after that
+        only these claims are looked at.
+        """
+        withdrawn = set(self._sides.withdrawn())
+        found = {}
         async for page in self._api.list(CLAIMS, limit=PAGE):
             for claim in page.get("items") or ():
-                for pool, device in _results(claim, self._driver):
-                    if (key := self._names.key(pool, device)) is not None:
-                        found.add(key)
-        return found
+                if keys := self._devices(claim) & withdrawn:
+                    metadata = claim["metadata"]
+                    found[_path(metadata), str(metadata.get("uid"))] = keys
+        self._blocking = found
+
+    async def _look_again(self) -> None:
+        """Finds out which of the known claims still have moving devices."""
+        for path, uid in list(self._blocking):
+            try:
+                claim = await self._api.get(path)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                del self._blocking[path, uid]
+                continue
+            same = (claim.get("metadata") or {}).get("uid") == uid
+            keys = self._blocking[path, uid] & self._devices(claim) if same else frozenset()
+            self._blocking[path, uid] = keys
+            if not keys:
+                del self._blocking[path, uid]
+
+    def _devices(self, claim: Mapping[str, Any]) -> frozenset[Key]:
+        """The devices of this node that a claim has allocated."""
+        found = (self._names.key(pool, device) for pool, device in _results(claim, self._driver))
+        return frozenset(key for key in found if key is not None)
+
+
+def _path(metadata: Mapping[str, Any]) -> str:
+    namespace, name = quote(str(metadata["namespace"]), ""), quote(str(metadata["name"]), "")
+    return f"{API}/namespaces/{namespace}/resourceclaims/{name}"
 
 
 def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:

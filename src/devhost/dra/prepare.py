@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -23,14 +23,26 @@ from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.given import Given, Node, owned
 from devhost.allocation.timing import NODE, Timing
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.model import ClaimHolder, Device
 from devhost.discovery.reconciler import LOOP_CLOCK
 from devhost.planning.claims import Key, Pod
 from devhost.telemetry.log import get
 from devhost.telemetry.tables import few
 
-from .claim_devices import Basis, Chosen, DraResources, choose, groups, is_recorded, record_of, render
+from .claim_devices import (
+    Basis,
+    Chosen,
+    DraResources,
+    Group,
+    Rendering,
+    choose,
+    groups,
+    is_recorded,
+    record_of,
+    render,
+    rendering,
+)
 from .claim_objects import API, ClaimError, ClaimObject, read_claim
 from .kube import ApiError, Unreachable
 from .prepared import ClaimRef, PreparedDevice
@@ -42,6 +54,13 @@ API_DEADLINE = 9.0
 
 DEADLINE = 40.0
 """Seconds for one claim; the kubelet gives up after 45."""
+
+READS = 4
+"""Claims that are read from the API server at once, each over its own connection; others wait for their turn,
+and that time does not count as silence of the API server."""
+
+WRITES = 4
+"""Files that are written at once: one thread writes them, and each deadline includes the wait for it."""
 
 REMEMBERED = 600.0
 """Seconds for which a released claim is remembered: no list of pods takes that long."""
@@ -120,6 +139,42 @@ class Turn:
         """How often the file of the claim may have been made or removed."""
 
 
+class _Turns:
+    """Lets a few callers at a time use a service that may fall silent.
+
+    A caller that waits uses up none of the service's deadline. If the service falls silent, those that waited
+    meanwhile fail with it: however many they are, a call of the kubelet ends in time.
+
+    Args:
+        limit: how many use it at once.
+        silent: what is raised when it does not answer.
+    """
+
+    def __init__(self, limit: int, *silent: type[Exception]) -> None:
+        self._places = asyncio.Semaphore(limit)
+        self._silent = silent
+        self._failures: list[Exception] = []
+        self._failed = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Waits for a turn, which lasts until the context ends."""
+        failed = self._failed
+        async with self._places:
+            if self._failed != failed:
+                raise self._failures[-1]
+            try:
+                yield
+            except self._silent as error:
+                self._failures = [error]
+                self._failed += 1
+                raise
+
+
+async def _at_once() -> None:
+    """There is nothing to wait for."""
+
+
 class Preparer:
     """Prepares the claims of one driver.
 
@@ -132,6 +187,7 @@ class Preparer:
         timing: deadlines of the backends.
         api_deadline: see :data:`API_DEADLINE`.
         deadline: see :data:`DEADLINE`.
+        ready: waits, some seconds at most, until the claims are known that hold devices without record.
         clock: monotonic seconds.
     """
 
@@ -146,15 +202,21 @@ class Preparer:
         timing: Timing = NODE,
         api_deadline: float = API_DEADLINE,
         deadline: float = DEADLINE,
+        ready: Callable[[], Awaitable[None]] = _at_once,
         clock: Callable[[], float] = LOOP_CLOCK.time,
     ) -> None:
         self.driver = driver
         self._api = api
+        self._api_deadline = api_deadline
+        self._reads = _Turns(READS, Unreachable)
+        self._writes = _Turns(WRITES)
+        self._calls: dict[str, _Turns] = {}
+        """By backend, whose calls run one after another anyway."""
+        self._ready = ready
         self._resources = resources
         self._claims = claims
         self._files = files
         self._timing = timing
-        self._api_deadline = api_deadline
         self._deadline = deadline
         self._clock = clock
         self.bases: dict[str, Basis] = {}
@@ -229,15 +291,20 @@ class Preparer:
         """The object of this name; ``None`` if there is none."""
         path = f"{API}/namespaces/{quote(ref.namespace, '')}/resourceclaims/{quote(ref.name, '')}"
         try:
-            async with asyncio.timeout(self._api_deadline):
-                body = await self._api.get(path)
-        except TimeoutError:
-            raise Unreachable(f"the API server did not answer within {self._api_deadline:g} s") from None
+            async with self._reads.turn():
+                body = await self._read(path)
         except ApiError as error:
             if error.status == 404:
                 return None
             raise _refusal(ref, error) from None
         return read_claim(body, self.driver)
+
+    async def _read(self, path: str) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._api_deadline):
+                return await self._api.get(path)
+        except TimeoutError:
+            raise Unreachable(f"the API server did not answer within {self._api_deadline:g} s") from None
 
     async def commit(
         self, ref: ClaimRef, claim: ClaimObject, turn: Turn, *, running: bool = False
@@ -283,18 +350,54 @@ class Preparer:
         return removed
 
     async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
-        renderings = [(group, await render(group, self._timing.allocate)) for group in groups(chosen)]
-        for group, rendering in renderings:
-            if nodes := rendering.unclaimed:
+        renderings = [(group, await self._render(holder, group)) for group in groups(chosen)]
+        taking = [(group, found) for group, found in renderings if not group.admin]
+        for group, found in taking:
+            if nodes := found.unclaimed:
                 self._claims.give(holder, group.resource, group.by_key, nodes, running=running)
-        if not running:
-            for group, _ in renderings:
+        for group, _ in taking if not running else ():
+            async with self._turns_of(group).turn():
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)
         record, edits = record_of(holder, self.driver, chosen, renderings)
-        await self._files.write(record, edits)
+        async with self._writes.turn():
+            await self._files.write(record, edits)
         seen = tuple(seen for _, one in renderings for seen in one.seen)
         self.bases[holder.uid] = Basis(tuple(chosen), tuple(one.found for one in chosen), seen)
         return record
+
+    async def _render(self, holder: ClaimHolder, group: Group) -> Rendering:
+        """What the containers of a group get.
+
+        Admin access, of a monitor that has every device, is to what is there: a broken device gives nothing.
+
+        Raises:
+            AllocationError: a device cannot be used now.
+            BackendError: the backend failed, or did not answer.
+        """
+        async with self._turns_of(group).turn():
+            try:
+                return await render(group, self._timing.allocate)
+            except BackendTimeout:
+                raise
+            except BackendError:
+                if not group.admin:
+                    raise
+        usable = []
+        for one in group.members:
+            try:
+                async with self._turns_of(group).turn():
+                    await rendering(Group((one,)), self._timing.allocate)
+            except BackendTimeout:
+                raise
+            except BackendError as error:
+                log.warning("admin access gives nothing", claim=str(holder), reason=error.message)
+            else:
+                usable.append(one)
+        async with self._turns_of(group).turn():
+            return await rendering(Group(tuple(usable)), self._timing.allocate) if usable else Rendering({})
+
+    def _turns_of(self, group: Group) -> _Turns:
+        return self._calls.setdefault(group.backend.runner.name, _Turns(1, BackendTimeout))
 
     def _nodes(self, uid: str, chosen: Sequence[Chosen]) -> list[Node]:
         """The nodes that the containers of a claim are given, each with the device that claims it."""
@@ -327,7 +430,9 @@ class Preparer:
             raise ClaimError(f"{ref} has an impossible uid")
         with self.turn(ref.uid) as turn:
             calls, changes = turn.unprepared, turn.changes
-            claim, record = await asyncio.gather(self._if_reachable(ref), self._files.read(ref.uid))
+            claim, record, _ = await asyncio.gather(
+                self._if_reachable(ref), self._files.read(ref.uid), self._ready()
+            )
             async with turn.lock:
                 if record is not None or ref.uid in self._files.records or turn.changes != changes:
                     await self._files.restore([ref.uid])
@@ -364,7 +469,7 @@ class Preparer:
             ClaimError: a device is gone.
         """
         for one in record.devices:
-            if self._resources.is_gone(one.key):
+            if not one.admin and self._resources.is_gone(one.key):
                 raise ClaimError(f"device {one.pool}/{one.device} is not available: the device is gone")
 
     def _hold(self, record: ClaimRecord, pods: Sequence[str]) -> None:

@@ -19,13 +19,15 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
+from devhost.backend.model import Device, unhealthy
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Sides
@@ -34,13 +36,21 @@ from devhost.telemetry.metrics import Metrics
 
 from .kube import ApiError, KubeApi, Object, Unreachable
 from .record import SliceRecord
-from .slices import DesiredSlice, LeftOut, Offered, Pool
+from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool
 
 log = get(__name__)
 
 API_VERSION = "resource.k8s.io/v1"
 SLICES = f"/apis/{API_VERSION}/resourceslices"
 NODES = "/api/v1/nodes"
+
+VERSION = "/version"
+
+LOOK_AT_VERSION = 60.0
+"""Seconds between two looks at the API server's version while it is known to drop a field."""
+
+ASK_AGAIN = 86400.0
+"""Seconds after which it is asked although its version is the same: a gate may have been switched."""
 
 PAGE = 10
 """Slices in a page of the first list: they are read whole, about 40 kB each."""
@@ -65,6 +75,12 @@ FALLBACKS = {
 """What happens without a field."""
 
 _REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\])?")
+COMMON = 2
+"""Devices for which the API server refuses an attribute until no device of the resource gets it."""
+
+ROUNDS = 12
+"""Refusals of one pool after which its slices are tried again later: a server may name one value each."""
+
 _LONGEST_WISH = 300.0
 """Seconds that the API server may make the publisher wait."""
 
@@ -141,9 +157,14 @@ class _State:
         """Computes the slices."""
         offers = {offer.device.id: offer for offer in offered}
         self.rejected = {one: was for one, was in self.rejected.items() if offers.get(one[0]) == was}
-        self.desired, self.left_out = self.pool.slices(
-            offered, dropped=tuple(dropped), rejected=tuple(self.rejected)
-        )
+        counts = Counter(attribute for _, attribute in self.rejected if attribute)
+        common = [attribute for attribute, count in counts.items() if count >= COMMON]
+        rejected = {*self.rejected, *((identity, one) for one in common for identity in offers)}
+        self.desired, left_out = self.pool.slices(offered, dropped=tuple(dropped), rejected=tuple(rejected))
+        refused = Counter(one.attribute for one in left_out if one.attribute and one.reason == REFUSED)
+        several = {attribute for attribute, count in refused.items() if count >= COMMON}
+        self.left_out = [one for one in left_out if one.attribute not in several or one.reason != REFUSED]
+        self.left_out += [LeftOut("", one, f"{REFUSED} for several devices") for one in sorted(several)]
 
     def keys(self) -> set[Key]:
         """The devices of the desired slices."""
@@ -226,6 +247,20 @@ class Publisher:
             wakeable=False,
             clock=clock,
         )
+        self._asked_version = ""
+        """The version of the API server that was asked what it drops; empty to ask it in any case."""
+        self._asked_at = 0.0
+        self._questions = Reconciler(
+            self._question,
+            backoff=Backoff(5.0, 300.0),
+            failures=FailureLog(
+                log, "cannot ask what the API server supports", "the API server was asked what it supports"
+            ),
+            first=None,
+            gap=timing.gap,
+            wakeable=False,
+            clock=clock,
+        )
         self._watches = Reconciler(
             self._observe,
             backoff=Backoff(1.0, 60.0),
@@ -233,6 +268,50 @@ class Publisher:
             gap=timing.settle,
             clock=clock,
         )
+
+    async def _question(self) -> float | None:
+        """Asks whether the API server still drops what it has dropped, if it may have changed.
+
+        The question is a write that is not carried out: nothing is published without the field meanwhile.
+        """
+        if not (self._dropped and self._synced):
+            self._asked_version = ""
+            return None
+        try:
+            version = json.dumps(await self._api.get(VERSION), sort_keys=True)
+            now = self._clock.time()
+            if version != self._asked_version or now - self._asked_at >= ASK_AGAIN:
+                await self._permit()
+                missing = await self._dropped_now()
+                self._asked_version, self._asked_at = version, now
+                self._forget_dropped(missing)
+        except ApiError as error:
+            raise Retry(_refused("ask which fields of devices are supported", error)) from None
+        except Unreachable as error:
+            raise Retry(error.message) from None
+        return LOOK_AT_VERSION
+
+    async def _dropped_now(self) -> set[str]:
+        """The fields that the API server drops from a device that has all of them."""
+        pool = Pool(self._driver, self._node, "devhost/question", "devhost")
+        example = Offered(Device("question"), unhealthy("question"), 2)
+        (wanted,), _ = pool.slices([example])
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": "ResourceSlice",
+            "metadata": {"name": pool.object_name(0)},
+            "spec": pool.spec(wanted, 1, 1),
+        }
+        answer = await self._api.create(f"{SLICES}?dryRun=All", body)
+        return set(_missing(list(wanted.devices), answer.get("spec", {}).get("devices") or []))
+
+    def _forget_dropped(self, missing: Collection[str]) -> None:
+        kept = [name for name in self._dropped if name in missing]
+        for name in [name for name in self._dropped if name not in kept]:
+            self._dropped.remove(name)
+            self._told.discard(name)
+            log.info("the API server supports a field of devices now", field=name)
+            self._rounds.wake()
 
     def follow(self, pools: Mapping[str, Offers], *, complete: bool = True) -> None:
         """Takes the devices of each resource; they are published soon.
@@ -247,10 +326,12 @@ class Publisher:
             self._rounds.wake()
 
     async def run(self) -> None:
-        """Publishes until it is cancelled; the slices remain."""
+        """Publishes until it is cancelled; the slices remain. Begins with a list: others may have written."""
+        self._since, self._synced = "", False
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watches.run())
             group.create_task(self._rounds.run())
+            group.create_task(self._questions.run())
 
     def slot(self, resource: str, device_id: str) -> PublishedSlot | None:
         """Where the API server has confirmed a device."""
@@ -277,11 +358,14 @@ class Publisher:
 
     async def _observe(self) -> float | None:
         """Lists the slices if necessary, and follows them until the watch ends."""
+        self._asked_version = ""  # the server may be another one, or have restarted with other gates
         try:
             if not self._synced:
                 await self._first_list()
             elif not self._since:
                 await self._list_again()
+            if self._dropped:
+                self._questions.wake()
             await self._follow_watch()
         except ApiError as error:
             if error.status == 410:
@@ -315,6 +399,7 @@ class Publisher:
             self._recorded.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
         self._since, self._synced = version, True
         self._rounds.wake(0.0)
+        self._questions.wake()
 
     def _take_first(self, found: Object) -> Iterator[tuple[Key, str]]:
         """Takes a slice of an earlier run; gives its devices, each with its resource."""
@@ -480,13 +565,15 @@ class Publisher:
 
     async def _publish(self, resource: str, state: _State, offers: Sequence[Offered]) -> None:
         """Makes the slices of one pool what they must be."""
-        for _ in range(1 + len(FALLBACKS)):
+        for _ in range(1 + len(FALLBACKS) + ROUNDS):
             state.plan(offers, self._dropped)
-            dropped = len(self._dropped)
+            known = len(self._dropped), set(state.rejected)
             await self._announce(resource, state)
             await self._write_pool(resource, state)
-            if len(self._dropped) == dropped:
+            if (len(self._dropped), set(state.rejected)) == known:
                 break
+        else:
+            raise Retry  # what was refused is reported, and the next round leaves it out
         await self._confirm(resource, state)
 
     async def _announce(self, resource: str, state: _State) -> None:
@@ -518,11 +605,11 @@ class Publisher:
             return
         for name in extra:
             await self._delete(name, present[name])
-        dropped = len(self._dropped)
+        known = len(self._dropped), set(state.rejected)
         for name in order + missing:
             body = self._body(state, desired[name], generation, current.get(name))
             await self._write(resource, state, desired[name], name, body, current.get(name))
-            if len(self._dropped) != dropped:
+            if (len(self._dropped), set(state.rejected)) != known:
                 return  # the slices must be others
         log.debug(
             "ResourceSlices published",
@@ -607,9 +694,9 @@ class Publisher:
                 self._uncertain.add(name)
             raise
         except ApiError as error:
-            self._stored[name] = None
             if error.status == 422 and self._reject(resource, state, wanted, error):
-                raise Retry from None  # it is reported already, and the next try leaves it out
+                return  # the stored slice is what it was, and the next try leaves this out
+            self._stored[name] = None
             if error.status in (404, 409):
                 raise Retry from None  # it was changed meanwhile, and is read before the next try
             raise
@@ -626,7 +713,7 @@ class Publisher:
         """Leaves out what the API server refused; false if it does not name it."""
         offers = {offer.device.id: offer for offer in state.offers or ()}
         new = False
-        for number, attribute in _REJECTED.findall(error.message):
+        for number, attribute in dict.fromkeys(_REJECTED.findall(error.details)):
             if int(number) >= len(wanted.ids):
                 continue
             identity = wanted.ids[int(number)]
@@ -636,7 +723,7 @@ class Publisher:
                 continue
             state.rejected[identity, attribute] = offers[identity]
             new = True
-            told = f"{resource} {identity} {attribute}"
+            told = f"{resource} {attribute or identity}"
             if told not in self._told:
                 self._told.add(told)
                 log.warning(
@@ -653,6 +740,7 @@ class Publisher:
         for name in dict.fromkeys(_missing(list(sent), list(stored))):
             if name in FALLBACKS and name not in self._dropped:
                 self._dropped.append(name)
+                self._questions.wake()
             if name not in self._told:
                 self._told.add(name)
                 log.warning(

@@ -53,8 +53,8 @@ class SliceRecord:
         return dict(devices)
 
     def names(self, devices: Mapping[Key, str]) -> bool:
-        """Whether the file is known to name exactly these devices."""
-        return devices == self._stored
+        """Whether the file is known to name exactly these devices, and is still there."""
+        return devices == self._stored and self.path.exists()
 
     async def write(self, devices: Mapping[Key, str]) -> None:
         """Makes the record name exactly these devices, atomically.

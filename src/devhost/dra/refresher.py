@@ -62,6 +62,8 @@ class Refresher:
         self._files = files
         self._timing = timing
         self._failures: dict[str, Incident] = {}
+        self._unreachable: Unreachable | None = None
+        """Why the API server did not answer in this pass, which then asks for no other claim."""
 
     async def refresh(self) -> float:
         """Makes every file right; gives the seconds until the next look.
@@ -71,6 +73,7 @@ class Refresher:
             EnvironmentFailure: looking at nodes hangs.
         """
         changed = await self._outdated()
+        self._unreachable = None
         reasons: dict[str, str] = {}
         for uid, record in list(self._files.records.items()):
             try:
@@ -147,7 +150,13 @@ class Refresher:
         if basis is not None and (known := basis.renewed(now)) is not None:
             return known
         claim = record.claim
-        found = await self._preparer.read(ClaimRef(claim.namespace, claim.uid, claim.name))
+        if self._unreachable is not None:
+            raise self._unreachable
+        try:
+            found = await self._preparer.read(ClaimRef(claim.namespace, claim.uid, claim.name))
+        except Unreachable as error:
+            self._unreachable = error
+            raise
         return chosen_again(record, found, now)
 
 
@@ -219,7 +228,8 @@ class _Claim:
 
     def _withhold(self, devices: Sequence[RecordedDevice], why: str) -> None:
         own, together = self._names(devices)
-        self.edits |= dict.fromkeys((*own, *together), withheld(why))
+        nothing = {} if all(one.admin for one in devices) else withheld(why)  # a monitor goes on without it
+        self.edits |= dict.fromkeys((*own, *together), nothing)
 
     async def _doubt(self, devices: Sequence[RecordedDevice], scanner: Scanner, why: str) -> None:
         """Lets names give what they gave if that is still their devices', else nothing."""

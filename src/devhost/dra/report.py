@@ -23,6 +23,7 @@ from devhost.telemetry.document import (
 
 from .claim_devices import DraDevice
 from .front_end import DraFrontEnd
+from .upkeep import KEPT
 
 
 def report(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles) -> DraStatus:
@@ -69,9 +70,11 @@ def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
     status = front_end.publisher.status
     if status.error:
         yield front_end.driver, status.error
+    for claim in front_end.upkeep.kept.values():
+        yield str(claim), KEPT
     for resource, one in status.left_out:
-        if not one.attribute:
-            yield f"{resource} {one.device_id}", one.reason
+        if not one.attribute or not one.device_id:
+            yield f"{resource} {one.device_id or one.attribute}", one.reason
 
 
 def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPoolStatus]:

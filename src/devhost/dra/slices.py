@@ -57,7 +57,8 @@ _SEMVER = re.compile(
 )
 """Semantic Versioning 2.0.0, section 2, 9 and 10."""
 _LETTERS = re.compile(r"[A-Za-z]+")
-_REFUSED = "the API server refused it"
+REFUSED = "the API server refused it"
+"""Why an attribute or a device is left out that the API server names in a refusal."""
 _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
@@ -375,7 +376,7 @@ class _Attributes:
         """Adds an attribute, or notes why it is left out."""
         flaw = _flaw(value)
         if key in self.rejected:
-            flaw = _REFUSED
+            flaw = REFUSED
         elif not flaw and len(self.values) >= self.limit:
             flaw = f"the device has more than the {MAX_ENTRIES} attributes that a slice allows"
         if flaw:
@@ -426,7 +427,7 @@ def _function(device: Device, path: Sequence[str]) -> str:
 def _withheld(offer: Offered, terms: _Terms) -> str:
     """Why a device is left out; empty if it is not."""
     if "" in terms.rejected or (offer.replicas > 1 and SLOTS in terms.rejected):
-        return _REFUSED
+        return REFUSED
     if not offer.health.healthy and not terms.taints:
         reason = sound_reason(offer.health.reason)
         return f"it is unhealthy ({reason}), and this API server does not support taints of devices"

@@ -3,23 +3,31 @@
 Every list of the kubelet's pods (podresources) is compared with the files:
 
 * a file that was removed or changed is written again: a container that restarts needs it;
-* a claim that a pod has and that has no record (the directory was emptied while devhost was not running) is
-  rendered again from its object, once two lists have named it;
+* a claim that a pod has and that has no record (the directory was emptied while devhost was not running)
+  holds its devices as soon as one list names it. It is rendered again from its object, once two lists have
+  named it;
 * a record whose claim no list has named for :data:`GRACE` seconds is removed if the API server confirms that
-  the claim is gone. The kubelet then has nothing to call Unprepare for.
+  the claim is gone, and the kubelet's own record does not have it either. The kubelet then has nothing to
+  call Unprepare for. A pod that was force-deleted is in no list while its containers still end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
+from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.cdi.spec import claim_kind
+from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
+from devhost.backend.model import ClaimHolder
+from devhost.planning.claims import Key
 from devhost.telemetry.log import get
 
 from .kube import Unreachable
@@ -31,6 +39,14 @@ log = get(__name__)
 GRACE = 120.0
 """Seconds for which lists must lack a claim; the kubelet repeats Unprepare every 60."""
 
+KEPT = (
+    "the claim does not exist, but the kubelet still has it: its devices are free when its last pod has ended"
+)
+"""Why a claim that is gone holds its devices."""
+
+QUESTIONS = 15.0
+"""Seconds in which one pass asks the API server about the claims of records; the next one goes on."""
+
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 
 
@@ -39,6 +55,15 @@ class ListedDevice(Protocol):
 
     @property
     def driver(self) -> str: ...
+
+    @property
+    def pool(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def share(self) -> str: ...
 
     @property
     def cdi_names(self) -> Sequence[str]: ...
@@ -70,35 +95,112 @@ class ClaimListing(Protocol):
         ...
 
 
+class KubeletRecord(Protocol):
+    """The kubelet's own record of claims: :class:`.KubeletClaims`."""
+
+    async def uids(self) -> Collection[str]:
+        """The claims in it; none if it cannot be used."""
+        ...
+
+
+class NamedDevices(Protocol):
+    """The devices of this node by their names at the API server: :class:`.DraInventory`."""
+
+    def claimed(self, pool: str, device: str, share: str) -> ClaimedDevice | None:
+        """A device as a claim holds it of which nothing else is known; ``None`` if there never was one."""
+        ...
+
+
+class Holders(Protocol):
+    """Which claim holds which device: a part of :class:`.ClaimLedger`."""
+
+    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
+        """The claim holds these devices."""
+        ...
+
+    def released(self, uid: str) -> None:
+        """The claim holds nothing."""
+        ...
+
+
+@dataclass(slots=True)
+class _Unrecorded:
+    """A claim that holds devices because a list named it. ``missing_since`` is when the first list began that
+    lacks it; ``None`` while lists name it."""
+
+    devices: frozenset[Key]
+    missing_since: float | None = None
+
+
 class Upkeep:
     """Compares lists of pods with the files of claims.
 
     Args:
         preparer: prepares the claims.
         files: their files.
+        claims: which claim holds which device.
+        devices: finds the devices of claims.
+        kubelet: the claims that the kubelet still has.
         timing: see :attr:`.Timing.release_gap`.
         grace: see :data:`GRACE`.
+        questions: see :data:`QUESTIONS`.
     """
 
     def __init__(
-        self, preparer: Preparer, files: ClaimFiles, *, timing: Timing = NODE, grace: float = GRACE
+        self,
+        preparer: Preparer,
+        files: ClaimFiles,
+        claims: Holders,
+        devices: NamedDevices,
+        kubelet: KubeletRecord,
+        *,
+        timing: Timing = NODE,
+        grace: float = GRACE,
+        questions: float = QUESTIONS,
     ) -> None:
+        self.kept: Mapping[str, ClaimHolder] = {}
+        """The claims, by uid, that are gone at the API server and that the kubelet has not released."""
         self._preparer = preparer
         self._files = files
+        self._claims = claims
+        self._devices = devices
+        self._kubelet = kubelet
         self._timing = timing
         self._grace = grace
+        self._questions = questions
+        self._unrecorded: dict[str, _Unrecorded] = {}
         self._missing_since: dict[str, float] = {}
         """When the first list began that lacks the claim of a record."""
         self._lost_since: dict[str, float] = {}
         """When the first list began that names a claim without record."""
         self._failures: dict[str, Incident] = {}
 
+    def hold(self, listing: ClaimListing) -> None:
+        """Makes the claims that a list names and that have no record the holders of their devices, at once.
+
+        What more they have is not known yet, such as admin access. Call it again when there are more devices.
+        """
+        records = self._files.records
+        for uid, (ref, listed) in self._named(listing).items():
+            if uid in records or self._preparer.unprepared_since(uid, listing.began):
+                self._unrecorded.pop(uid, None)
+                continue
+            found = (self._devices.claimed(one.pool, one.device, one.share) for one in listed)
+            devices = [one for one in found if one is not None]
+            keys = frozenset(one.key for one in devices)
+            known = self._unrecorded.get(uid)
+            if keys and (known is None or known.devices != keys):
+                self._unrecorded[uid] = _Unrecorded(keys)
+                self._claims.prepared(ClaimHolder(ref.namespace, ref.name, uid), devices)
+
     async def follow(self, listing: ClaimListing) -> None:
         """Takes a list of pods."""
+        self.hold(listing)
         await self._restore()
-        named = dict(self._named(listing))
+        named = {uid: ref for uid, (ref, _) in self._named(listing).items()}
         await self._rebuild(named, listing)
         if listing.pods:  # a kubelet that has just started knows no pods yet
+            self._release_unrecorded(named, listing)
             await self._remove_orphans(named, listing)
         known = {*self._files.records, *self._lost_since}
         self._failures = {one: incident for one, incident in self._failures.items() if one in known}
@@ -115,68 +217,109 @@ class Upkeep:
             if restored:
                 log.warning("restored the CDI file of a claim", claim=str(record.claim), uid=uid)
 
-    def _named(self, listing: ClaimListing) -> Iterator[tuple[str, ClaimRef]]:
+    def _named(self, listing: ClaimListing) -> Mapping[str, tuple[ClaimRef, Sequence[ListedDevice]]]:
         """The claims of this driver in a list, by their uid, which is in their CDI names."""
-        beginning = f"{claim_kind(self._preparer.driver)}="
+        found: dict[str, tuple[ClaimRef, list[ListedDevice]]] = {}
         for (namespace, name), claim in listing.claims.items():
             for device in claim.devices:
-                if device.driver != self._preparer.driver:
-                    continue
-                for cdi_name in device.cdi_names:
-                    uid = _UUID.match(cdi_name.removeprefix(beginning))
-                    if uid is not None and cdi_name.startswith(beginning):
-                        yield uid[0], ClaimRef(namespace, uid[0], name)
+                for uid in self._uids(device):
+                    found.setdefault(uid, (ClaimRef(namespace, uid, name), []))[1].append(device)
+        return found
+
+    def _uids(self, device: ListedDevice) -> Iterator[str]:
+        beginning = f"{claim_kind(self._preparer.driver)}="
+        names = device.cdi_names if device.driver == self._preparer.driver else ()
+        for name in names:
+            own = name.removeprefix(beginning)
+            found = _UUID.match(own)  # as API servers make them; a request may have hyphens, too
+            uid = found[0] if found is not None else own.rpartition("-")[0].rpartition("-")[0]
+            if name.startswith(beginning) and is_uid(uid):
+                yield uid
+                return
 
     async def _rebuild(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
         lost = {uid: ref for uid, ref in named.items() if uid not in self._files.records}
         self._lost_since = {uid: self._lost_since.get(uid, listing.began) for uid in lost}
-        for uid, ref in lost.items():
-            if listing.began - self._lost_since[uid] < self._timing.release_gap:
-                continue
-            try:
-                await self._rebuild_one(ref, listing)
-            except Unreachable as error:
-                self._failed(uid, ref, error.message)
-            except DevhostError as error:
-                self._failed(uid, ref, str(error))
+        due = [
+            ref
+            for uid, ref in lost.items()
+            if listing.began - self._lost_since[uid] >= self._timing.release_gap
+        ]
+        await asyncio.gather(*(self._rebuild_one(ref, listing) for ref in due))
 
     async def _rebuild_one(self, ref: ClaimRef, listing: ClaimListing) -> None:
-        with self._preparer.turn(ref.uid) as turn:
-            claim = await self._preparer.read(ref)
-            async with turn.lock:
-                gone = self._preparer.unprepared_since(ref.uid, listing.began)
-                if gone or ref.uid in self._files.records:
-                    return
-                await self._preparer.commit(ref, claim, turn, running=True)
+        try:
+            with self._preparer.turn(ref.uid) as turn:
+                claim = await self._preparer.read(ref)
+                async with turn.lock:
+                    gone = self._preparer.unprepared_since(ref.uid, listing.began)
+                    if gone or ref.uid in self._files.records:
+                        return
+                    await self._preparer.commit(ref, claim, turn, running=True)
+        except Unreachable as error:
+            self._failed(ref.uid, ref, error.message)
+            return
+        except DevhostError as error:
+            self._failed(ref.uid, ref, str(error))
+            return
         self._failures.pop(ref.uid, None)
         log.warning("rebuilt the CDI file of a claim", claim=str(ref), uid=ref.uid)
+
+    def _release_unrecorded(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
+        """Releases what no list has named for the grace; Unprepare, which is usual, releases it at once."""
+        for uid, one in list(self._unrecorded.items()):
+            if uid in self._files.records or self._preparer.unprepared_since(uid, listing.began):
+                del self._unrecorded[uid]
+            elif uid in named:
+                one.missing_since = None
+            elif one.missing_since is None:
+                one.missing_since = listing.began
+            elif listing.began - one.missing_since >= self._grace:
+                del self._unrecorded[uid]
+                self._claims.released(uid)
 
     async def _remove_orphans(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
         records = self._files.records
         missing = [uid for uid in records if uid not in named]
         self._missing_since = {uid: self._missing_since.get(uid, listing.began) for uid in missing}
-        for uid in missing:
-            if listing.began - self._missing_since[uid] < self._grace:
+        due = [uid for uid in missing if listing.began - self._missing_since[uid] >= self._grace]
+        gone = await self._gone([records[uid] for uid in due], listing)
+        in_use = await self._kubelet.uids() if gone else ()
+        kept = {record.claim.uid: record.claim for record in gone if record.claim.uid in in_use}
+        for uid in kept.keys() - self.kept.keys():
+            log.warning("a claim that is gone stays prepared", claim=str(kept[uid]), uid=uid, reason=KEPT)
+        unsure = {uid: claim for uid, claim in self.kept.items() if uid in due and uid not in kept}
+        for record in gone:
+            uid = record.claim.uid
+            if uid in kept:
                 continue
-            record = records[uid]
+            unsure.pop(uid, None)
             try:
-                if await self._is_gone(record):
-                    await self._remove(record)
-                else:
-                    self._missing_since[uid] = listing.began  # ask again after the same time
-            except Unreachable:
-                continue
+                await self._remove(record)
             except DevhostError as error:
                 self._failed(uid, record.claim, str(error))
+        self.kept = {**unsure, **kept}
 
-    async def _is_gone(self, record: ClaimRecord) -> bool:
-        """Whether the claim of a record does not exist, or is another one.
+    async def _gone(self, asked: Sequence[ClaimRecord], listing: ClaimListing) -> Sequence[ClaimRecord]:
+        """The records whose claim does not exist, or is another one; as far as the API server answers."""
+        gone = []
 
-        Raises:
-            Unreachable: the API server does not answer.
-        """
-        claim = record.claim
-        return await self._preparer.is_gone(ClaimRef(claim.namespace, claim.uid, claim.name))
+        async def ask(record: ClaimRecord) -> None:
+            claim = record.claim
+            try:
+                if await self._preparer.is_gone(ClaimRef(claim.namespace, claim.uid, claim.name)):
+                    gone.append(record)
+                else:
+                    self._missing_since[claim.uid] = listing.began  # ask again after the same time
+            except Unreachable:
+                pass  # the next list asks again
+            except DevhostError as error:
+                self._failed(claim.uid, claim, str(error))
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._questions):
+                await asyncio.gather(*map(ask, asked))
+        return gone
 
     async def _remove(self, record: ClaimRecord) -> None:
         uid = record.claim.uid

@@ -112,6 +112,13 @@ class PodResourcesPoller:
             async with asyncio.timeout(within):
                 await self._tried.wait()
 
+    async def first_list(self, within: float) -> None:
+        """Asks for the first list, and waits for it, at most ``within`` seconds; without effect after it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within), self._asking:
+                if self.listing is None:
+                    await self._ask_once()
+
     def follow(self, resource: str) -> None:
         """Includes a resource in the allocations, even if it is not served."""
         self._allocations.follow(resource)

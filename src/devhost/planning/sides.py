@@ -245,6 +245,18 @@ class Sides:
         ]
         return max(0.0, min(due)) if due else None
 
+    def withdrawn(self) -> Collection[Key]:
+        """The devices that have left their slice, and that a ResourceClaim may still have allocated."""
+        return self._withdrawn.keys()
+
+    def needs_list(self) -> bool:
+        """Whether a device is due for which no list of ResourceClaims was read since it was withdrawn."""
+        now = self._clock()
+        return any(
+            one.checked is None and one.since + self._timing.schedulers <= now
+            for one in self._withdrawn.values()
+        )
+
     def moving(self) -> Sequence[Moving]:
         """The devices that are moving, in a stable order."""
         found = [

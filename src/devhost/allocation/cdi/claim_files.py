@@ -1,9 +1,10 @@
 """The CDI specifications of prepared claims: one file for each, which is also the record of the claim.
 
-A file has one CDI device for each device of the claim. Each of them sets one variable, ``DEVHOST_CLAIM_…``,
-that names the claim, the request and the device, so that the file can be read back after a restart without
-the API server. There is no second record that could disagree: writing the file prepares the claim, and
-removing it releases the claim.
+A file has one CDI device for each device of the claim, and one that no container is given: its variables,
+``DEVHOST_CLAIM_…``, name the claim, the requests and the devices, so that the file can be read back after a
+restart without the API server. (Files of earlier versions have these variables in the CDI devices
+themselves.) There is no second record that could disagree: writing the file prepares the claim, and removing
+it releases the claim.
 
 A file of an earlier boot counts as absent, because the state of its devices ended with that boot. Files carry
 the id of the boot instead of relying on their time: a clock that is set after the boot would make new files
@@ -49,6 +50,12 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 VARIABLE = "DEVHOST_CLAIM_"
 """The beginning of the variables that make a file the record of its claim."""
+
+NOTHING = "DEVHOST=1"
+"""What a CDI device sets that gives nothing: one without any edits would make the whole file invalid."""
+
+_RECORD = "record-"
+"""The beginning of the name of the CDI device that is only the record; the claim's uid follows."""
 
 _UID = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 _SAFE = "/:.,@+-_*"
@@ -125,12 +132,14 @@ def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str
         boot: the id of this boot.
     """
     content = {name: dict(edit) for name, edit in edits.items()}
+    variables = []
     for number, device in enumerate(record.devices):
         name = device.cdi_ids[0].rpartition("=")[2]
         variable = f"{VARIABLE}{_NO_WORD.sub('_', name.upper())}"
-        value = _value(record, device, number, boot)
-        own = content.setdefault(name, {})
-        own["env"] = [f"{variable}={value}", *own.get("env", ())]
+        variables.append(f"{variable}={_value(record, device, number, boot)} name={name}")
+        content.setdefault(name, {})
+    content = {name: edit or {"env": [NOTHING]} for name, edit in content.items()}
+    content[f"{_RECORD}{record.claim.uid}"] = {"env": variables}
     return spec.document(spec.claim_kind(record.driver), content)
 
 
@@ -162,6 +171,7 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
     try:
         found = json.loads(data)
         kind = str(found["kind"])
+        present = {str(device["name"]) for device in found["devices"]}
         records = sorted(
             (
                 _parsed_value(kind, str(device["name"]), variable)
@@ -173,7 +183,7 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None
-    if not records or any(not one.name.startswith(f"{uid}-") for one in records):
+    if not records or any(one.name not in present or not one.name.startswith(f"{uid}-") for one in records):
         return None
     first = records[0]
     if [one.number for one in records] != list(range(first.count)):
@@ -214,14 +224,20 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         "" if share == "-" else share,
         (backend, identity),
         resource,
-        (f"{kind}={name}", *also),
+        (f"{kind}={given.get('name', name)}", *also),
         "admin" in flags,
         max(1, int(given["replicas"])),
         "exclusive" in flags,
         max(1, int(given.get("slots", 1))),
     )
     return _Parsed(
-        name, int(given["n"]), int(given["of"]), (namespace, claim), given["driver"], given["boot"], recorded
+        given.get("name", name),
+        int(given["n"]),
+        int(given["of"]),
+        (namespace, claim),
+        given["driver"],
+        given["boot"],
+        recorded,
     )
 
 
@@ -365,6 +381,20 @@ class ClaimFiles:
                 records.append(known.record)
         return records
 
+    async def read_again(self) -> list[ClaimRecord]:
+        """The same after another process had the files: what it removed is forgotten.
+
+        Raises:
+            EnvironmentFailure: see :meth:`read_all`.
+        """
+        before = dict(self._known)
+        records = await self.read_all()
+        there = {record.claim.uid for record in records}
+        for uid, known in before.items():
+            if uid not in there and self._known.get(uid) is known:
+                del self._known[uid]
+        return records
+
     async def read(self, uid: str) -> ClaimRecord | None:
         """The record of a claim; ``None`` if it is not prepared, or was in an earlier boot.
 
@@ -411,8 +441,10 @@ class ClaimFiles:
         """What each name of a claim's file gives, as this process wrote or read it, without the record."""
         found: dict[str, ContainerEdits] = {}
         for device in json.loads(self._known[uid].data)["devices"] if uid in self._known else ():
+            if device["name"].startswith(_RECORD):
+                continue
             edits = dict(device["containerEdits"])
-            env = [variable for variable in edits.pop("env", ()) if not variable.startswith(VARIABLE)]
+            env = [one for one in edits.pop("env", ()) if not one.startswith(VARIABLE) and one != NOTHING]
             found[device["name"]] = edits | ({"env": env} if env else {})
         return found
 

@@ -10,5 +10,17 @@ from __future__ import annotations
 from .answers import Claim, Prepared, Violation
 from .health import DeviceState
 from .kubelet import DraKubelet, Profile, Refused
+from .rival import Rival
+from .state import DraState
 
-__all__ = ["Claim", "DeviceState", "DraKubelet", "Prepared", "Profile", "Refused", "Violation"]
+__all__ = [
+    "Claim",
+    "DeviceState",
+    "DraKubelet",
+    "DraState",
+    "Prepared",
+    "Profile",
+    "Refused",
+    "Rival",
+    "Violation",
+]

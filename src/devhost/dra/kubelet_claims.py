@@ -1,0 +1,101 @@
+"""The kubelet's own record of claims: those for which it has still to call Unprepare.
+
+The kubelet keeps it in ``dra_manager_state`` in its root directory (``pkg/kubelet/cm/dra``), the parent of
+the directory with the drivers' sockets. A claim is in it from Prepare until its Unprepare has succeeded, also
+while a pod that was force-deleted still ends: then neither the API server nor a list of pods names the claim.
+The file is JSON:
+
+* since Kubernetes 1.32 ``Data``, which is a text, and ``Checksum``, its CRC-32 (IEEE). The text is JSON with
+  ``ClaimInfoStateList``, for a time ``Entries``: a list, or ``null``;
+* before, ``entries`` beside ``version`` and a checksum over a dump of Go's data structures, which nothing
+  else can compute.
+
+Each entry has ``ClaimUID``. The kubelet replaces the file atomically. devhost only reads it, and does without
+it: what is missing, damaged or too large names no claim and refuses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.files import without_waiting
+from devhost.discovery.worker import FILE_DEADLINE, FileWorker
+
+NAME = "dra_manager_state"
+
+MAX_BYTES = 16 << 20
+"""A larger file is not read. A claim takes about 1 kB, and a node has some hundred."""
+
+
+class KubeletClaims:
+    """Reads the record, on a thread.
+
+    Args:
+        plugins: the directory in which the kubelet calls drivers.
+        deadline: seconds for reading: the directory may be on a file system that hangs.
+    """
+
+    def __init__(self, plugins: Path, deadline: float = FILE_DEADLINE) -> None:
+        self._places = [directory / NAME for directory in (plugins.parent, plugins)]
+        self._worker = FileWorker("kubelet's claims", "the kubelet's directory must be readable", deadline)
+
+    async def uids(self) -> frozenset[str]:
+        """The claims in the record; none if it cannot be used."""
+        try:
+            return await self._worker.file("read the kubelet's claims", _first, self._places)
+        except EnvironmentFailure:
+            return frozenset()
+
+
+def _first(places: Sequence[Path]) -> frozenset[str]:
+    """The claims in the first of these files that is a record. May block."""
+    for path in places:
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+            return recorded(_content(path))
+    return frozenset()
+
+
+def _content(path: Path) -> bytes:
+    """A file's content.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no regular file of usual size.
+    """
+    with open(path, "rb", opener=without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError("too large")
+    return data
+
+
+def recorded(data: bytes) -> frozenset[str]:
+    """The uids in a record.
+
+    Raises:
+        ValueError, TypeError, LookupError, RecursionError: it is damaged, or has another format.
+    """
+    found = json.loads(data)
+    if "Data" not in found:
+        return _uids(found["entries"])
+    text = found["Data"]
+    if not isinstance(text, str):
+        raise TypeError("not text")
+    if zlib.crc32(text.encode()) != found["Checksum"]:
+        raise ValueError("wrong checksum")
+    content: Mapping[str, Any] = json.loads(text)
+    return _uids(content["ClaimInfoStateList"] if "ClaimInfoStateList" in content else content["Entries"])
+
+
+def _uids(entries: Any) -> frozenset[str]:
+    return frozenset(uid for entry in entries or () if isinstance(uid := entry["ClaimUID"], str))
