@@ -56,11 +56,11 @@ async def test_a_failed_write_is_repeated_with_growing_delays(node: Node, status
 
 @pytest.mark.conformance(104)
 async def test_the_time_that_the_api_server_wants_is_waited(node: Node) -> None:
-    node.server.fail_next(429, 1, retry_after=100, methods=("POST",))
+    node.server.fail_next(429, 1, retry_after=50, methods=("POST",))
     await node.publishes(offers(1))
-    await node.passes(80)
+    await node.passes(30)
     assert sum(request.method == "POST" for request in node.server.requests) == 1
-    await node.passes(40)
+    await node.passes(20)
     assert ids(node) == ["d000"]
 
 

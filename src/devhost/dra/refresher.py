@@ -22,7 +22,6 @@ from devhost.discovery.scanner import Scanner
 from devhost.telemetry.log import get
 
 from .claim_devices import Basis, Chosen, DraDevice, Group, Rendering, chosen_again, rendering
-from .kube import Unreachable
 from .prepare import Preparer
 from .prepared import ClaimRef
 
@@ -120,7 +119,7 @@ class Refresher:
         unknown = ""
         try:
             chosen = await self._chosen(record, now, basis)
-        except (DevhostError, Unreachable) as error:
+        except DevhostError as error:
             unknown = error.message
         with self._preparer.turn(uid) as turn:
             async with turn.lock:

@@ -135,8 +135,6 @@ class Upkeep:
                 continue
             try:
                 await self._rebuild_one(ref, listing)
-            except Unreachable as error:
-                self._failed(uid, ref, error.message)
             except DevhostError as error:
                 self._failed(uid, ref, str(error))
 
