@@ -313,4 +313,4 @@ async def test_a_shared_device_that_pods_use_is_prepared_for_another_claim(node:
         node.node.kubelet.use_claim("pod-1", "main", "one", [used])
         await node.node.until(lambda: (report := node.report()) and report["claims"][0]["containers"])
         assert not (await node.prepare(two))[two.uid].error
-        assert "a claim holds it" in (await node.prepare(three))[three.uid].error
+        assert "all 2 shares are in use" in (await node.prepare(three))[three.uid].error

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from access_files import AccessFiles
 
 from devhost.dra.credentials import Access, Constant, Credentials

@@ -276,9 +276,9 @@ FLAWED = {
     b'{"metadata": [], "items": []}': "metadata of the API server's list is not an object",
     b'{"metadata": {"resourceVersion": "7"}}': "the API server's list has no items",
     b'{"metadata": {"resourceVersion": "7"}, "items": {}}': "items of the API server's list is not a list",
-    b'{"metadata": {"resourceVersion": "7"}, "items": [7]}': "items[0] of the API server's list is not an obj",
+    b'{"metadata": {"resourceVersion": "7"}, "items": [7]}': "items[0] of the API server's list is not an",
     b'{"metadata": {"resourceVersion": "7"}, "items": [{"metadata": null}]}': "items[0].metadata.name of the",
-    b'{"metadata": {"resourceVersion": 7}, "items": []}': "metadata.resourceVersion of the API server's list is",
+    b'{"metadata": {"resourceVersion": 7}, "items": []}': "metadata.resourceVersion of the API server's list",
 }
 
 
@@ -347,7 +347,7 @@ async def test_a_broken_watch_fails(server: ApiServer, line: bytes, text: str, c
     [
         (b"{}", "type of a change in the API server's watch is missing"),
         (b'{"type": "ADDED"}', "object.metadata.name of a change in the API server's watch is missing"),
-        (b'{"type": "ADDED", "object": {"metadata": {}}}', "object.metadata.name of a change in the API server"),
+        (b'{"type": "ADDED", "object": {"metadata": {}}}', "object.metadata.name of a change"),
         (
             b'{"type": "MODIFIED", "object": {"metadata": {"name": "n1", "generation": "x"}}}',
             "object.metadata.generation of a change in the API server's watch is not a whole number",

@@ -266,10 +266,10 @@ class ClaimAllocations:
             found = index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
             if found is not None:
                 raise _held(one.resource, one.device, found.reason)
-            sharing = [held for held in others if held.key == one.key and held.serve is Serve.DRA]
-            if self._slots(one.key, claim) + _slots(one.key, wanted) > one.replicas:
-                reason = sharing[0].reason(sharing[0].holds("it")) if sharing else Reason(_TOO_OFTEN)
-                raise _held(one.resource, one.device, reason)
+            free = one.replicas - self._slots(one.key, claim)
+            if (needed := _slots(one.key, wanted)) > free:
+                sharing = [held for held in others if held.key == one.key and held.serve is Serve.DRA]
+                raise _held(one.resource, one.device, _without_share(one.replicas, free, needed, sharing))
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:
         """The slots of a device that other claims have."""
@@ -292,6 +292,18 @@ class ClaimAllocations:
 def _slots(key: Key, devices: Iterable[ClaimedDevice]) -> int:
     """The slots of a device that one claim has, which may be prepared and reserved at once."""
     return sum({(one.request, one.share): one.slots for one in devices if one.key == key}.values())
+
+
+def _without_share(replicas: int, free: int, needed: int, sharing: Sequence[Held]) -> Reason:
+    """Why a claim does not get what it needs of a device that several may use."""
+    if not sharing:
+        return Reason(_TOO_OFTEN)
+    if replicas == 1:
+        return sharing[0].reason(sharing[0].holds("it"))
+    holders = tuple(dict.fromkeys(one.holder for one in sharing if one.holder is not None))
+    if free <= 0:
+        return Reason(f"all {replicas} shares are in use", holders)
+    return Reason(f"{free} of {replicas} shares are free, and the claim needs {needed}", holders)
 
 
 def _held(resource: str, device: Device, reason: Reason) -> DeviceHeld:

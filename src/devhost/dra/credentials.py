@@ -308,9 +308,7 @@ def _named(document: Mapping[str, Any], where: str, name: str, what: str, path: 
     raise _failure(path, f"has no {what} {name!r}", "set current-context to a complete context")
 
 
-def _trust(
-    cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path, read: ReadFile
-) -> ssl.SSLContext:
+def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path, read: ReadFile) -> ssl.SSLContext:
     try:
         authority = _data(cluster, "certificate-authority", path, read)
         if authority is None:

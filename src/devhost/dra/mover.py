@@ -167,6 +167,4 @@ def _allocatable(node: Json) -> dict[str, int]:
 def _results(claim: Mapping[str, Any], driver: str) -> Collection[tuple[str, str]]:
     """The devices of a driver that a claim has allocated: pool and name."""
     results = Json(claim, "a ResourceClaim").at("status").at("allocation").at("devices").items("results")
-    return {
-        (one.required("pool"), one.required("device")) for one in results if one.text("driver") == driver
-    }
+    return {(one.required("pool"), one.required("device")) for one in results if one.text("driver") == driver}
