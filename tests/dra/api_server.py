@@ -236,7 +236,7 @@ class ApiServer:
         self._dead |= self._writers.keys()
 
     def lack(self, group: str) -> None:
-        """Answers from now on as a server that does not have this API group; none is lacking if it is empty."""
+        """Answers from now on as a server without this API group; an empty one gives all back."""
         self._absent = f"/apis/{group}/" if group else ""
 
     def close_connections(self, *, idle: bool = False) -> None:

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from dra_node import DRIVER, SLICES, DraNode
+from dra_node import DRIVER, NODE, SLICES, DraNode
 
+from devhost.discovery.tasks import BUG
+from devhost.host.problems import problems
 from devhost.host.status import status
 from devhost.testing.kubelet import ClaimDevice
 
@@ -228,6 +230,86 @@ async def test_without_the_api_server_all_else_works(node: DraNode) -> None:
         ready, reason = node.node.host.ready()
         assert not ready and "DRA driver" in reason
         node.server.resume()
+
+
+def wrong(node: DraNode) -> list[tuple[str, str, str]]:
+    """Each problem: its kind, what has it, and why."""
+    return [(one.kind, one.subject, one.reason) for one in problems(node.node.host).shown]
+
+
+async def test_a_missing_kubeconfig_is_a_problem_of_dra_alone_and_heals(
+    node: DraNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.configure("{name: example.com/other, backend: cards, where: {model: x100}}", CLAIMED)
+    file = node.options.kubeconfig
+    assert file is not None
+    content = file.read_bytes()
+    file.unlink()
+    async with node.node.served():
+        await node.node.offers({"example.com/other": 2})
+        reason = (
+            f"no access to the API server: {file} cannot be read: No such file or directory "
+            "(give a kubeconfig file)"
+        )
+        await node.node.until(lambda: ("dra", DRIVER, reason) in wrong(node))
+        report = node.report()
+        assert report is not None and report["error"] == reason
+        assert reason in node.node.host.ready()[1]
+        shown = [one for one in caplog.records if one.message == "ResourceSlices are not watched"]
+        assert reason in str(vars(shown[0]))
+        file.write_bytes(content)
+        await node.synced()
+        await node.node.until(lambda: not any(kind == "dra" for kind, _, _ in wrong(node)))
+
+
+async def test_a_device_that_waits_for_the_api_server_says_why_it_waits_in_vain(node: DraNode) -> None:
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        node.server.require_token("another")
+        node.configure(CLAIMED)
+        await node.node.reload()
+        await node.node.until(
+            lambda: (
+                {one.key[1] for one in node.moving() if "does not accept devhost's credent" in one.waits_for}
+                == {"c0", "c1"}
+            )
+        )
+        refused = {one.reason for one in node.node.host.replanner.plan.refusals}
+        assert any("does not accept devhost's credentials" in reason for reason in refused)
+        node.server.require_token("secret")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        assert not any(kind == "dra" for kind, _, _ in wrong(node))
+
+
+async def test_a_claim_learns_that_a_pod_of_the_device_plugin_holds_its_device(node: DraNode) -> None:
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        await node.node.container({RESOURCE: 2}, keep=True)
+        node.configure(CLAIMED)
+        await node.node.reload()
+        await node.node.until(node.options.service_socket(DRIVER).exists)
+        claim = node.allocate("early", (f"{NODE}/example.com-card", "c0"))
+        error = (await node.prepare(claim))[claim.uid].error
+        assert "no such device" not in error
+        assert "holds it through example.com/card; it is free when that pod ends" in error
+        other = node.allocate("other", (f"{NODE}/example.com-card", "c9"))
+        assert "no such device" in (await node.prepare(other))[other.uid].error
+
+
+async def test_a_task_that_fails_is_a_problem_and_makes_the_node_not_ready(node: DraNode) -> None:
+    node.configure(CARD)
+
+    async def work() -> None:
+        raise RuntimeError("a secret")
+
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        assert node.node.host.ready()[0]
+        node.node.host.tasks.spawn("toy", work)
+        await node.node.until(lambda: ("task", "toy", BUG) in wrong(node))
+        assert node.node.host.ready() == (False, f"failing tasks: toy ({BUG})")
 
 
 @pytest.mark.conformance(62)

@@ -72,6 +72,76 @@ async def test_at_most_five_slices_are_written_in_a_second(node: Node) -> None:
     assert all(later - earlier >= 0.19 for earlier, later in pairwise(times))
 
 
+async def test_the_api_server_makes_devhost_wait_for_a_minute_at_most(node: Node) -> None:
+    node.server.fail_next(429, 1, retry_after=1000, methods=("GET",))
+    await node.restarts()
+    node.server.fail_next(429, 1, retry_after=1000, methods=("POST",))
+    await node.publishes(offers(1))
+    await node.passes(140)
+    assert ids(node) == ["d000"]
+
+
+UNSEEN = {
+    "away": (lambda server: server.fail_next(503, 10_000), "(HTTP 503)"),
+    "rights": (lambda server: server.fail_next(403, 10_000), "permission denied to list resourceslices: "),
+    "token": (lambda server: server.require_token("x"), "does not accept devhost's credentials (HTTP 401)"),
+    "API": (lambda server: server.lack("resource.k8s.io"), "DRA needs Kubernetes 1.34 or newer"),
+    "410": (lambda server: server.fail_next(410, 10_000), "(HTTP 410)"),
+    "429": (lambda server: server.fail_next(429, 10_000), "(HTTP 429)"),
+    "no list": (lambda server: [server.answer_next(OTHER) for _ in range(99)], "list has no items"),
+}
+OTHER = b'HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\n{"metadata":{"resourceVersion":"17"}}'
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+async def test_a_first_list_that_fails_is_shown_with_its_cause(
+    node: Node, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail, text = UNSEEN[case]
+    fail(node.server)
+    requests = len(node.server.requests)
+    await node.restarts()
+    await node.publishes(offers(1))
+    await node.passes(100)
+    assert text in node.publisher.status.error
+    assert caplog.messages.count("ResourceSlices are not watched") == 1
+    assert len(node.server.requests) - requests < 30, "it waits longer each time"
+
+
+async def test_a_list_that_works_again_ends_the_failure(node: Node) -> None:
+    node.server.lack("resource.k8s.io")
+    await node.restarts()
+    assert node.publisher.status.error
+    node.server.lack("")
+    await node.publishes(offers(1))
+    await node.passes(30)
+    assert node.publisher.status.error == ""
+    assert ids(node) == ["d000"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "MODIFIED", "object": {"metadata": {}}}',
+        b'{"type": "MODIFIED", "object": {"metadata": {"name": "a", "generation": "x"}}}',
+        b'{"type": "DELETED", "object": {"metadata": null}}',
+    ],
+)
+async def test_a_bad_change_is_shown_and_then_followed_by_a_new_list(
+    node: Node, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await node.publishes(offers(1))
+    node.server.send_line(line + b"\n")
+    await node.passes(0.2)
+    assert "a change in the API server's watch" in node.publisher.status.error
+    node.server.remove(SLICES)
+    await node.passes(30)
+    assert node.publisher.status.error == ""
+    assert ids(node) == ["d000"]
+    assert "Traceback" not in caplog.text
+    assert caplog.messages.count("ResourceSlices are not watched") == 1
+
+
 async def test_failures_are_logged_once_and_so_is_their_end(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
