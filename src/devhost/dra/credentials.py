@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import math
@@ -94,6 +95,7 @@ class Access:
         self._used: Credentials | None = None
         self._files: Mapping[Path, bytes] = {}
         self._compared = -math.inf
+        self._reading = asyncio.Lock()
         self._failure = ""
 
     def load(self) -> Credentials:
@@ -104,7 +106,7 @@ class Access:
         """
         files: dict[Path, bytes] = {}
         used = self._load(partial(_recorded, files))
-        self._used, self._files, self._failure = used, files, ""
+        self._used, self._files, self._failure, self._compared = used, files, "", self._clock()
         return used
 
     @property
@@ -121,13 +123,16 @@ class Access:
         Raises:
             EnvironmentFailure: none could be read yet.
         """
-        now = self._clock()
-        due = fresh or now - self._compared >= REREAD
-        if self._used is not None and not due:
+        if self._used is not None and not fresh and self._clock() - self._compared < REREAD:
             return self._used
-        self._compared = now
-        if self._used is not None and not await elsewhere(_differ, self._files):
-            return self._used
+        async with self._reading:
+            return await self._renewed()
+
+    async def _renewed(self) -> Credentials:
+        if self._used is not None:
+            self._compared = self._clock()
+            if not await elsewhere(_differ, self._files):
+                return self._used
         try:
             return await elsewhere(self.load)
         except EnvironmentFailure as error:
