@@ -100,6 +100,14 @@ async def test_a_prepared_claim_is_answered_while_the_api_server_is_down(scene: 
     assert await scene.devices(ref) == first
 
 
+@pytest.mark.parametrize("status", [401, 403, 429, 500])
+async def test_a_prepared_claim_is_answered_while_the_api_server_refuses(scene: Scene, status: int) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    first = await scene.devices(ref)
+    scene.api.error = ApiError(status)
+    assert await scene.devices(ref) == first
+
+
 async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     (device,) = await scene.devices(scene.claim(1, result("gpu", "b")))
