@@ -332,8 +332,8 @@ def as_json(
     """A device as the JSON outputs show it.
 
     ``probe`` is what this command found. ``running`` is what the running devhost reports, by resource, and
-    ``heldBy`` the containers and claims that it names; both are ``None`` if no running devhost answers. ``is_offered``
-    is whether a resource has the device.
+    ``heldBy`` the containers and claims that it names; both are ``None`` if no running devhost answers.
+    ``is_offered`` is whether a resource has the device.
     """
     verdicts = seen.verdicts(backend, device)
     return {

@@ -118,7 +118,7 @@ class Access:
         """The credentials, and always the same object until they change.
 
         The files are compared after :data:`REREAD` seconds, or at once with ``fresh``. While they cannot be
-        used, the last credentials are: a file is just being replaced, or the server says what is wrong.
+        used, the last credentials are: a file may be just being replaced.
 
         Raises:
             EnvironmentFailure: none could be read yet.

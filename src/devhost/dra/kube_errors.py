@@ -56,7 +56,7 @@ class ApiError(ApiFailure):
         self.text = text
         self.retry_after = retry_after
         self.no_api = status == 404 and request is not None and request.needs_api(reason, text)
-        """Whether the API itself is missing, so that the answer says nothing about an object."""
+        """Whether the API itself is missing, so that nothing is known of an object."""
         super().__init__(*self._words(request or Request("GET", "an object"), source))
 
     @property
@@ -108,7 +108,7 @@ class Request:
     def needs_api(self, reason: str, text: str) -> bool:
         """Whether a 404 with this Status means that the API is missing, and not an object.
 
-        A server answers an unknown path with plain text, and a client library with the text of its own.
+        A server answers an unknown path with plain text; proxies may use the text of client libraries.
         """
         unknown = not reason or text == "the server could not find the requested resource"
         return bool(self.api) and (unknown or not self._named)
