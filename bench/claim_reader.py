@@ -10,13 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from devhost.dra.credentials import kubeconfig
+from devhost.dra.credentials import from_files
 from devhost.dra.kube import KubeApi
 
 
 async def main() -> None:
     """Reads until the input ends."""
-    api = KubeApi(kubeconfig(Path(sys.argv[1])))
+    api = KubeApi(from_files(Path(sys.argv[1]), {}))
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():

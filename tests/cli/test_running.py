@@ -236,6 +236,25 @@ async def test_a_host_with_another_root_is_never_asked(toys: Any, tmp_path: Path
         assert last == f"What containers hold is not taken into account: {other} {there}."
 
 
+@pytest.mark.usefixtures("runtime")
+async def test_a_host_whose_socket_is_named_is_asked_also_with_another_root(
+    toys: Any, tmp_path: Path
+) -> None:
+    """A devhost in a container has another root than the command on its node."""
+    (toys.root / "dev").mkdir()
+    (toys.root / "dev" / "null").touch()
+    async with running(toys, tmp_path) as kubelet:
+        await kubelet.admit("meter", "main", "example.com/toy", 2)
+        await until(toys, "default/meter/main", "discover")
+        (socket,) = (tmp_path / "run").glob("*.sock")
+        toys.root = tmp_path / "recorded"
+        toys.root.mkdir()
+        (toys.root / "toys").write_text("one=x100")
+        text = await ask(toys, "explain", "one", "--status-socket", str(socket), "--output", "json")
+        (found,) = json.loads(text)
+        assert [one["holder"]["pod"] for one in found["heldBy"]] == ["meter"]
+
+
 def status_of(**of_device: Any) -> StatusDocument:
     """The document of a host with one held device, and one held token that is in no list."""
     found = document([{**device("one", allocated=True), **of_device}])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from devhost.discovery.tasks import LONGEST_PAUSE, Tasks
+from devhost.discovery.tasks import BUG, LONGEST_PAUSE, Tasks
 
 
 class Time:
@@ -36,6 +36,60 @@ async def test_a_task_that_ran_for_long_restarts_with_the_first_delay(works: flo
         tasks.spawn("w", work)
     assert len(time.slept) == 20
     assert longest / 2 <= time.slept[-1] <= longest
+
+
+async def test_a_task_counts_as_failing_until_it_has_run_for_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sleeps: list[tuple[float, asyncio.Event]] = []
+    changes: list[dict[str, str]] = []
+
+    async def sleep(seconds: float) -> None:
+        over = asyncio.Event()
+        sleeps.append((seconds, over))
+        await over.wait()
+
+    async def pass_one() -> float:
+        while not sleeps:
+            await asyncio.sleep(0)
+        seconds, over = sleeps.pop()
+        over.set()
+        await asyncio.sleep(0)
+        return seconds
+
+    tasks = Tasks(lambda: 0.0, sleep, lambda: changes.append({n: o.reason for n, o in tasks.failing.items()}))
+    fails, ends = [True, True, False], asyncio.Event()
+
+    async def work() -> None:
+        if fails.pop(0):
+            raise RuntimeError("a secret")
+        await ends.wait()
+
+    async with asyncio.timeout(60), tasks.group:
+        tasks.spawn("toy", work)
+        for _ in range(2):
+            assert await pass_one() <= 2.0
+        assert changes == [{"toy": BUG}, {"toy": BUG}], "it runs again, but not for long"
+        assert await pass_one() == LONGEST_PAUSE
+        while len(changes) < 3:
+            await asyncio.sleep(0)
+        assert changes[2:] == [{}]
+        ends.set()
+    assert caplog.messages == ["a task failed and is started again"] * 2
+
+
+async def test_a_failing_task_that_ends_fails_no_longer() -> None:
+    time = Time()
+    tasks = Tasks(lambda: time.now, time.sleep)
+    fails = [True, False]
+
+    async def work() -> None:
+        if fails.pop(0):
+            raise RuntimeError
+
+    async with tasks.group:
+        tasks.spawn("toy", work)
+    assert tasks.failing == {}
 
 
 async def test_all_tasks_end_including_those_that_have_lost_their_name() -> None:

@@ -97,7 +97,7 @@ def bad(**fields: Any) -> Device:
         (bad(attributes={"index": "1"}), "attribute 'index' is str, declared as int"),
         (bad(attributes={"index": True}), "attribute 'index' is bool, declared as int"),
         (bad(attributes={"flag": 1}), "attribute 'flag' is int, declared as bool"),
-        (bad(attributes={"links": ["a"]}), "attribute 'links' is list, declared as list"),
+        (bad(attributes={"links": ["a"]}), "attribute 'links' is list, and should be a tuple of strings"),
         (bad(attributes={"links": (1,)}), "attribute 'links' has members that are not strings"),
         (bad(attributes={"sysattr.x": 1}), "attribute 'sysattr.x' is int, declared as str"),
         (bad(attributes={"kind": "sf"}), "attribute 'kind' is 'sf', declared as one of pf, vf"),

@@ -17,7 +17,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -104,6 +104,8 @@ class ApiServer:
         self._writers: dict[asyncio.StreamWriter, bool] = {}  # whether it is idle
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: list[_Watch] = []
+        self._dead: set[asyncio.StreamWriter] = set()
+        self._absent = ""
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
@@ -113,6 +115,13 @@ class ApiServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+    async def restart(self, tls: ssl.SSLContext) -> None:
+        """Closes every connection, and serves with other certificates at the same port."""
+        port = self.port
+        await self.stop()
+        self._tls = tls
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, ssl=tls)
 
     async def stop(self) -> None:
         """Closes the port and every connection."""
@@ -228,6 +237,14 @@ class ApiServer:
             watch.lines.append(line)
             watch.wake.set()
 
+    def kill_connections(self) -> None:
+        """Lets the present connections die silently: they stay open, and nothing arrives on either side."""
+        self._dead |= self._writers.keys()
+
+    def lack(self, group: str) -> None:
+        """Answers from now on as a server without this API group; an empty one gives all back."""
+        self._absent = f"/apis/{group}/" if group else ""
+
     def close_connections(self, *, idle: bool = False) -> None:
         """Closes the connections at once, or only those that wait for a request."""
         for writer, waits in tuple(self._writers.items()):
@@ -247,6 +264,7 @@ class ApiServer:
                 await self._converse(reader, writer)
         finally:
             del self._writers[writer]
+            self._dead.discard(writer)
             self._tasks.discard(task)
             writer.transport.abort()
 
@@ -254,6 +272,7 @@ class ApiServer:
         http = h11.Connection(h11.SERVER)
         while (request := await _received(http, reader)) is not None:
             self._writers[writer] = False
+            await self._arrival(writer)
             self.requests.append(request)
             await self._going.wait()
             if self._raw:
@@ -267,7 +286,7 @@ class ApiServer:
             if self._lost:
                 self._lost -= 1
                 return
-            out = _Out(http, writer, chunked=self.chunked or isinstance(body, _Watch))
+            out = _Out(http, writer, self._arrival, chunked=self.chunked or isinstance(body, _Watch))
             if isinstance(body, _Watch):
                 await self._stream(body, out, reader)
             else:
@@ -279,6 +298,11 @@ class ApiServer:
                 return
             http.start_next_cycle()
             self._writers[writer] = True
+
+    async def _arrival(self, writer: asyncio.StreamWriter) -> None:
+        """Waits until something that is sent over a connection arrives: for ever on one that is dead."""
+        if writer in self._dead:
+            await asyncio.Event().wait()
 
     async def _stream(self, watch: _Watch, out: _Out, reader: asyncio.StreamReader) -> None:
         self._watches.append(watch)
@@ -301,6 +325,8 @@ class ApiServer:
         if self._refusals and request.method in ("POST", "PUT"):
             status, refusal = self._refusals.pop(0)
             return status, headers, refusal
+        if self._absent and request.path.startswith(self._absent):
+            return 404, {"Content-Type": "text/plain"}, b"404 page not found\n"
         try:
             self._refuse(request, headers)
             if request.path == "/version":
@@ -436,8 +462,16 @@ class _Watch:
 class _Out:
     """One answer on its way."""
 
-    def __init__(self, http: h11.Connection, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
+    def __init__(
+        self,
+        http: h11.Connection,
+        writer: asyncio.StreamWriter,
+        arrival: Callable[[asyncio.StreamWriter], Awaitable[None]],
+        *,
+        chunked: bool,
+    ) -> None:
         self._http = http
+        self._arrival = arrival
         self._writer = writer
         self._chunked = chunked
 
@@ -455,6 +489,7 @@ class _Out:
         await self._send(h11.EndOfMessage())
 
     async def _send(self, event: Any) -> None:
+        await self._arrival(self._writer)
         self._writer.write(self._http.send(event) or b"")
         await self._writer.drain()
 

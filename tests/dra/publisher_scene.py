@@ -13,7 +13,7 @@ from api_server import ApiServer
 from fake_clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
-from devhost.dra.credentials import Credentials
+from devhost.dra.credentials import Constant, Credentials
 from devhost.dra.kube import KubeApi
 from devhost.dra.publisher import Publisher
 from devhost.dra.record import SliceRecord
@@ -107,8 +107,8 @@ class Node:
         await self.server.stop()
 
     def _start(self) -> None:
-        credentials = Credentials(self.server.url, None)
-        self.api = CountedApi(self._in_flight, credentials, timeout=60.0, sleep=self._slept)
+        access = Constant(Credentials(self.server.url, None))
+        self.api = CountedApi(self._in_flight, access, timeout=60.0, sleep=self._slept)
         self.record = CountedRecord(self._in_flight, self._place / "driver" / "published.json")
         self.sides = Sides(self.clock.time)
         self.sides.start(self.record.load())

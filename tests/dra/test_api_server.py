@@ -11,7 +11,7 @@ import pytest
 from api_objects import CLASSES, NODES, RESOURCE_API, SLICES, claims
 from api_server import ApiServer
 
-from devhost.dra.credentials import Credentials
+from devhost.dra.credentials import Constant, Credentials
 from devhost.dra.kube import ApiError, KubeApi
 
 
@@ -23,7 +23,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
-    client = KubeApi(Credentials(server.url, None), timeout=20.0)
+    client = KubeApi(Constant(Credentials(server.url, None)), timeout=20.0)
     yield client
     client.close()
 

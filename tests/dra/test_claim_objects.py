@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from devhost.backend import NoOptions, OptionError, option
 from devhost.dra.claim_objects import ClaimError, OpaqueConfig, options_for, read_claim, whole
+from devhost.dra.values import Malformed
 from devhost.planning.settings import ResourceSettings, Share
 
 ENTRY = ResourceSettings(0, RESOURCE, "cards")
@@ -115,7 +116,7 @@ JSON = st.recursive(
 def test_an_object_of_another_form_is_an_error_with_its_place(body):
     try:
         read_claim(body, DRIVER)
-    except ClaimError as error:
+    except Malformed as error:
         assert "of the ResourceClaim" in str(error) or str(error) == "the ResourceClaim is not an object"
 
 

@@ -26,7 +26,7 @@ def mounted(directory: Path) -> Path:
 async def test_a_pod_uses_its_mounted_token(tmp_path: Path) -> None:
     found = in_cluster(SERVICE, mounted(tmp_path))
     assert (found.server, found.host, found.port) == ("https://10.0.0.1:6443", "10.0.0.1", 6443)
-    assert await found.token() == "secret"
+    assert found.token == "secret"
 
 
 def test_an_ipv6_address_is_bracketed(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ async def test_a_kubeconfig_with_a_token_is_used(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("from-file\n")
     found = kubeconfig(config(tmp_path, {"tokenFile": "token"}, **{"certificate-authority": "ca.pem"}))
     assert (found.host, found.port, found.path) == ("api.example.com", 443, "/prefix")
-    assert await found.token() == "from-file"
-    assert await kubeconfig(config(tmp_path, {"token": "inline"}, **CA)).token() == "inline"
+    assert found.token == "from-file"
+    assert kubeconfig(config(tmp_path, {"token": "inline"}, **CA)).token == "inline"
 
 
 def test_a_client_certificate_is_used(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_sections_of_another_type_are_refused(tmp_path: Path, content: str) -> N
 async def test_a_token_file_wins_over_a_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("from-file\n")
     found = kubeconfig(config(tmp_path, {"token": "inline", "tokenFile": "token"}, **CA))
-    assert await found.token() == "from-file"
+    assert found.token == "from-file"
 
 
 def test_only_the_given_authority_is_trusted(tmp_path: Path) -> None:

@@ -162,6 +162,8 @@ async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) 
         assert "default/mine c0 default/train" in text
         text = await machine.shows(bool, "explain", "c0")
         assert "held by: ResourceClaim default/mine, used by default/train through " + RESOURCE in text
+        held = json.loads(await machine.shows(bool, "explain", "c0", "--output", "json"))[0]["heldBy"]
+        assert [(one["resource"], one["holder"]["claim"]) for one in held] == [(RESOURCE, "mine")]
         assert f"slice: {name}" in text
         assert f"pool: {pool}, device {device}" in text
         assert "model: x100" in text.partition("slice:")[2]

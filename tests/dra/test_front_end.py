@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from api_objects import claims as claims_of
-from dra_node import DRIVER, SLICES, Cluster, DraNode
+from dra_node import DRIVER, NODE, SLICES, Cluster, DraNode
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.discovery.tasks import BUG
 from devhost.dra.front_end import DraFrontEnd
 from devhost.host.dra_side import access
+from devhost.host.problems import problems
 from devhost.host.status import status
 from devhost.planning.sides import Listed, Sides
 from devhost.telemetry.metrics import Metrics
@@ -241,6 +243,86 @@ async def test_without_the_api_server_all_else_works(node: DraNode) -> None:
         node.server.resume()
 
 
+def wrong(node: DraNode) -> list[tuple[str, str, str]]:
+    """Each problem: its kind, what has it, and why."""
+    return [(one.kind, one.subject, one.reason) for one in problems(node.node.host).shown]
+
+
+async def test_a_missing_kubeconfig_is_a_problem_of_dra_alone_and_heals(
+    node: DraNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.configure("{name: example.com/other, backend: cards, where: {model: x100}}", CLAIMED)
+    file = node.options.kubeconfig
+    assert file is not None
+    content = file.read_bytes()
+    file.unlink()
+    async with node.node.served():
+        await node.node.offers({"example.com/other": 2})
+        reason = (
+            f"no access to the API server: {file} cannot be read: No such file or directory "
+            "(give a kubeconfig file)"
+        )
+        await node.node.until(lambda: ("dra", DRIVER, reason) in wrong(node))
+        report = node.report()
+        assert report is not None and report["error"] == reason
+        assert reason in node.node.host.ready()[1]
+        shown = [one for one in caplog.records if one.message == "ResourceSlices are not watched"]
+        assert reason in str(vars(shown[0]))
+        file.write_bytes(content)
+        await node.synced()
+        await node.node.until(lambda: not any(kind == "dra" for kind, _, _ in wrong(node)))
+
+
+async def test_a_device_that_waits_for_the_api_server_says_why_it_waits_in_vain(node: DraNode) -> None:
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        node.server.require_token("another")
+        node.configure(CLAIMED)
+        await node.node.reload()
+        await node.node.until(
+            lambda: (
+                {one.key[1] for one in node.moving() if "does not accept devhost's credent" in one.waits_for}
+                == {"c0", "c1"}
+            )
+        )
+        refused = {one.reason for one in node.node.host.replanner.plan.refusals}
+        assert any("does not accept devhost's credentials" in reason for reason in refused)
+        node.server.require_token("secret")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        assert not any(kind == "dra" for kind, _, _ in wrong(node))
+
+
+async def test_a_claim_learns_that_a_pod_of_the_device_plugin_holds_its_device(node: DraNode) -> None:
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        await node.node.container({RESOURCE: 2}, keep=True)
+        node.configure(CLAIMED)
+        await node.node.reload()
+        await node.node.until(node.options.service_socket(DRIVER).exists)
+        claim = node.allocate("early", (f"{NODE}/example.com-card", "c0"))
+        error = (await node.prepare(claim))[claim.uid].error
+        assert "no such device" not in error
+        assert "holds it through example.com/card; it is free when that pod ends" in error
+        other = node.allocate("other", (f"{NODE}/example.com-card", "c9"))
+        assert "no such device" in (await node.prepare(other))[other.uid].error
+
+
+async def test_a_task_that_fails_is_a_problem_and_makes_the_node_not_ready(node: DraNode) -> None:
+    node.configure(CARD)
+
+    async def work() -> None:
+        raise RuntimeError("a secret")
+
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        assert node.node.host.ready()[0]
+        node.node.host.tasks.spawn("toy", work)
+        await node.node.until(lambda: ("task", "toy", BUG) in wrong(node))
+        assert node.node.host.ready() == (False, f"failing tasks: toy ({BUG})")
+
+
 @pytest.mark.conformance(62)
 async def test_the_kubelet_is_answered_while_a_backend_hangs(node: DraNode) -> None:
     node.configure(CLAIMED)
@@ -324,7 +406,7 @@ async def test_a_shared_device_that_pods_use_is_prepared_for_another_claim(node:
         node.node.kubelet.use_claim("pod-1", "main", "one", [used])
         await node.node.until(lambda: (report := node.report()) and report["claims"][0]["containers"])
         assert not (await node.prepare(two))[two.uid].error
-        assert "a claim holds it" in (await node.prepare(three))[three.uid].error
+        assert "all 2 shares are in use" in (await node.prepare(three))[three.uid].error
 
 
 async def test_nothing_is_published_while_another_driver_has_the_socket(node: DraNode) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from access_files import AccessFiles
 
-from devhost.dra.credentials import Credentials
+from devhost.dra.credentials import Access, Constant, Credentials
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
 
 TLS = Path(__file__).parent / "tls"
@@ -40,8 +41,9 @@ class Server:
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     running: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def client(self, credentials: Credentials, timeout: float = 20.0) -> KubeApi:
-        self.clients.append(KubeApi(credentials, timeout=timeout))
+    def client(self, access: Access | Credentials, timeout: float = 20.0) -> KubeApi:
+        known = Constant(access) if isinstance(access, Credentials) else access
+        self.clients.append(KubeApi(known, timeout=timeout))
         return self.clients[-1]
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,6 +113,14 @@ def api(server: Server, **options: Any) -> KubeApi:
     return server.client(Credentials(f"http://127.0.0.1:{server.port}", None, **options), timeout)
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> AccessFiles:
+    """A kubeconfig with a token."""
+    found = AccessFiles(tmp_path)
+    found.token.write_text("old")
+    return found
+
+
 def secure(server: Server, host: str = "localhost", authority: Path = TLS / "authority.pem") -> KubeApi:
     trust = ssl.create_default_context(cafile=str(authority))
     return server.client(Credentials(f"https://{host}:{server.port}", trust))
@@ -163,7 +173,8 @@ async def test_a_refusal_has_the_reason_and_the_message_of_the_server() -> None:
         with pytest.raises(ApiError) as caught:
             await api(server).update("/x", {"a": 1})
     error = caught.value
-    assert (error.status, error.reason, error.message) == (409, "Conflict", "the object has been modified")
+    assert (error.status, error.reason) == (409, "Conflict")
+    assert error.message == "the API server refused to update /x (HTTP 409): the object has been modified"
     assert server.requests[0][3] == b'{"a":1}'
 
 
@@ -174,44 +185,55 @@ async def test_the_time_after_which_to_retry_is_reported() -> None:
     assert (caught.value.status, caught.value.retry_after) == (429, 7.0)
 
 
-async def test_a_rotated_token_is_read_again_after_401_and_only_once() -> None:
-    tokens = iter(["old", "new", "newer"])
-    async with serving(answer({}, "401 Unauthorized"), answer({"n": 1})) as server:
-        client = api(server, read_token=lambda: next(tokens))
+async def test_a_rotated_token_is_read_again_after_401_and_only_once(files: AccessFiles) -> None:
+    refused = answer({}, "401 Unauthorized")
+    async with serving(answer({}), refused, answer({"n": 1}), refused) as server:
+        files.write(f"http://127.0.0.1:{server.port}")
+        client = server.client(files.access())
+        await client.get("/x")
+        files.token.write_text("new")
         assert await client.get("/x") == {"n": 1}
-    assert [one[2]["authorization"] for one in server.requests] == ["Bearer old", "Bearer new"]
-    async with serving(answer({"reason": "Unauthorized"}, "401 Unauthorized")) as server:
+        assert [one[2]["authorization"] for one in server.requests] == [
+            "Bearer old",
+            "Bearer old",
+            "Bearer new",
+        ]
         with pytest.raises(ApiError) as caught:
-            await api(server, read_token=lambda: "no").get("/x")
+            await client.get("/x")
     assert caught.value.status == 401
-    assert len(server.requests) == 2
+    assert len(server.requests) == 4, "the same token would be refused again"
 
 
-async def test_a_token_is_used_for_a_minute_and_then_read_again() -> None:
-    now, reads = 0.0, 0
-
-    def read() -> str:
-        nonlocal reads
-        reads += 1
-        if reads == 3:
-            raise OSError("the file is being replaced")
-        return f"token-{reads}"
-
-    credentials = Credentials("https://host", None, read, clock=lambda: now)
-    assert [await credentials.token() for _ in range(2)] == ["token-1", "token-1"]
+async def test_credentials_are_used_for_a_minute_and_then_read_again(files: AccessFiles) -> None:
+    now = 0.0
+    files.write("http://127.0.0.1:8001")
+    access = files.access(lambda: now)
+    first = await access.current()
+    files.token.write_text("new")
+    now = 59.0
+    assert await access.current() is first
     now = 60.0
-    assert await credentials.token() == "token-2"
+    assert (await access.current()).token == "new"
+    files.token.unlink()  # it is being replaced
     now = 120.0
-    assert await credentials.token() == "token-2"
-    assert await credentials.token() == "token-4"
+    assert (await access.current()).token == "new"
+    files.token.write_text("newest")
+    now = 180.0
+    second = await access.current()
+    assert second.token == "newest"
+    files.file.touch()
+    now = 240.0
+    assert await access.current() is second, "nothing has changed"
 
 
 async def test_a_list_is_read_page_by_page() -> None:
-    first = answer({"metadata": {"continue": "next&page"}, "items": [1]})
-    async with serving(first, answer({"metadata": {}, "items": [2]})) as server:
+    items = [{"metadata": {"name": name}} for name in "ab"]
+    metadata = {"resourceVersion": "7"}
+    first = answer({"metadata": {**metadata, "continue": "next&page"}, "items": items[:1]})
+    async with serving(first, answer({"metadata": metadata, "items": items[1:]})) as server:
         found = api(server).list("/x", {"a": "b"}, metadata_only=True, limit=1)
         pages = [page["items"] async for page in found]
-    assert pages == [[1], [2]]
+    assert pages == [items[:1], items[1:]]
     assert [one[1] for one in server.requests] == ["/x?a=b&limit=1", "/x?a=b&limit=1&continue=next%26page"]
     assert "PartialObjectMetadataList" in server.requests[0][2]["accept"]
 
@@ -221,7 +243,7 @@ async def test_a_watch_gives_changes_as_they_come_until_the_server_ends_it() -> 
     async with serving(chunked(one[:9], one[9:] + two)) as server:
         found = [(kind, what["metadata"]["name"]) async for kind, what in api(server).watch("/x", None, "5")]
     assert found == [("ADDED", "a"), ("DELETED", "b")]
-    assert server.requests[0][1] == "/x?watch=1&resourceVersion=5&allowWatchBookmarks=true"
+    assert server.requests[0][1] == "/x?watch=1&resourceVersion=5&allowWatchBookmarks=true&timeoutSeconds=45"
 
 
 async def test_an_outdated_watch_is_an_error_410() -> None:
@@ -294,10 +316,10 @@ import asyncio
 assert asyncio.sslproto.ssl is None
 import ssl
 import sys
-from devhost.dra.credentials import Credentials
+from devhost.dra.credentials import Constant, Credentials
 from devhost.dra.kube import KubeApi
 trust = ssl.create_default_context(cafile=sys.argv[2])
-print(asyncio.run(KubeApi(Credentials(sys.argv[1], trust)).get("/x")))
+print(asyncio.run(KubeApi(Constant(Credentials(sys.argv[1], trust))).get("/x")))
 """
 
 

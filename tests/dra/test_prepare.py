@@ -103,6 +103,14 @@ async def test_a_prepared_claim_is_answered_while_the_api_server_is_down(scene: 
     assert await scene.devices(ref) == first
 
 
+@pytest.mark.parametrize("status", [401, 403, 429, 500])
+async def test_a_prepared_claim_is_answered_while_the_api_server_refuses(scene: Scene, status: int) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    first = await scene.devices(ref)
+    scene.api.error = ApiError(status)
+    assert await scene.devices(ref) == first
+
+
 async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     (device,) = await scene.devices(scene.claim(1, result("gpu", "b")))
@@ -424,10 +432,10 @@ async def test_a_silent_api_server_is_an_error_in_time_and_blocks_no_other_claim
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ApiError(403, "Forbidden", "no"), "permission denied (allow devhost's service account"),
+        (ApiError(403, "Forbidden", "no"), "permission denied to get an object: no (devhost's ClusterRole"),
         (
             ApiError(500, "InternalError", "etcd\nis slow"),
-            "answered 500 for ResourceClaim team/claim-1: etcd is slow",
+            "refused to get an object (HTTP 500): etcd is slow",
         ),
     ],
 )

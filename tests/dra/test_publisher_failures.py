@@ -29,6 +29,14 @@ def ids(node: Node) -> list[str]:
     ]
 
 
+def lists(node: Node) -> int:
+    """How often the slices were listed."""
+    return sum(
+        one.method == "GET" and one.path == SLICES and "watch" not in one.query
+        for one in node.server.requests
+    )
+
+
 @pytest.mark.conformance(103)
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_create_whose_answer_is_lost_makes_no_twin(node: Node, lost: int) -> None:
@@ -57,11 +65,11 @@ async def test_a_failed_write_is_repeated_with_growing_delays(node: Node, status
 
 @pytest.mark.conformance(104)
 async def test_the_time_that_the_api_server_wants_is_waited(node: Node) -> None:
-    node.server.fail_next(429, 1, retry_after=100, methods=("POST",))
+    node.server.fail_next(429, 1, retry_after=50, methods=("POST",))
     await node.publishes(offers(1))
-    await node.passes(80)
+    await node.passes(30)
     assert sum(request.method == "POST" for request in node.server.requests) == 1
-    await node.passes(40)
+    await node.passes(20)
     assert ids(node) == ["d000"]
 
 
@@ -71,6 +79,77 @@ async def test_at_most_five_slices_are_written_in_a_second(node: Node) -> None:
     times = [write.time for write in node.server.writes]
     assert len(times) == 12
     assert all(later - earlier >= 0.19 for earlier, later in pairwise(times))
+
+
+async def test_the_api_server_makes_devhost_wait_for_a_minute_at_most(node: Node) -> None:
+    node.server.fail_next(429, 1, retry_after=1000, methods=("GET",))
+    await node.restarts()
+    node.server.fail_next(429, 1, retry_after=1000, methods=("POST",))
+    await node.publishes(offers(1))
+    await node.passes(140)
+    assert ids(node) == ["d000"]
+
+
+UNSEEN = {
+    "away": (lambda server: server.fail_next(503, 10_000), "(HTTP 503)"),
+    "rights": (lambda server: server.fail_next(403, 10_000), "permission denied to list resourceslices: "),
+    "token": (lambda server: server.require_token("x"), "does not accept devhost's credentials (HTTP 401)"),
+    "API": (lambda server: server.lack("resource.k8s.io"), "DRA needs Kubernetes 1.34 or newer"),
+    "410": (lambda server: server.fail_next(410, 10_000), "(HTTP 410)"),
+    "429": (lambda server: server.fail_next(429, 10_000), "(HTTP 429)"),
+    "no list": (lambda server: [server.answer_next(OTHER) for _ in range(99)], "list has no items"),
+}
+OTHER = b'HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\n{"metadata":{"resourceVersion":"17"}}'
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+async def test_a_first_list_that_fails_is_shown_with_its_cause(
+    node: Node, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail, text = UNSEEN[case]
+    fail(node.server)
+    requests = len(node.server.requests)
+    await node.restarts()
+    await node.publishes(offers(1))
+    await node.passes(100)
+    assert text in node.publisher.status.error
+    assert caplog.messages.count("ResourceSlices are not watched") == 1
+    assert len(node.server.requests) - requests < 30, "it waits longer each time"
+
+
+async def test_a_list_that_works_again_ends_the_failure(node: Node) -> None:
+    node.server.lack("resource.k8s.io")
+    await node.restarts()
+    assert node.publisher.status.error
+    node.server.lack("")
+    await node.publishes(offers(1))
+    await node.passes(30)
+    assert node.publisher.status.error == ""
+    assert ids(node) == ["d000"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "MODIFIED", "object": {"metadata": {}}}',
+        b'{"type": "MODIFIED", "object": {"metadata": {"name": "a", "generation": "x"}}}',
+        b'{"type": "DELETED", "object": {"metadata": null}}',
+    ],
+)
+async def test_a_bad_change_is_shown_and_then_followed_by_a_new_list(
+    node: Node, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await node.publishes(offers(1))
+    before = lists(node)
+    node.server.send_line(line + b"\n")
+    await node.passes(0.2)
+    assert "a change in the API server's watch" in node.publisher.status.error
+    node.server.remove(SLICES)
+    await node.passes(30)
+    assert node.publisher.status.error == ""
+    assert ids(node) == ["d000"]
+    assert lists(node) == before + 1
+    assert caplog.messages.count("ResourceSlices are not watched") == 1
 
 
 async def test_failures_are_logged_once_and_so_is_their_end(

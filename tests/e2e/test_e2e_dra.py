@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
+from onenode.access import RIGHTS
 from onenode.api import ApiError
 from onenode.claims import CARD, DRIVER, Claims, Driver
 from onenode.cluster import Cluster
@@ -249,3 +253,53 @@ def test_a_quota_limits_the_devices_of_a_class(cluster, driver, claims, pods):
         assert pods.create("one", claims=["one"]).running().can('test -n "$CARDS"')
     finally:
         cluster.api.delete(f"{path}/cards")
+
+
+def test_what_the_api_server_refuses_is_named_and_heals_without_a_restart(cluster, driver, claims):
+    """Certificate authority, token and kubeconfig are replaced as operators do, while devhost runs."""
+    file = cluster.driver_kubeconfig
+    good = file.read_text()
+    other = file.with_name("other.pem")
+    key = other.with_suffix(".key")
+    make = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=other", "-days", "1")
+    subprocess.run([*make, "-keyout", key, "-out", other], check=True, capture_output=True, timeout=120)
+    broken = json.loads(good)
+    token = broken["users"][0]["user"]["token"]
+    authority = broken["clusters"][0]["cluster"]["certificate-authority"]
+
+    def error() -> str:
+        return str((driver.status().get("dra") or {"error": ""})["error"])
+
+    def problems() -> list[str]:
+        return [one["reason"] for one in driver.status()["problems"] if one["kind"] == "dra"]
+
+    driver.cards("c0 zram1")
+    file.unlink()
+    driver.serve(CARDS)
+    until("the missing file is named", lambda: "no access to the API server" in error(), seen=error)
+    for old, new, text in (
+        (token, "wrong", "does not accept devhost's credentials (HTTP 401)"),
+        (authority, str(other), "its certificate is not accepted"),
+    ):
+        file.write_text(good.replace(old, new))
+        until(f"{text} is named", lambda text=text: text in error(), seen=error)
+        assert any(text in reason for reason in problems())
+    file.write_text(good)
+    until("the cards are published", lambda: claims.offered().keys() == {"c0"}, seen=error)
+    driver.registered()
+    assert error() == "" and not problems()
+
+
+def test_missing_rights_are_named(cluster, driver, claims):
+    rights = yaml.safe_load_all(RIGHTS.read_text())
+    (binding,) = (one for one in rights if one and one["kind"] == "ClusterRoleBinding")
+    cluster.kubectl.delete(yaml.safe_dump(binding))
+    driver.cards("c0 zram1")
+    driver.serve(CARDS)
+
+    def error() -> str:
+        return str((driver.status().get("dra") or {"error": ""})["error"])
+
+    until("the right is named", lambda: "permission denied to list resourceslices" in error(), seen=error)
+    cluster.kubectl.apply(yaml.safe_dump(binding))
+    claims.shows("c0")

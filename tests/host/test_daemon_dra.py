@@ -135,6 +135,12 @@ def test_a_driver_without_access_to_the_api_server_is_refused(monkeypatch: pytes
     )
 
 
+def test_a_missing_kubeconfig_does_not_keep_the_device_plugin_from_starting(tmp_path: Path) -> None:
+    dra = replace(NODE, plugins_dir=tmp_path, kubeconfig=tmp_path / "kubeconfig")
+
+    assert daemon.check_dra(SERVED, daemon.Options(dra=dra)) is SERVED
+
+
 def test_another_name_for_a_driver_that_runs_is_refused() -> None:
     with pytest.raises(ConfigError, match="devhost still serves driver former"):
         daemon.check_dra(SERVED, daemon.Options(dra=NODE), "former.example.com")

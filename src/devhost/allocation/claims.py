@@ -296,10 +296,10 @@ class ClaimAllocations:
             )
             if found is not None:
                 raise _held(one.resource, one.device, found.reason)
-            if self._slots(one.key, claim) + _slots(one.key, wanted) > one.replicas:
-                sharing = next((held for held in near if held.key == one.key), None)
-                reason = sharing.reason(sharing.holds("it")) if sharing else Reason(_TOO_OFTEN)
-                raise _held(one.resource, one.device, reason)
+            free = one.replicas - self._slots(one.key, claim)
+            if (needed := _slots(one.key, wanted)) > free:
+                sharing = [held for held in near if held.key == one.key]
+                raise _held(one.resource, one.device, _without_share(one.replicas, free, needed, sharing))
 
     def _near(self, key: Key, device: Device) -> Iterator[Held]:
         """What claims hold of a device and of the hardware that it has in common with others."""
@@ -334,6 +334,18 @@ class ClaimAllocations:
 def _slots(key: Key, devices: Iterable[ClaimedDevice]) -> int:
     """The slots of a device that one claim has, which may be prepared and reserved at once."""
     return sum({(one.request, one.share): one.slots for one in devices if one.key == key}.values())
+
+
+def _without_share(replicas: int, free: int, needed: int, sharing: Sequence[Held]) -> Reason:
+    """Why a claim does not get what it needs of a device that several may use."""
+    if not sharing:
+        return Reason(_TOO_OFTEN)
+    if replicas == 1:
+        return sharing[0].reason(sharing[0].holds("it"))
+    holders = tuple(dict.fromkeys(one.holder for one in sharing if one.holder is not None))
+    if free <= 0:
+        return Reason(f"all {replicas} shares are in use", holders)
+    return Reason(f"{free} of {replicas} shares are free, and the claim needs {needed}", holders)
 
 
 def _held(resource: str, device: Device, reason: Reason) -> DeviceHeld:

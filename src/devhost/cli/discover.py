@@ -56,8 +56,9 @@ def command(
     RESOURCE limits the output to one resource. Without a configuration, every device of every installed
     backend is listed. Exits with 1 if a backend failed.
 
-    HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, the table
-    also shows who holds a device, and with the same configuration, HEALTH as it reports it to the kubelet.
+    HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, or
+    --status-socket names one, the table also shows who holds a device, and with the same configuration,
+    HEALTH as it reports it to the kubelet.
     """
     shared.check_root(root)
     loaded = load_or_everything(config)
@@ -331,8 +332,8 @@ def as_json(
     """A device as the JSON outputs show it.
 
     ``probe`` is what this command found. ``running`` is what the running devhost reports, by resource, and
-    ``heldBy`` the containers that it names; both are ``None`` if no running devhost answers. ``is_offered``
-    is whether a resource has the device.
+    ``heldBy`` the containers and claims that it names; both are ``None`` if no running devhost answers.
+    ``is_offered`` is whether a resource has the device.
     """
     verdicts = seen.verdicts(backend, device)
     return {

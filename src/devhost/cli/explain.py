@@ -47,10 +47,10 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     Hardware without its driver is shown with what is missing. For anything else that the kernel knows by this
     name, such as a network interface, the error explains why no backend lists it.
 
-    Its health is the result of this scan and probe. If a devhost runs on this node with the same root, the
-    output also shows where that devhost reports a different health, and which containers hold the device.
-    What a container holds, no other resource gets. If this cannot be taken into account, the last line gives
-    the reason.
+    Its health is the result of this scan and probe. If a devhost runs on this node with the same root, or
+    --status-socket names one, the output also shows where that devhost reports a different health, and which
+    containers hold the device. What a container holds, no other resource gets. If this cannot be taken into
+    account, the last line gives the reason.
     """
     shared.check_root(root)
     loaded = load_or_everything(config)

@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
 class Published(NamedTuple):
     """A device that a running devhost offers through DRA: its names at the API server, and its claims.
 
-    ``slice`` is empty until the device is published.
+    ``slice`` is empty until the device is published. ``claims`` are as text, ``holders`` as in the status.
     """
 
     resource: str
@@ -49,6 +49,7 @@ class Published(NamedTuple):
     name: str
     slice: str
     claims: tuple[str, ...]
+    holders: tuple[HolderStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,12 @@ class View:
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
     def as_json(self, backend: str, device: Device) -> list[dict[str, object]] | None:
-        """The containers that hold a device; ``None`` if no running devhost answers."""
+        """The containers and claims that hold a device; ``None`` if no running devhost answers."""
         if self.running is None:
             return None
-        return [
-            {"resource": resource, "holder": holder_status(holder)}
-            for resource, holder in self._held(backend, device)
-        ]
+        held = [(resource, holder_status(holder)) for resource, holder in self._held(backend, device)]
+        held += [(one.resource, claim) for one in self.published(backend, device) for claim in one.holders]
+        return [{"resource": resource, "holder": holder} for resource, holder in held]
 
     def _held(self, backend: str, device: Device) -> Iterable[tuple[str, AnyHolder | None]]:
         return self.found.holders.get((backend, device.id), ())
@@ -149,8 +149,8 @@ async def view(
 
     Args:
         loaded: the configuration.
-        root: the directory that represents ``/``; only a devhost with the same one is asked.
-        status_socket: where that devhost listens; by default it is searched for.
+        root: the directory that represents ``/``.
+        status_socket: where the devhost listens; by default, the one with the same root is searched for.
         everything: see :func:`devhost.cli.scan_once.scan_once`.
     """
     running, no_answer = None, ""
@@ -165,7 +165,7 @@ async def view(
 
 
 async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
-    """The status of the one devhost that runs here with this root.
+    """The status of the devhost behind the socket, or of the one that runs here with this root.
 
     Raises:
         DevhostError: there is none or more than one, or it does not answer.
@@ -176,7 +176,7 @@ async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
             answers.append(await ask.fetch(path))
         except DevhostError as error:
             failure = error
-    ours = [one for one in answers if _same(one["devhost"]["root"], root)]
+    ours = [one for one in answers if status_socket or _same(one["devhost"]["root"], root)]
     if len(ours) == 1:
         return ours[0]
     if ours:
@@ -215,7 +215,15 @@ def answer(document: StatusDocument) -> Running:
             for each in pool["devices"]:
                 verdicts[name, backend, each["device"]] = Verdict(_health(each))
                 claims = tuple(_claim(one, users) for one in each["claims"])
-                found = Published(name, dra["node"], pool["pool"], each["name"], each["slice"], claims)
+                found = Published(
+                    resource=name,
+                    node=dra["node"],
+                    pool=pool["pool"],
+                    name=each["name"],
+                    slice=each["slice"],
+                    claims=claims,
+                    holders=tuple(each["claims"]),
+                )
                 published.setdefault((backend, each["device"]), []).append(found)
         moving = {(one["backend"], one["device"]): one["reason"] for one in dra["moving"]}
     return Running(_listing(document), known, digest, verdicts, _refused(document), published, moving)

@@ -74,11 +74,13 @@ class Retry(DevhostError):
     Args:
         reason: for the log; empty if the pass has reported the failure itself.
         wakeable: whether a wake ends the back-off; ``None`` for the reconciler's default.
+        after: seconds that the back-off lasts at least.
     """
 
-    def __init__(self, reason: str = "", *, wakeable: bool | None = None) -> None:
+    def __init__(self, reason: str = "", *, wakeable: bool | None = None, after: float = 0.0) -> None:
         super().__init__(reason)
         self.wakeable = wakeable
+        self.after = after
 
 
 class FailureLog:
@@ -240,9 +242,9 @@ class Reconciler:
                 self._failures.failed(str(error))
             if self._restarted:
                 return math.inf
-            wakeable = error.wakeable if isinstance(error, Retry) else None
-            self._holding = not (self._wakeable if wakeable is None else wakeable)
-            again = self._backoff.delay()
+            retry = error if isinstance(error, Retry) else Retry()
+            self._holding = not (self._wakeable if retry.wakeable is None else retry.wakeable)
+            again = max(self._backoff.delay(), retry.after)
         else:
             self.succeeded()
         return math.inf if again is None else self._clock.time() + again

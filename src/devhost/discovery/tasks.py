@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NamedTuple
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.descriptors import exhausted
@@ -14,9 +15,19 @@ from devhost.telemetry.log import get
 log = get(__name__)
 
 LONGEST_PAUSE = 60.0
-"""Longest delay in seconds before a failed task restarts. After a longer run, the back-off starts again."""
+"""Longest delay in seconds before a failed task restarts. After a longer run, the back-off starts again, and
+the task no longer counts as failing."""
+
+BUG = "a bug in devhost ended it, and it is started again: the log has the traceback"
 
 Work = Callable[[], Coroutine[None, None, None]]
+
+
+class Failing(NamedTuple):
+    """Why a task has failed, and since when it does so, in wall-clock seconds."""
+
+    reason: str
+    since: float
 
 
 class Tasks:
@@ -25,15 +36,19 @@ class Tasks:
     Args:
         clock: monotonic seconds.
         sleep: waits for a number of seconds.
+        changed: called when :attr:`failing` has changed.
     """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._sleep = sleep
+        self._changed = changed
+        self._failing: dict[str, Failing] = {}
         self._group = asyncio.TaskGroup()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._all: set[asyncio.Task[None]] = set()
@@ -42,6 +57,11 @@ class Tasks:
     def group(self) -> AbstractAsyncContextManager[asyncio.TaskGroup]:
         """The context of the tasks, which ends when every task has ended."""
         return self._group
+
+    @property
+    def failing(self) -> Mapping[str, Failing]:
+        """The tasks that have failed and not run for :data:`LONGEST_PAUSE` since, by name."""
+        return self._failing
 
     def spawn(self, name: str, work: Work) -> None:
         """Starts ``work``, and restarts it with back-off whenever it fails."""
@@ -72,20 +92,47 @@ class Tasks:
         self._all.discard(task)
         if self._running.get(name) is task:
             del self._running[name]
+            self._works(name)
 
     async def _contained(self, name: str, work: Work) -> None:
         backoff = Backoff(1.0, LONGEST_PAUSE)
         while True:
             began = self._clock()
             try:
-                await work()
+                async with self._recovering(name):
+                    await work()
             except Exception as error:
                 if lack := exhausted(error):
-                    log.error("a task waits for file descriptors", task=name, reason=str(lack))
+                    reason = str(lack)
+                    log.error("a task waits for file descriptors", task=name, reason=reason)
                 else:
+                    reason = BUG
                     log.exception("a task failed and is started again", task=name)
+                since = self._failing[name].since if name in self._failing else time.time()
+                self._failing[name] = Failing(reason, since)
+                self._changed()
                 if self._clock() - began > LONGEST_PAUSE:
                     backoff.reset()
                 await self._sleep(backoff.delay())
             else:
                 return
+
+    @asynccontextmanager
+    async def _recovering(self, name: str) -> AsyncIterator[None]:
+        """While a task runs that has failed before, which works again once it has run for long."""
+        if name not in self._failing:
+            yield
+            return
+        waiting = asyncio.create_task(self._recover(name))
+        try:
+            yield
+        finally:
+            waiting.cancel()
+
+    async def _recover(self, name: str) -> None:
+        await self._sleep(LONGEST_PAUSE)
+        self._works(name)
+
+    def _works(self, name: str) -> None:
+        if self._failing.pop(name, None) is not None:
+            self._changed()

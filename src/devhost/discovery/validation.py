@@ -161,6 +161,8 @@ def _attribute_flaw(name: object, value: object, declared: Mapping[str, Attribut
     if not isinstance(value, _VALUE_TYPES.get(attribute.type, (tuple,))) or (
         attribute.type is int and isinstance(value, bool)
     ):
+        if attribute.type is list:
+            return f"attribute {name!r} is {type(value).__name__}, and should be a tuple of strings"
         return f"attribute {name!r} is {type(value).__name__}, declared as {attribute.type.__name__}"
     if attribute.type is list and not _strings(value):
         return f"attribute {name!r} has members that are not strings"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, cast
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import ConfigError, DevhostError
@@ -25,7 +25,7 @@ from devhost.config.reader import WRONG, Raw, agreed, keys, read, read_fields
 from devhost.config.resources import guarded
 from devhost.planning.settings import ResourceSettings
 
-T = TypeVar("T")
+from .values import Json
 
 API: Final = "/apis/resource.k8s.io/v1"
 """Where the API server has ResourceClaims since Kubernetes 1.34."""
@@ -134,9 +134,9 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     """A ResourceClaim from its JSON; what concerns other drivers is left out.
 
     Raises:
-        ClaimError: it is not a ResourceClaim of ``resource.k8s.io/v1``.
+        Malformed: it is not a ResourceClaim of ``resource.k8s.io/v1``.
     """
-    claim = _Json(body, "")
+    claim = Json(body, "the ResourceClaim")
     uid = claim.at("metadata").text("uid")
     allocation = claim.at("status").at("allocation")
     if allocation.value is None:
@@ -150,7 +150,7 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     return ClaimObject(uid, True, tuple(results), tuple(ordered), pods)
 
 
-def _result(found: _Json) -> Result:
+def _result(found: Json) -> Result:
     tolerations = (
         Toleration(one.text("key"), one.text("operator") or "Equal", one.text("effect"))
         for one in found.items("tolerations")
@@ -167,7 +167,7 @@ def _result(found: _Json) -> Result:
     )
 
 
-def _config(found: _Json) -> OpaqueConfig:
+def _config(found: Json) -> OpaqueConfig:
     requests = found.at("requests").value
     return OpaqueConfig(
         found.path.removeprefix("status.allocation.devices."),
@@ -175,41 +175,6 @@ def _config(found: _Json) -> OpaqueConfig:
         tuple(map(str, requests)) if isinstance(requests, list) else (),
         found.at("opaque").at("parameters").value,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Json:
-    """A value of an API object and its path; a missing one is ``None``."""
-
-    value: Any
-    path: str
-
-    def at(self, key: str) -> _Json:
-        return _Json(self.mapping().get(key), f"{self.path}.{key}" if self.path else key)
-
-    def mapping(self) -> Mapping[str, Any]:
-        return self._of(dict, {}, "an object")
-
-    def items(self, key: str) -> list[_Json]:
-        there = self.at(key)
-        values = there._of(list, [], "a list")
-        return [_Json(value, f"{there.path}[{n}]") for n, value in enumerate(values)]
-
-    def text(self, key: str) -> str:
-        return self.at(key)._of(str, "", "text")
-
-    def required(self, key: str) -> str:
-        if not (text := self.text(key)):
-            raise ClaimError(f"{self.path}.{key} of the ResourceClaim is missing")
-        return text
-
-    def _of(self, kind: type[T], default: T, noun: str) -> T:
-        if self.value is None:
-            return default
-        if not isinstance(self.value, kind):
-            what = f"{self.path} of the ResourceClaim" if self.path else "the ResourceClaim"
-            raise ClaimError(f"{what} is not {noun}")
-        return self.value
 
 
 @dataclass(frozen=True)

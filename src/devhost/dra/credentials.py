@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import math
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -24,64 +26,171 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 """Hosts to which a token may be sent in plain HTTP: ``kubectl proxy``."""
 
 REREAD = 60.0
-"""Seconds for which a token is used before its file is read again: the kubelet replaces it about hourly."""
+"""Seconds after which the files are read again: the kubelet replaces a token about hourly."""
+
+LARGEST = 1 << 20
+"""Most bytes of a file with credentials."""
+
+ReadFile = Callable[[Path], bytes]
+"""Reads a whole file; raises OSError."""
 
 
-@dataclass
+def read_file(path: Path) -> bytes:
+    """What a file of credentials holds."""
+    return read_named(path, LARGEST)
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
     """How to reach the API server.
 
     Args:
         server: its URL, for messages as well.
         tls: the trust, and a client certificate if there is one; ``None`` for plain HTTP.
-        read_token: reads the token; may block; raises OSError. Without it no token is sent.
-        clock: monotonic seconds.
+        token: what is sent; empty for none.
+        server_name: whose certificate it must have; by default the host in the URL.
     """
 
     server: str
     tls: ssl.SSLContext | None
-    read_token: Callable[[], str] | None = None
-    clock: Callable[[], float] = time.monotonic
+    token: str = field(default="", repr=False)
     server_name: str = ""
-    _token: str = field(default="", init=False, repr=False)
-    _read_at: float | None = field(default=None, init=False, repr=False)
+    host: str = field(init=False)
+    port: int = field(init=False)
+    path: str = field(init=False)
+    authority: str = field(init=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.server)  # checked by those who make one
-        self.host = parts.hostname or ""
-        self.port = parts.port or (443 if parts.scheme == "https" else 80)
-        self.path = parts.path.rstrip("/")
-        self.authority = parts.netloc.rpartition("@")[2]
-        self.server_name = self.server_name or self.host
+        host = parts.hostname or ""
+        for name, value in (
+            ("host", host),
+            ("port", parts.port or (443 if parts.scheme == "https" else 80)),
+            ("path", parts.path.rstrip("/")),
+            ("authority", parts.netloc.rpartition("@")[2]),
+            ("server_name", self.server_name or host),
+        ):
+            object.__setattr__(self, name, value)
 
-    async def token(self, *, fresh: bool = False) -> str:
-        """The token; read again after :data:`REREAD` seconds, or at once with ``fresh``.
 
-        If its file cannot be read or has no valid token, the last one is used: the file is being replaced.
+class Access:
+    """Credentials that are read again when one of their files has changed.
+
+    Args:
+        load: reads them with the given function; may block; raises EnvironmentFailure.
+        source: where they come from, for messages.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[ReadFile], Credentials],
+        source: str = "",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._load = load
+        self._source = source
+        self._clock = clock
+        self._used: Credentials | None = None
+        self._files: Mapping[Path, bytes] = {}
+        self._compared = -math.inf
+        self._reading = asyncio.Lock()
+        self._failure = ""
+
+    def load(self) -> Credentials:
+        """Reads them now.
+
+        Raises:
+            EnvironmentFailure: they cannot be used.
         """
-        now = self.clock()
-        if self.read_token is not None and (fresh or self._read_at is None or now - self._read_at >= REREAD):
-            try:
-                self._token = _valid(await elsewhere(self.read_token))
-                self._read_at = now
-            except (OSError, ValueError):
-                pass  # a request without a valid token is refused with 401, which has the reason
-        return self._token
+        files: dict[Path, bytes] = {}
+        used = self._load(partial(_recorded, files))
+        self._used, self._files, self._failure, self._compared = used, files, "", self._clock()
+        return used
+
+    @property
+    def source(self) -> str:
+        """Where they come from, and why newer ones cannot be used, if there are some."""
+        return f"{self._source}; {self._failure}" if self._failure else self._source
+
+    async def current(self, *, fresh: bool = False) -> Credentials:
+        """The credentials, and always the same object until they change.
+
+        The files are compared after :data:`REREAD` seconds, or at once with ``fresh``. While they cannot be
+        used, the last credentials are: a file may be just being replaced.
+
+        Raises:
+            EnvironmentFailure: none could be read yet.
+        """
+        if self._used is not None and not fresh and self._clock() - self._compared < REREAD:
+            return self._used
+        async with self._reading:
+            return await self._renewed()
+
+    async def _renewed(self) -> Credentials:
+        if self._used is not None:
+            self._compared = self._clock()
+            if not await elsewhere(_differ, self._files):
+                return self._used
+        try:
+            return await elsewhere(self.load)
+        except EnvironmentFailure as error:
+            if self._used is None:
+                raise
+            self._failure = str(error)
+            return self._used
 
 
-LARGEST = 1 << 20
-"""Most bytes of a file with credentials."""
+class Constant(Access):
+    """Credentials that never change."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__(lambda _: credentials)
+        self._credentials = credentials
+
+    async def current(self, *, fresh: bool = False) -> Credentials:
+        return self._credentials
 
 
-def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> Credentials:
-    """The credentials of a pod.
+def _recorded(files: dict[Path, bytes], path: Path) -> bytes:
+    files[path] = read_file(path)
+    return files[path]
+
+
+def _differ(files: Mapping[Path, bytes]) -> bool:
+    """Whether a file is no longer as it was read."""
+    try:
+        return any(read_file(path) != data for path, data in files.items())
+    except OSError:
+        return True
+
+
+def from_files(
+    kubeconfig_file: Path | None,
+    environment: Mapping[str, str],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Access:
+    """The access of a kubeconfig file if one is named, else that of the pod.
+
+    Raises:
+        EnvironmentFailure: none is named, and the process is not in a pod.
+    """
+    if kubeconfig_file is not None:
+        return Access(partial(kubeconfig, kubeconfig_file), str(kubeconfig_file), clock=clock)
+    in_cluster_server(environment)
+    return Access(partial(in_cluster, environment, SERVICE_ACCOUNT), str(SERVICE_ACCOUNT), clock=clock)
+
+
+def in_cluster_server(environment: Mapping[str, str]) -> str:
+    """The URL of the API server for a pod.
 
     Args:
         environment: has ``KUBERNETES_SERVICE_HOST`` and ``KUBERNETES_SERVICE_PORT``.
-        directory: has ``token`` and ``ca.crt``.
 
     Raises:
-        EnvironmentFailure: the process is not in a pod with a mounted token.
+        EnvironmentFailure: the process is not in a pod.
     """
     host, port = (
         environment.get("KUBERNETES_SERVICE_HOST", ""),
@@ -92,7 +201,6 @@ def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT
             "KUBERNETES_SERVICE_HOST is not set, so the API server is unknown",
             "run devhost in a pod, or give --kubeconfig FILE",
         )
-    token = directory / "token"
     bracketed = f"[{host}]" if ":" in host else host
     server = f"https://{bracketed}:{port}"
     if not _is_url(server):
@@ -100,12 +208,30 @@ def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT
             "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are no valid address",
             "remove them from the pod's env: the kubelet sets them",
         )
+    return server
+
+
+def in_cluster(
+    environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT, read: ReadFile = read_file
+) -> Credentials:
+    """The credentials of a pod.
+
+    Args:
+        environment: see :func:`in_cluster_server`.
+        directory: has ``token`` and ``ca.crt``.
+        read: reads them.
+
+    Raises:
+        EnvironmentFailure: the process is not in a pod with a mounted token.
+    """
+    server = in_cluster_server(environment)
+    token, authority = directory / "token", directory / "ca.crt"
     try:
-        _token_of(token)
-        trust = ssl.create_default_context(cafile=str(directory / "ca.crt"))
-    except ssl.SSLError:
+        secret = _token(read(token))
+        trust = _trusting(read(authority))
+    except (ssl.SSLError, UnicodeDecodeError, _Empty):
         raise EnvironmentFailure(
-            f"{directory / 'ca.crt'} holds no certificate", "mount the service account's token into the pod"
+            f"{authority} holds no certificate", "mount the service account's token into the pod"
         ) from None
     except ValueError:
         raise EnvironmentFailure(
@@ -116,16 +242,20 @@ def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT
             f"the service account's token in {directory} cannot be read: {error.strerror}",
             "set automountServiceAccountToken: true, or give --kubeconfig FILE",
         ) from None
-    return Credentials(server, trust, lambda: _token_of(token))
+    return Credentials(server, trust, secret)
 
 
-def kubeconfig(path: Path) -> Credentials:
+def kubeconfig(path: Path, read: ReadFile = read_file) -> Credentials:
     """The credentials of the current context of a kubeconfig file.
+
+    Args:
+        path: the file.
+        read: reads it, and the files that it names.
 
     Raises:
         EnvironmentFailure: the file cannot be read or used.
     """
-    document = _read(path)
+    document = _read(path, read)
     name = str(document.get("current-context") or "")
     context = _named(document, "contexts", name, "context", path)
     cluster = _named(document, "clusters", str(context.get("cluster")), "cluster", path)
@@ -146,28 +276,26 @@ def kubeconfig(path: Path) -> Credentials:
         raise _failure(path, f"server {server!r} would get the token without TLS", "write https://")
     trust = None
     if server.startswith("https:"):
-        trust = _trust(cluster, user, path)
-    read_token: Callable[[], str] | None = None
+        trust = _trust(cluster, user, path, read)
+    secret = ""
     try:
         if token_file := user.get("tokenFile"):  # wins over token, as in kubectl
-            read_token = partial(_token_of, path.parent / str(token_file))
-            read_token()
+            secret = _token(read(path.parent / str(token_file)))
         elif token := user.get("token"):
-            read_token = str(token).strip
-            _valid(read_token())
+            secret = _valid(str(token).strip())
     except OSError as error:
         reason = f"{error.filename} cannot be read: {error.strerror}"
         raise _failure(path, f"its tokenFile {reason}", "name a readable file") from None
     except ValueError:
         raise _failure(path, "its user's token is not valid", "write the token on one line") from None
-    return Credentials(server, trust, read_token, server_name=str(cluster.get("tls-server-name") or ""))
+    return Credentials(server, trust, secret, str(cluster.get("tls-server-name") or ""))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, read: ReadFile) -> dict[str, Any]:
     import yaml
 
     try:
-        document = yaml.safe_load(read_named(path, LARGEST))
+        document = yaml.safe_load(read(path))
     except OSError as error:
         raise _failure(path, f"cannot be read: {error.strerror}", "give a kubeconfig file") from None
     except yaml.YAMLError:
@@ -185,17 +313,16 @@ def _named(document: Mapping[str, Any], where: str, name: str, what: str, path: 
     raise _failure(path, f"has no {what} {name!r}", "set current-context to a complete context")
 
 
-def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> ssl.SSLContext:
+def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path, read: ReadFile) -> ssl.SSLContext:
     try:
-        authority = _data(cluster, "certificate-authority", path)
+        authority = _data(cluster, "certificate-authority", path, read)
         if authority is None:
             raise _failure(path, "its cluster has no certificate-authority", "add it, or its -data")
-        if not authority.strip():
-            raise _failure(path, "its certificate-authority is empty", "write it in PEM format")
-        # an empty text would load the authorities of the system instead
-        trust = ssl.create_default_context(cadata=authority.decode("ascii"))
-        if (certificate := _data(user, "client-certificate", path)) is not None:
-            _load_chain(trust, certificate, _data(user, "client-key", path) or b"")
+        trust = _trusting(authority)
+        if (certificate := _data(user, "client-certificate", path, read)) is not None:
+            _load_chain(trust, certificate, _data(user, "client-key", path, read) or b"")
+    except _Empty:
+        raise _failure(path, "its certificate-authority is empty", "write it in PEM format") from None
     except (ssl.SSLError, UnicodeDecodeError, binascii.Error):
         raise _failure(path, "a certificate or key in it is not valid", "write them in PEM format") from None
     except OSError as error:
@@ -205,11 +332,21 @@ def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> s
     return trust
 
 
-def _data(section: Mapping[str, Any], key: str, path: Path) -> bytes | None:
+class _Empty(ValueError):
+    """There is no certificate."""
+
+
+def _trusting(authority: bytes) -> ssl.SSLContext:
+    if not authority.strip():
+        raise _Empty  # an empty text would load the authorities of the system instead
+    return ssl.create_default_context(cadata=authority.decode("ascii"))
+
+
+def _data(section: Mapping[str, Any], key: str, path: Path, read: ReadFile) -> bytes | None:
     if data := section.get(f"{key}-data"):
         return base64.b64decode("".join(str(data).split()), validate=True)
     if file := section.get(key):
-        return read_named(path.parent / str(file), LARGEST)
+        return read(path.parent / str(file))
     return None
 
 
@@ -223,14 +360,13 @@ def _load_chain(trust: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         trust.load_cert_chain(file.name, password="")  # without one, OpenSSL asks on the terminal
 
 
-def _token_of(file: Path) -> str:
+def _token(data: bytes) -> str:
     """The token in a file.
 
     Raises:
-        OSError: the file cannot be read.
         ValueError: it holds no valid token.
     """
-    return _valid(read_named(file, LARGEST).decode("ascii").strip())
+    return _valid(data.decode("utf-8", "replace").strip())
 
 
 def _valid(token: str) -> str:

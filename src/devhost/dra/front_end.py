@@ -24,7 +24,7 @@ from devhost.planning.sides import DraTiming, Sides
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
-from .credentials import Credentials
+from .credentials import Access
 from .inventory import DraInventory
 from .kube import KubeApi
 from .kubelet_claims import KubeletClaims
@@ -69,7 +69,7 @@ class DraFrontEnd:
     Args:
         driver: its name.
         options: where the kubelet looks for it, and the name of the node.
-        credentials: the access to the API server.
+        access: the access to the API server.
         sides: which devices each side offers; they have taken the record of the earlier run.
         claims: which devices claims hold.
         files: the files of prepared claims; they have been read.
@@ -87,7 +87,7 @@ class DraFrontEnd:
         self,
         driver: str,
         options: DraOptions,
-        credentials: Credentials,
+        access: Access,
         *,
         sides: Sides,
         claims: ClaimAllocations,
@@ -110,9 +110,10 @@ class DraFrontEnd:
         self._pods = pods
         self._files = files
         self._claims = claims
+        self._replan = replan
         self._changed = changed
         self._clock = clock
-        self._api = KubeApi(credentials)
+        self._api = KubeApi(access)
         self.inventory = DraInventory(driver, options.node, sides, files, claims)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
@@ -122,7 +123,7 @@ class DraFrontEnd:
             record,
             sides,
             replan=replan,
-            changed=changed,
+            changed=self._api_changed,
             metrics=metrics,
             timing=pace,
             clock=clock,
@@ -131,7 +132,16 @@ class DraFrontEnd:
             driver, self._api, self.inventory, claims, files, timing=timing, ready=self._ready
         )
         self._mover = Mover(
-            driver, options.node, self._api, sides, self.inventory, lists, replan, timing=pace, clock=clock
+            driver,
+            options.node,
+            self._api,
+            sides,
+            self.inventory,
+            lists,
+            replan,
+            changed=self._api_changed,
+            timing=pace,
+            clock=clock,
         )
         self.upkeep = Upkeep(
             self.preparer, files, claims, self.inventory, KubeletClaims(options.plugins_dir), timing=timing
@@ -182,12 +192,22 @@ class DraFrontEnd:
 
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can."""
-        if not self.registered:
-            return self.refusal or "the kubelet has not registered it yet"
-        status = self.publisher.status
-        if status.synced_at is None:
-            return status.error or "its ResourceSlices are not published yet"
-        return ""
+        found = [] if self.registered else [self.refusal or "the kubelet has not registered it yet"]
+        if self.api_failure:
+            found.append(self.api_failure)
+        elif self.publisher.status.synced_at is None:
+            found.append("its ResourceSlices are not published yet")
+        return "; ".join(found)
+
+    @property
+    def api_failure(self) -> str:
+        """What does not work with the API server, and why; empty if everything does."""
+        return "; ".join(dict.fromkeys(filter(None, (self.publisher.status.error, self._mover.failure))))
+
+    def _api_changed(self) -> None:
+        if self.sides.api_failed(self.api_failure):
+            self._replan()  # the reasons of moving devices are in the plan
+        self._changed()
 
     async def serve(self) -> None:
         """Lets the kubelet call the driver, until cancelled; its slices stay."""

@@ -50,6 +50,7 @@ class DraInventory:
         self._files = files
         self._claims = claims
         self._plan = Plan()
+        self._settings = Settings()
         self._scanners: Mapping[str, Scanner] = {}
         self._pools: dict[str, Pool] = {}
         self._verdicts: dict[str, Verdicts] = {}
@@ -72,7 +73,7 @@ class DraInventory:
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
-        self._plan, self._scanners = plan, scanners
+        self._plan, self._settings, self._scanners = plan, settings, scanners
         offered = {name: one for name, one in plan.resources.items() if one.entry.serve is Serve.DRA}
         self._offers = dict(self._without_devices(settings, offered))
         self.complete = not any(
@@ -170,7 +171,7 @@ class DraInventory:
 
     def missing(self, pool: str, device: str) -> str:
         """Why there is no such device, as the end of a sentence; empty if nothing of that name is known."""
-        known = self._known.get((pool, device))
+        known = self._known.get((pool, device)) or self._configured(pool, device)
         if known is None:
             unlisted = sorted({name for name, one in self._scanners.items() if not one.listed})
             if unlisted or not self._scanners:
@@ -189,6 +190,18 @@ class DraInventory:
             if (refusal.backend, refusal.device) == key and refusal.reason
         )
         return next(reasons, f"the configuration no longer gives it to {resource}")
+
+    def _configured(self, pool: str, device: str) -> tuple[str, Key] | None:
+        """The device that would have this name if its entry got it: it was never offered here."""
+        for entry in self._settings.resources:
+            scanner = self._scanners.get(entry.backend)
+            for one in scanner.devices.values() if scanner and entry.serve is Serve.DRA else ():
+                seen = selected(entry.where, one.attributes, one.inherited)
+                if seen is not None and (resource := naming.expand(entry.name, seen)):
+                    named = Pool(self._driver, self._node, resource, entry.backend)
+                    if (named.name, named.device_name(one.id)) == (pool, device):
+                        return resource, (entry.backend, one.id)
+        return None
 
     def is_gone(self, key: Key) -> bool:
         """Whether a device certainly does not exist."""

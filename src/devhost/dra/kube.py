@@ -5,17 +5,19 @@ authority. ``devhost run`` imports asyncio without OpenSSL to save memory, so TL
 ``ssl.SSLObject`` over a plain stream.
 
 Every call has a deadline and ends in one of three ways: an answer, :class:`ApiError`, or
-:class:`Unreachable`. A request on a connection that the server has closed meanwhile is sent once more on a
-new one; so a caller must expect that a write was done although the first answer was lost.
+:class:`Unreachable`. Lists and watches also raise :class:`Malformed`. A request on a connection that was
+closed, or that seems dead, is sent once more on a new one, and so is one with credentials that have been
+replaced; so a caller must expect that a write was done although the first answer was lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
+import socket
 import ssl
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
@@ -23,7 +25,13 @@ from urllib.parse import urlencode
 
 import h11
 
-from .credentials import Credentials
+from devhost.backend.errors import EnvironmentFailure
+
+from .credentials import Access, Credentials
+from .kube_errors import ADDRESS, ApiError, ApiFailure, Request, Unreachable, connection_failure
+from .values import Json, Malformed
+
+__all__ = ["ApiError", "ApiFailure", "KubeApi", "Malformed", "Object", "Unreachable"]
 
 Object = dict[str, Any]
 
@@ -37,46 +45,26 @@ after a longer time, or after :data:`TRIES`, the caller gets the error. API Prio
 TRIES = 3
 """How often a call is sent to a busy server."""
 
+SPARE = 30.0
+"""Seconds for which an unused connection is kept: a firewall may forget it without a sign."""
+
+FIRST_TRY = 2.0
+"""Seconds that a read on a kept connection may take before it is sent again on a new one."""
+
+WATCH = 45
+"""Seconds after which the server is asked to end a watch. It sends a bookmark shortly before."""
+
+IDLE = WATCH + 10.0
+"""Seconds without any byte after which a watch ends: its connection is dead."""
+
+KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+"""A peer that does not answer the kernel for 25 seconds is gone."""
+
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 """``Accept`` for objects without ``spec`` and ``status`` (API concepts, "Metadata-only fetches")."""
 
 _READ = 1 << 16
 _HEAD = 1 << 16
-
-
-class ApiError(Exception):
-    """The API server refused a request.
-
-    Args:
-        status: the HTTP status.
-        reason: the ``reason`` of the returned Status.
-        message: its ``message``.
-        retry_after: seconds until the server wants the request again (429, 503), if it gave any.
-        details: the whole of a message that was too long for a person.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        reason: str = "",
-        message: str = "",
-        retry_after: float | None = None,
-        details: str = "",
-    ) -> None:
-        super().__init__(message or reason)
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after = retry_after
-        self.details = details or message
-
-
-class Unreachable(Exception):
-    """The API server did not answer; ``message`` is one line for a person."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
 
 
 class _Closed(Exception):
@@ -152,7 +140,10 @@ class _Stream:
 class _Connection:
     """One HTTP connection."""
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: _Stream, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self.spare_since = 0.0
+        """When it was last used, in monotonic seconds."""
         self._stream = stream
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD)
         self.used = False
@@ -173,9 +164,11 @@ class _Connection:
                 event = await self._event(first=True)
                 if isinstance(event, h11.Response):
                     return event
-        except (ConnectionError, _Closed):
+        except (ConnectionError, ssl.SSLError, _Closed) as error:
             if self.used:
                 raise _Closed from None
+            if isinstance(error, ssl.SSLError):
+                raise
             raise ConnectionResetError("the API server closed the connection") from None
         finally:
             self.used = True
@@ -213,28 +206,34 @@ class KubeApi:
     """The API server.
 
     Args:
-        credentials: where it is, whom to trust, and the token.
+        access: where it is, whom to trust, and the token.
         timeout: seconds for a call; for a watch, until its first answer.
-        idle: seconds without any byte after which a watch fails: the server sends bookmarks about once a
-            minute, so the connection is dead.
+        first_try: see :data:`FIRST_TRY`.
+        idle: see :data:`IDLE`.
         most: bytes of an answer, or of one line of a watch; longer ones are refused.
         sleep: waits for so many seconds.
+        clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        credentials: Credentials,
+        access: Access,
         *,
         timeout: float = 10.0,
-        idle: float = 180.0,
+        first_try: float = FIRST_TRY,
+        idle: float = IDLE,
         most: int = MOST_BYTES,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._credentials = credentials
+        self._access = access
         self._timeout = timeout
+        self._first_try = first_try
         self._idle = idle
         self._most = most
         self._sleep = sleep
+        self._clock = clock
+        self._server = ""
         self._spare: _Connection | None = None
 
     async def get(self, path: str) -> Object:
@@ -253,11 +252,11 @@ class KubeApi:
         metadata_only: bool = False,
         limit: int = 0,
     ) -> AsyncGenerator[Object, None]:
-        """The pages of a list, each with at most ``limit`` objects.
+        """The pages of a list, each with at most ``limit`` objects, all of which have their metadata.
 
         Raises:
             ApiError: see the module; 410 if the list took so long that its beginning is outdated.
-            Unreachable: see the module.
+            Unreachable, Malformed: see the module.
         """
         parameters = dict(query or {})
         if limit:
@@ -265,14 +264,13 @@ class KubeApi:
         accept = METADATA.format("List") if metadata_only else ""
         while True:
             page = await self._call("GET", _with(path, parameters), accept=accept)
+            following = _following(page)
             yield page
-            metadata = page.get("metadata")
-            following = metadata.get("continue") if isinstance(metadata, dict) else None
             if not following:
                 return
             if following == parameters.get("continue"):
                 raise Unreachable("the API server's list has the same page twice")
-            parameters["continue"] = str(following)
+            parameters["continue"] = following
 
     async def watch(
         self,
@@ -281,26 +279,36 @@ class KubeApi:
         resource_version: str = "",
         *,
         metadata_only: bool = False,
+        opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[tuple[str, Object], None]:
-        """The changes since a version: type and object of each, until the server ends the watch.
+        """The changes since a version: type and object of each, which has its metadata.
+
+        The watch ends after about :data:`WATCH` seconds, or when its connection is dead; a new one from the
+        last version misses nothing.
+
+        Args:
+            opened: called when the server has accepted the watch.
 
         Raises:
             ApiError: see the module; 410 if the version is outdated, so that a new list is needed.
-            Unreachable: see the module.
+            Unreachable, Malformed: see the module.
         """
         parameters = {
             **(query or {}),
             "watch": "1",
             "resourceVersion": resource_version,
             "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH),
         }
         accept = METADATA.format("") if metadata_only else ""
         async with self._deadline(self._timeout):
             connection, response = await self._start("GET", _with(path, parameters), b"", accept)
+        request = Request("GET", path, watch=True)
         try:
-            if response.status_code >= 400:
+            if response.status_code >= 300:
                 async with self._deadline(self._timeout):
-                    raise _refusal(response, await self._body(connection))
+                    raise self._refusal(request, response, await self._body(connection))
+            opened()
             buffer = bytearray()
             async with aclosing(connection.parts()) as parts:
                 while (part := await self._next(parts)) is not None:
@@ -311,7 +319,7 @@ class KubeApi:
                         raise Unreachable(f"the API server sent more than {self._most} bytes in one line")
                     for line in lines:
                         if line.strip():
-                            yield _change(bytes(line))
+                            yield _change(bytes(line), request)
         finally:
             connection.close()
 
@@ -349,7 +357,7 @@ class KubeApi:
         try:
             await self._call("DELETE", path, options)
         except ApiError as error:
-            if error.status != 404:
+            if not error.absent:
                 raise
 
     def close(self) -> None:
@@ -379,69 +387,79 @@ class KubeApi:
             connection.close()
             raise
         if connection.reusable() and self._spare is None:
+            connection.spare_since = self._clock()
             self._spare = connection
         else:
             connection.close()
-        if response.status_code >= 400:
-            raise _refusal(response, answer)
+        if response.status_code >= 300:
+            raise self._refusal(Request(method, path), response, answer)
         return _object(answer)
 
     async def _start(
         self, method: str, path: str, body: bytes, accept: str
     ) -> tuple[_Connection, h11.Response]:
-        """Sends a request and gives the head of its answer; again with a new token after 401."""
-        token = await self._credentials.token()
-        connection, response = await self._send(self._head(method, path, body, accept, token), body)
-        if response.status_code == 401:
-            connection.close()
-            token = await self._credentials.token(fresh=True)
-            connection, response = await self._send(self._head(method, path, body, accept, token), body)
-        return connection, response
-
-    async def _send(self, head: h11.Request, body: bytes) -> tuple[_Connection, h11.Response]:
-        connection, self._spare = self._spare, None
-        if connection is not None:
+        """Sends a request and gives the head of its answer; again if the credentials have been replaced."""
+        given = await self._current()
+        try:
+            connection, response = await self._send(given, method, path, body, accept)
+        except OSError:  # also of TLS: either side may have another certificate by now
+            newer = await self._current(fresh=True)
+            if newer is given:
+                raise
+        else:
+            if response.status_code != 401:
+                return connection, response
             try:
-                return connection, await connection.request(head, body)
-            except _Closed:
-                connection.close()
+                newer = await self._current(fresh=True)
             except BaseException:
                 connection.close()
                 raise
-        connection = await self._connect()
+            if newer is given:
+                return connection, response
+            connection.close()
+        return await self._send(newer, method, path, body, accept)
+
+    async def _current(self, *, fresh: bool = False) -> Credentials:
+        try:
+            found = await self._access.current(fresh=fresh)
+        except EnvironmentFailure as error:
+            raise Unreachable(f"no access to the API server: {error.message}", error.hint) from None
+        self._server = found.server
+        return found
+
+    async def _send(
+        self, given: Credentials, method: str, path: str, body: bytes, accept: str
+    ) -> tuple[_Connection, h11.Response]:
+        head = _head(given, method, path, body, accept)
+        connection, self._spare = self._spare, None
+        if connection is not None:
+            fits = connection.credentials is given and self._clock() - connection.spare_since < SPARE
+            try:
+                if fits:
+                    # a write is not sent again for being slow: it would be done twice
+                    async with asyncio.timeout(self._first_try if method == "GET" else None):
+                        return connection, await connection.request(head, body)
+            except (_Closed, TimeoutError):
+                pass
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+        connection = await _connect(given)
         try:
             return connection, await connection.request(head, body)
         except BaseException:
             connection.close()
             raise
 
-    async def _connect(self) -> _Connection:
-        given = self._credentials
-        reader, writer = await asyncio.open_connection(given.host, given.port)
-        try:
-            stream = _Stream(reader, writer, given.tls, given.server_name)
-            await stream.handshake()
-        except BaseException:
-            writer.transport.abort()
-            raise
-        return _Connection(stream)
-
-    def _head(self, method: str, path: str, body: bytes, accept: str, token: str) -> h11.Request:
-        given = self._credentials
-        headers = [
-            ("Host", given.authority),
-            ("Accept", accept or "application/json"),
-            ("User-Agent", "devhost"),
-        ]
-        if token:
-            headers.append(("Authorization", f"Bearer {token}"))
-        if body:
-            headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        return h11.Request(method=method, target=given.path + path, headers=headers)
-
     async def _next(self, parts: AsyncGenerator[bytes, None]) -> bytes | None:
-        async with self._deadline(self._idle):
-            return await anext(parts, None)
+        """The next part of a watch; ``None`` at its end, and when its connection is silent or lost."""
+        async with self._deadline(self._timeout + self._idle):
+            try:
+                async with asyncio.timeout(self._idle):
+                    return await anext(parts, None)
+            except TimeoutError:
+                return None
 
     async def _body(self, connection: _Connection) -> bytes:
         data = bytearray()
@@ -452,14 +470,63 @@ class KubeApi:
                     raise Unreachable(f"the API server's answer is longer than {self._most} bytes")
         return bytes(data)
 
+    def _refusal(self, request: Request, response: h11.Response, data: bytes) -> ApiFailure:
+        """The error of a refused request."""
+        if response.status_code < 400:
+            return Unreachable(
+                f"{self._server} is no API server: its answer is a redirect (HTTP {response.status_code})",
+                "correct the address",
+            )
+        status: Object = {}
+        with suppress(ValueError, RecursionError):
+            found = json.loads(data)
+            status = found if isinstance(found, dict) else {}
+        retry = dict(response.headers).get(b"retry-after", b"")
+        return ApiError(
+            response.status_code,
+            str(status.get("reason") or ""),
+            str(status.get("message") or ""),
+            float(retry) if retry.isdigit() else None,
+            request,
+            self._access.source,
+        )
+
     def _deadline(self, seconds: float) -> _Deadline:
-        return _Deadline(seconds, self._credentials.server)
+        return _Deadline(seconds, lambda: self._server)
+
+
+async def _connect(given: Credentials) -> _Connection:
+    reader, writer = await asyncio.open_connection(given.host, given.port)
+    try:
+        own = writer.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            own.setsockopt(socket.IPPROTO_TCP, option, value)
+        stream = _Stream(reader, writer, given.tls, given.server_name)
+        await stream.handshake()
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return _Connection(stream, given)
+
+
+def _head(given: Credentials, method: str, path: str, body: bytes, accept: str) -> h11.Request:
+    headers = [
+        ("Host", given.authority),
+        ("Accept", accept or "application/json"),
+        ("User-Agent", "devhost"),
+    ]
+    if given.token:
+        headers.append(("Authorization", f"Bearer {given.token}"))
+    if body:
+        headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    return h11.Request(method=method, target=given.path + path, headers=headers)
 
 
 class _Deadline:
     """Limits the time of a block, and gives the errors of a connection a text for people."""
 
-    def __init__(self, seconds: float, server: str) -> None:
+    def __init__(self, seconds: float, server: Callable[[], str]) -> None:
         self._timeout = asyncio.timeout(seconds)
         self._server = server
         self._seconds = seconds
@@ -471,43 +538,11 @@ class _Deadline:
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            message = f"the API server {self._server} did not answer within {self._seconds:g} s"
-            raise Unreachable(message) from None
-        reason = _reason(error)
+            message = f"the API server {self._server()} did not answer within {self._seconds:g} s"
+            raise Unreachable(message, "check that it runs, its address, and the network") from None
+        reason, hint = connection_failure(error)
         if reason:
-            raise Unreachable(f"cannot use the API server {self._server}: {reason}") from None
-
-
-def _reason(error: BaseException | None) -> str:
-    """An error of a connection in words; empty for any other."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {_line(error.verify_message)}"
-    if isinstance(error, ssl.SSLError):
-        return "the TLS handshake failed"
-    if isinstance(error, h11.RemoteProtocolError):
-        return "its answer is not valid HTTP, or ended early"
-    if isinstance(error, OSError):
-        number = error.errno or 0
-        # asyncio's own texts have Python tuples; numbers below 0 are those of the name resolver
-        text = os.strerror(number) if number > 0 else error.strerror or str(error)
-        return _line(text) or "the connection failed"
-    return ""
-
-
-def _refusal(response: h11.Response, data: bytes) -> ApiError:
-    """The error of a refused request."""
-    status: Object = {}
-    with suppress(ValueError, RecursionError):
-        found = json.loads(data)
-        status = found if isinstance(found, dict) else {}
-    retry = dict(response.headers).get(b"retry-after", b"")
-    return ApiError(
-        response.status_code,
-        _line(str(status.get("reason") or "")),
-        _line(str(status.get("message") or "")) or f"HTTP status {response.status_code}",
-        float(retry) if retry.isdigit() else None,
-        str(status.get("message") or ""),
-    )
+            raise Unreachable(f"cannot use the API server {self._server()}: {reason}", hint) from None
 
 
 def _with(path: str, query: Mapping[str, str]) -> str:
@@ -518,28 +553,49 @@ def _object(data: bytes) -> Object:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
-        raise Unreachable("the API server's answer is not JSON") from None
+        raise Unreachable("the API server's answer is not JSON", ADDRESS) from None
     if not isinstance(found, dict):
-        raise Unreachable("the API server's answer is not an object")
+        raise Unreachable("the API server's answer is not an object", ADDRESS)
     return found
 
 
-def _change(line: bytes) -> tuple[str, Object]:
+def _following(page: Object) -> str:
+    """What continues a list after a page of it; empty if it is the last.
+
+    Raises:
+        Malformed: it is not a page of a list of objects.
+    """
+    whole = Json(page, "the API server's list")
+    whole.at("metadata").required("resourceVersion")
+    if "items" not in page:
+        raise Malformed("the API server's list has no items")
+    for item in whole.items("items"):
+        item.at("metadata").required("name")
+        _check(item.at("metadata"))
+    return whole.at("metadata").text("continue")
+
+
+def _check(metadata: Json) -> None:
+    """Checks the metadata of an object, as far as it is used."""
+    for key in ("name", "uid", "resourceVersion"):
+        metadata.text(key)
+    metadata.number("generation")
+    for key, value in metadata.at("annotations").mapping().items():
+        if not isinstance(value, str):
+            raise Malformed(f"the annotation {key} in {metadata.path} of {metadata.what} is not text")
+    for owner in metadata.items("ownerReferences"):
+        owner.text("uid")
+
+
+def _change(line: bytes, request: Request) -> tuple[str, Object]:
     change = _object(line)
-    kind, changed = change.get("type"), change.get("object")
-    if not isinstance(kind, str) or not isinstance(changed, dict):
-        raise Unreachable("the API server's watch has a line without type and object")
+    whole = Json(change, "a change in the API server's watch")
+    kind, changed = whole.required("type"), whole.at("object")
     if kind == "ERROR":
-        code = changed.get("code")
         raise ApiError(
-            code if isinstance(code, int) else 500,
-            str(changed.get("reason", "")),
-            _line(str(changed.get("message", ""))),
+            changed.number("code") or 500, changed.text("reason"), changed.text("message"), request=request
         )
-    return kind, changed
-
-
-def _line(text: str) -> str:
-    """A text on one line, of at most 500 characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= 500 else f"{line[:499]}…"
+    metadata = changed.at("metadata")
+    metadata.required("resourceVersion" if kind == "BOOKMARK" else "name")
+    _check(metadata)
+    return kind, dict(changed.mapping())

@@ -10,18 +10,17 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff
+from devhost.backend.errors import DevhostError
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Listed, Sides
 from devhost.telemetry.log import get
 
 from .claim_objects import API, whole
-from .kube import ApiError, KubeApi, Unreachable
+from .kube import ApiError, KubeApi
+from .values import Json
 
 log = get(__name__)
-
-LONGEST_RETRY = 120.0
-"""Seconds after which devhost asks again even if the API server wants it to wait longer."""
 
 PAGE = 200
 """ResourceClaims in one answer of the API server."""
@@ -56,6 +55,7 @@ class Mover:
         names: their names in slices.
         lists: what the device plugin lists now.
         freed: called when a device is free, so that the plan must be made again.
+        changed: called when :attr:`failure` has changed.
         timing: how often it asks.
         clock: paces the questions.
     """
@@ -70,9 +70,12 @@ class Mover:
         lists: PluginLists,
         freed: Callable[[], None],
         *,
+        changed: Callable[[], None] = lambda: None,
         timing: DraTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
+        self.failure = ""
+        """Why it is not known whether moving devices are free; empty if it is."""
         self._timing = timing
         self._driver = driver
         self._node = node
@@ -83,12 +86,13 @@ class Mover:
         self._freed = freed
         self._blocking: dict[tuple[str, str], frozenset[Key]] = {}
         """The claims of the last list that had moving devices, by their path and uid, each with these."""
+        self._changed = changed
         self._clock = clock
-        self._failures = FailureLog(
+        failures = FailureLog(
             log, "cannot check whether moving devices are free", "moving devices can be checked again"
         )
         self._loop = Reconciler(
-            self._pass, backoff=Backoff(1.0, 60.0), failures=self._failures, wakeable=False, clock=clock
+            self._pass, backoff=Backoff(1.0, 60.0), failures=failures, wakeable=False, clock=clock
         )
 
     def wake(self) -> None:
@@ -102,13 +106,11 @@ class Mover:
     async def _pass(self) -> float | None:
         try:
             freed = await self._ask()
-        except ApiError as error:
-            if error.retry_after is None:
-                raise Retry(_refusal(error)) from error
-            self._failures.failed(_refusal(error))
-            return min(max(error.retry_after, 1.0), LONGEST_RETRY)
-        except Unreachable as error:
-            raise Retry(error.message) from error
+        except DevhostError as error:
+            retry = error.retry() if isinstance(error, ApiError) else Retry(str(error))
+            self._note(str(retry))
+            raise retry from None
+        self._note("")
         if freed:
             self._freed()
         due = [wait for wait in (self._sides.claims_due(),) if wait is not None]
@@ -116,11 +118,16 @@ class Mover:
             due.append(self._timing.node)
         return min(due) if due else None
 
+    def _note(self, failure: str) -> None:
+        if failure != self.failure:
+            self.failure = failure
+            self._changed()
+
     async def _ask(self) -> bool:
         freed = False
         if self._sides.needs_node():
             began = self._clock.time()
-            node = await self._api.get(f"/api/v1/nodes/{self._node}")
+            node = await node_of(self._api, self._node)
             freed = self._sides.node_seen(began, _allocatable(node), self._lists.listed())
         if self._sides.claims_due() == 0.0:
             began = self._clock.time()
@@ -142,10 +149,10 @@ class Mover:
         withdrawn = set(self._sides.withdrawn())
         found = {}
         async for page in self._api.list(CLAIMS, limit=PAGE):
-            for claim in page.get("items") or ():
+            for claim in page["items"] or ():
                 if keys := self._devices(claim) & withdrawn:
-                    metadata = claim["metadata"]
-                    found[_path(metadata), str(metadata.get("uid"))] = keys
+                    metadata = Json(claim, "a ResourceClaim").at("metadata")
+                    found[_path(metadata), metadata.text("uid")] = keys
         self._blocking = found
 
     async def _look_again(self) -> None:
@@ -154,11 +161,11 @@ class Mover:
             try:
                 claim = await self._api.get(path)
             except ApiError as error:
-                if error.status != 404:
+                if not error.absent:
                     raise
                 del self._blocking[path, uid]
                 continue
-            same = (claim.get("metadata") or {}).get("uid") == uid
+            same = Json(claim, "a ResourceClaim").at("metadata").text("uid") == uid
             keys = self._blocking[path, uid] & self._devices(claim) if same else frozenset()
             self._blocking[path, uid] = keys
             if not keys:
@@ -170,29 +177,33 @@ class Mover:
         return frozenset(key for key in found if key is not None)
 
 
-def _path(metadata: Mapping[str, Any]) -> str:
-    namespace, name = quote(str(metadata["namespace"]), ""), quote(str(metadata["name"]), "")
+def _path(metadata: Json) -> str:
+    namespace, name = quote(metadata.required("namespace"), ""), quote(metadata.required("name"), "")
     return f"{API}/namespaces/{namespace}/resourceclaims/{name}"
 
 
-def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:
+async def node_of(api: KubeApi, name: str) -> Json:
+    """The Node of this name.
+
+    Raises:
+        ApiError, Unreachable, Malformed: see :mod:`.kube`.
+        Retry: there is none.
+    """
+    try:
+        return Json(await api.get(f"/api/v1/nodes/{name}"), f"the Node {name}")
+    except ApiError as error:
+        if error.absent:
+            raise Retry(f"there is no Node {name}; check --node-name") from None
+        raise
+
+
+def _allocatable(node: Json) -> dict[str, int]:
     """What a Node offers of each resource that is counted in whole numbers."""
-    amounts = ((node.get("status") or {}).get("allocatable") or {}).items()
+    amounts = node.at("status").at("allocatable").mapping().items()
     return {name: whole(str(amount)) for name, amount in amounts if "/" in name}
 
 
 def _results(claim: Mapping[str, Any], driver: str) -> Collection[tuple[str, str]]:
     """The devices of a driver that a claim has allocated: pool and name."""
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or ()
-    return {(one["pool"], one["device"]) for one in results if one.get("driver") == driver}
-
-
-def _refusal(error: ApiError) -> str:
-    """An error of the API server in words."""
-    if error.status in (401, 403):
-        return "the API server denies it: allow devhost to get nodes and to list resourceclaims"
-    if error.status == 404:
-        return "the API server does not know this node: give its name with --node-name"
-    detail = f": {' '.join(error.message.split())[:300]}" if error.message else ""
-    return f"the API server answered {error.status}{detail}"
+    results = Json(claim, "a ResourceClaim").at("status").at("allocation").at("devices").items("results")
+    return {(one.required("pool"), one.required("device")) for one in results if one.text("driver") == driver}

@@ -44,7 +44,7 @@ from .claim_devices import (
     rendering,
 )
 from .claim_objects import API, ClaimError, ClaimObject, read_claim
-from .kube import ApiError, Unreachable
+from .kube import ApiError, ApiFailure, Unreachable
 from .prepared import ClaimRef, PreparedDevice
 
 log = get(__name__)
@@ -264,7 +264,7 @@ class Preparer:
 
         Raises:
             ClaimError: it differs from what the kubelet names, or is not allocated.
-            Unreachable: the API server does not answer, or has a fault.
+            ApiFailure: the API server does not answer, or refuses to show it.
         """
         found = await self._get(ref)
         if found is None:
@@ -281,8 +281,8 @@ class Preparer:
         """Whether a claim does not exist; another one of its name may.
 
         Raises:
-            ClaimError: the API server refuses to show it, or answers something else.
-            Unreachable: the API server does not answer, or has a fault.
+            ClaimError: the API server answers something else.
+            ApiFailure: it does not answer, or refuses to show it.
         """
         found = await self._get(ref)
         return found is None or found.uid != ref.uid
@@ -294,9 +294,9 @@ class Preparer:
             async with self._reads.turn():
                 body = await self._read(path)
         except ApiError as error:
-            if error.status == 404:
+            if error.absent:
                 return None
-            raise _refusal(ref, error) from None
+            raise
         return read_claim(body, self.driver)
 
     async def _read(self, path: str) -> dict[str, Any]:
@@ -413,8 +413,6 @@ class Preparer:
                 record = await self._prepared(ref)
         except TimeoutError:
             reason = f"{ref} could not be prepared within {self._deadline:g} s"
-        except Unreachable as error:
-            reason = error.message
         except DevhostError as error:
             reason = str(error)
         except Exception:
@@ -437,11 +435,11 @@ class Preparer:
                 if record is not None or ref.uid in self._files.records or turn.changes != changes:
                     await self._files.restore([ref.uid])
                     record = await self._files.read(ref.uid)
-                if record is not None and (isinstance(claim, Unreachable) or self._records(record, claim)):
+                if record is not None and (isinstance(claim, ApiFailure) or self._records(record, claim)):
                     self._refuse_gone(record)
-                    self._hold(record, () if isinstance(claim, Unreachable) else claim.pods)
+                    self._hold(record, () if isinstance(claim, ApiFailure) else claim.pods)
                     return record
-                if isinstance(claim, Unreachable):
+                if isinstance(claim, ApiFailure):
                     raise claim
                 if record is not None:  # the claim was allocated again after its last pod
                     await self.release(ref.uid)
@@ -452,10 +450,10 @@ class Preparer:
         log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
         return record
 
-    async def _if_reachable(self, ref: ClaimRef) -> ClaimObject | Unreachable:
+    async def _if_reachable(self, ref: ClaimRef) -> ClaimObject | ApiFailure:
         try:
             return await self.read(ref)
-        except Unreachable as error:
+        except ApiFailure as error:
             return error
 
     def _records(self, record: ClaimRecord, claim: ClaimObject) -> bool:
@@ -518,12 +516,3 @@ def _answer(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
 
 def _released(ref: ClaimRef) -> ClaimError:
     return ClaimError(f"{ref} was released while it was being prepared")
-
-
-def _refusal(ref: ClaimRef, error: ApiError) -> ClaimError | Unreachable:
-    """What an error of the API server means for a claim."""
-    if error.status in (401, 403):
-        hint = "allow devhost's service account to get resourceclaims"
-        return ClaimError(f"the API server refuses to show {ref}: permission denied", hint)
-    detail = f": {' '.join(error.message.split())[:300]}" if error.message else ""
-    return Unreachable(f"the API server answered {error.status} for {ref}{detail}")

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from devhost.backend.backoff import Backoff, TokenBucket
@@ -34,15 +34,17 @@ from devhost.planning.sides import NODE, DraTiming, Sides
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
-from .kube import ApiError, KubeApi, Object, Unreachable
+from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
+from .kube_errors import LONGEST_WISH, shortened
+from .mover import node_of
 from .record import SliceRecord
 from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool
+from .values import Json
 
 log = get(__name__)
 
 API_VERSION = "resource.k8s.io/v1"
 SLICES = f"/apis/{API_VERSION}/resourceslices"
-NODES = "/api/v1/nodes"
 
 VERSION = "/version"
 
@@ -81,9 +83,6 @@ COMMON = 2
 ROUNDS = 12
 """Refusals of one pool after which its slices are tried again later: a server may name one value each."""
 
-_LONGEST_WISH = 300.0
-"""Seconds that the API server may make the publisher wait."""
-
 
 Offers = tuple[str, Sequence[Offered] | None]
 """The backend of a resource, and its devices; ``None`` while they are not known."""
@@ -109,7 +108,7 @@ class PublisherStatus:
         dropped: fields of devices that it drops.
         left_out: what slices leave out, each with its resource.
         synced_at: when all slices last were as they must be, in Unix time; ``None`` if never.
-        error: why slices are not as they must be; empty if nothing failed.
+        error: why slices are not as they must be, or why that is not known; empty if nothing failed.
     """
 
     slices: int = 0
@@ -233,6 +232,10 @@ class Publisher:
         self._since = ""
         """The resource version that the next watch begins with; empty before the first list."""
         self._synced = False
+        self._unseen = ""
+        """Why slices cannot be listed or watched; empty if they can."""
+        self._unwritten = ""
+        """Why slices cannot be written; empty if they can."""
         self._not_before = 0.0
         self._permits = TokenBucket(1.0, timing.write)
         self._rounds = Reconciler(
@@ -286,9 +289,9 @@ class Publisher:
                 self._asked_version, self._asked_at = version, now
                 self._forget_dropped(missing)
         except ApiError as error:
-            raise Retry(_refused("ask which fields of devices are supported", error)) from None
-        except Unreachable as error:
-            raise Retry(error.message) from None
+            raise error.retry() from None
+        except DevhostError as error:
+            raise Retry(str(error)) from None
         return LOOK_AT_VERSION
 
     async def _dropped_now(self) -> set[str]:
@@ -303,7 +306,8 @@ class Publisher:
             "spec": pool.spec(wanted, 1, 1),
         }
         answer = await self._api.create(f"{SLICES}?dryRun=All", body)
-        return set(_missing(list(wanted.devices), answer.get("spec", {}).get("devices") or []))
+        stored = _slice(answer).at("spec").items("devices")
+        return set(_missing(list(wanted.devices), [one.mapping() for one in stored]))
 
     def _forget_dropped(self, missing: Collection[str]) -> None:
         kept = [name for name in self._dropped if name in missing]
@@ -359,24 +363,32 @@ class Publisher:
     async def _observe(self) -> float | None:
         """Lists the slices if necessary, and follows them until the watch ends."""
         self._asked_version = ""  # the server may be another one, or have restarted with other gates
+        listed = not self._since
         try:
             if not self._synced:
                 await self._first_list()
-            elif not self._since:
+            elif listed:
                 await self._list_again()
             if self._dropped:
                 self._questions.wake()
             await self._follow_watch()
-        except ApiError as error:
-            if error.status == 410:
+        except DevhostError as error:
+            if isinstance(error, Malformed) or (isinstance(error, ApiError) and error.status == 410):
                 self._since = ""
-                return 0.0
-            if error.retry_after:
-                await self._sleep(min(error.retry_after, _LONGEST_WISH))
-            raise Retry(_refused("watch ResourceSlices", error)) from None
-        except Unreachable as error:
-            raise Retry(error.message) from None
+                if not (listed or isinstance(error, Malformed)):
+                    return 0.0
+            retry = error.retry() if isinstance(error, ApiError) else Retry(str(error))
+            self._unseen = str(retry)
+            self._show()
+            raise retry from None
         return 0.0
+
+    def _seen(self) -> None:
+        """The API server has accepted the watch."""
+        self._watches.succeeded()
+        if self._unseen:
+            self._unseen = ""
+            self._show()
 
     async def _first_list(self) -> None:
         """Reads the slices of an earlier run, page by page."""
@@ -386,8 +398,8 @@ class Publisher:
         holding: dict[Key, str] = {}
         async with aclosing(self._api.list(SLICES, self._query, limit=PAGE)) as pages:
             async for page in pages:
-                version = str(page.get("metadata", {}).get("resourceVersion", ""))
-                for found in page.get("items") or ():
+                version = page["metadata"]["resourceVersion"]
+                for found in page["items"] or ():
                     holding.update(self._take_first(found))
         known = dict(self._sides.record())
         unknown = {key: resource for key, resource in holding.items() if key not in known}
@@ -405,19 +417,19 @@ class Publisher:
         """Takes a slice of an earlier run; gives its devices, each with its resource."""
         name = found["metadata"]["name"]
         stored = self._stored[name] = _known(found, self._driver)
-        devices = found["spec"].get("devices") or []
-        self._found.setdefault(stored.pool, {})[name] = [device["name"] for device in devices]
+        devices = _slice(found).at("spec").items("devices")
+        self._found.setdefault(stored.pool, {})[name] = [device.text("name") for device in devices]
         for field_name in filter(None, stored.dropped.split(",")):
             if field_name in FALLBACKS and field_name not in self._dropped:
                 self._dropped.append(field_name)
                 self._told.add(field_name)
         for device in devices:
-            values = device.get("attributes") or {}
+            values = device.at("attributes")
             backend, identity, resource = (
-                values.get(key, {}).get("string", "") for key in ("backend", "id", "resource")
+                values.at(key).text("string") for key in ("backend", "id", "resource")
             )
             if backend and identity:
-                self._recorded[stored.pool, device["name"]] = resource, (backend, identity)
+                self._recorded[stored.pool, device.text("name")] = resource, (backend, identity)
                 yield (backend, identity), resource
 
     async def _list_again(self) -> None:
@@ -428,8 +440,8 @@ class Publisher:
         pages = self._api.list(SLICES, self._query, metadata_only=True, limit=METADATA_PAGE)
         async with aclosing(pages):
             async for page in pages:
-                version = str(page.get("metadata", {}).get("resourceVersion", ""))
-                for found in page.get("items") or ():
+                version = page["metadata"]["resourceVersion"]
+                for found in page["items"] or ():
                     names.add(found["metadata"]["name"])
                     self._noticed("MODIFIED", found["metadata"])
         for name in known - names:  # one that was created meanwhile is not in `known`
@@ -438,21 +450,20 @@ class Publisher:
         self._since = version
 
     async def _follow_watch(self) -> None:
-        watch = self._api.watch(SLICES, self._query, self._since, metadata_only=True)
+        watch = self._api.watch(SLICES, self._query, self._since, metadata_only=True, opened=self._seen)
         async with aclosing(watch):
             async for kind, changed in watch:
-                metadata = changed.get("metadata") or {}
+                metadata = changed["metadata"]
                 if kind != "BOOKMARK":
                     self._noticed(kind, metadata)
-                self._since = str(metadata.get("resourceVersion") or self._since)
-                self._watches.succeeded()
+                self._since = metadata.get("resourceVersion") or self._since
 
     def _noticed(self, kind: str, metadata: Mapping[str, Any]) -> None:
         """Compares the metadata of a slice with what is known of it."""
-        name = str(metadata.get("name", ""))
+        name = metadata["name"]
         known = self._stored.get(name)
         same = known is not None and known.uid == metadata.get("uid")
-        changes = int(metadata.get("generation") or 0)
+        changes = metadata.get("generation") or 0
         if kind == "DELETED":
             if name not in self._stored or (known is not None and not same):
                 return  # it was another object of this name
@@ -461,7 +472,7 @@ class Publisher:
             if changes < known.changes:
                 return  # the past
             owner, dropped = _owner(metadata), _annotation(metadata, self._driver)
-            known.version = str(metadata.get("resourceVersion", ""))
+            known.version = metadata.get("resourceVersion") or ""
             if (owner, dropped) == (known.owner, known.dropped):
                 return
             known.owner, known.dropped = owner, dropped
@@ -497,14 +508,10 @@ class Publisher:
         """Runs one step; a failure does not keep others from being tried."""
         try:
             await step
-        except ApiError as error:
-            if error.retry_after:
-                wish = min(error.retry_after, _LONGEST_WISH)
-                self._not_before = max(self._not_before, self._clock.time() + wish)
-            failures.append(_refused("write ResourceSlices", error))
-        except Unreachable as error:
-            failures.append(error.message)
         except DevhostError as error:
+            if isinstance(error, ApiError) and error.retry_after:
+                wish = min(error.retry_after, LONGEST_WISH)
+                self._not_before = max(self._not_before, self._clock.time() + wish)
             failures.append(str(error))
 
     def _take_wanted(self, wanted: Mapping[str, Offers]) -> None:
@@ -536,17 +543,15 @@ class Publisher:
         try:
             found = await self._api.get(f"{SLICES}/{name}")
         except ApiError as error:
-            if error.status != 404:
+            if not error.absent:
                 raise
             self._stored.pop(name, None)
             return
-        spec = found["spec"]
-        if (spec.get("driver"), spec.get("nodeName")) != (self._driver, self._node):
+        spec = _slice(found).at("spec")
+        driver, node = spec.text("driver"), spec.text("nodeName")
+        if (driver, node) != (self._driver, self._node):
             self._stored.pop(name, None)
-            raise Retry(
-                f"the ResourceSlice {name} belongs to driver {spec.get('driver')} on {spec.get('nodeName')}; "
-                "remove it"
-            )
+            raise Retry(f"the ResourceSlice {name} belongs to driver {driver} on {node}; remove it")
         self._stored[name] = _known(found, self._driver)
 
     async def _remove_others(self) -> None:
@@ -688,7 +693,9 @@ class Publisher:
                 answer = await self._api.create(SLICES, body)
             else:
                 answer = await self._api.update(f"{SLICES}/{name}", body)
-        except Unreachable:
+            known = _known(answer, self._driver)
+            kept = [dict(one.mapping()) for one in _slice(answer).at("spec").items("devices")]
+        except (Unreachable, Malformed):
             self._stored[name] = None  # it may have been written, or be written later
             if stored is not None:
                 self._uncertain.add(name)
@@ -697,23 +704,22 @@ class Publisher:
             if error.status == 422 and self._reject(resource, state, wanted, error):
                 return  # the stored slice is what it was, and the next try leaves this out
             self._stored[name] = None
-            if error.status in (404, 409):
+            if error.absent or error.status == 409:
                 raise Retry from None  # it was changed meanwhile, and is read before the next try
             raise
         self._written()
         self._uncertain.discard(name)
-        known = _known(answer, self._driver)
         # even if the server changed it: writing the same again would change nothing
         known.digest = wanted.digest
         known.owner, known.dropped = self._uid, ",".join(self._dropped)
         self._stored[name] = known
-        self._compare(body["spec"].get("devices") or [], answer.get("spec", {}).get("devices") or [])
+        self._compare(body["spec"].get("devices") or [], kept)
 
     def _reject(self, resource: str, state: _State, wanted: DesiredSlice, error: ApiError) -> bool:
         """Leaves out what the API server refused; false if it does not name it."""
         offers = {offer.device.id: offer for offer in state.offers or ()}
         new = False
-        for number, attribute in dict.fromkeys(_REJECTED.findall(error.details)):
+        for number, attribute in dict.fromkeys(_REJECTED.findall(error.text)):
             if int(number) >= len(wanted.ids):
                 continue
             identity = wanted.ids[int(number)]
@@ -731,7 +737,7 @@ class Publisher:
                     resource=resource,
                     device=identity,
                     attribute=attribute,
-                    reason=error.message,
+                    reason=shortened(error.text),
                 )
         return new
 
@@ -766,20 +772,12 @@ class Publisher:
 
     def _written(self) -> None:
         self._metrics.slices_changed(self._driver, 1)
-        now = self.status
-        self.status = PublisherStatus(
-            len(self._stored), now.writes + 1, now.dropped, now.left_out, now.synced_at, now.error
-        )
+        self.status = replace(self.status, slices=len(self._stored), writes=self.status.writes + 1)
 
     async def _read_node(self) -> None:
         """Finds the uid of the Node, which owns the slices."""
-        try:
-            node = await self._api.get(f"{NODES}/{self._node}")
-        except ApiError as error:
-            if error.status == 404:
-                raise Retry(f"there is no Node {self._node}; check --node-name") from None
-            raise
-        self._uid = str(node["metadata"]["uid"])
+        node = await node_of(self._api, self._node)
+        self._uid = node.at("metadata").required("uid")
 
     async def _confirm(self, resource: str, state: _State) -> None:
         """Takes that the API server has exactly the desired slices of a pool."""
@@ -802,17 +800,23 @@ class Publisher:
             self._replan()
 
     def _report(self, failures: Sequence[str]) -> None:
-        now = None if failures else time.time()
-        self.status = PublisherStatus(
-            len(self._stored),
-            self.status.writes,
-            tuple(self._dropped),
-            tuple((resource, one) for resource, state in self._states.items() for one in state.left_out),
-            self.status.synced_at if now is None else now,
-            "; ".join(dict.fromkeys(filter(None, failures))),
-        )
+        self._unwritten = "; ".join(dict.fromkeys(filter(None, failures)))
         if not failures:
             self._metrics.slices_synced(self._driver, len(self._stored), len(self._dropped))
+            self.status = replace(self.status, synced_at=time.time())
+        self._show()
+
+    def _show(self) -> None:
+        """Brings the status up to date."""
+        self.status = replace(
+            self.status,
+            slices=len(self._stored),
+            dropped=tuple(self._dropped),
+            left_out=tuple(
+                (resource, one) for resource, state in self._states.items() for one in state.left_out
+            ),
+            error="; ".join(dict.fromkeys(filter(None, (self._unseen, self._unwritten)))),
+        )
         self._changed()
 
     async def _permit(self) -> None:
@@ -830,29 +834,43 @@ class Publisher:
             timer.cancel()
 
 
+def _slice(found: Object) -> Json:
+    return Json(found, "a ResourceSlice")
+
+
 def _known(found: Object, driver: str) -> _Stored:
-    metadata, spec = found["metadata"], found["spec"]
-    pool = spec.get("pool") or {}
-    devices = [dict(device) for device in spec.get("devices") or ()]
+    """What the API server has of a slice.
+
+    Raises:
+        Malformed: it is none.
+    """
+    whole = _slice(found)
+    metadata, spec = whole.at("metadata"), whole.at("spec")
+    pool = spec.at("pool")
+    devices = []
     since: dict[str, str] = {}
-    for device in devices:
-        if taints := device.get("taints"):
+    for one in spec.items("devices"):
+        one.required("name")
+        device = dict(one.mapping())
+        if taints := one.items("taints"):
             device["taints"] = [
-                {key: value for key, value in taint.items() if key != "timeAdded"} for taint in taints
+                {key: value for key, value in taint.mapping().items() if key != "timeAdded"}
+                for taint in taints
             ]
-            if added := taints[0].get("timeAdded"):
+            if added := taints[0].text("timeAdded"):
                 since[_dated_key(device)] = added
+        devices.append(device)
     text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
     return _Stored(
-        str(metadata.get("uid", "")),
-        str(metadata.get("resourceVersion", "")),
-        int(metadata.get("generation") or 0),
-        str(pool.get("name", "")),
-        int(pool.get("generation") or 0),
-        int(pool.get("resourceSliceCount") or 0),
+        metadata.text("uid"),
+        metadata.text("resourceVersion"),
+        metadata.number("generation"),
+        pool.text("name"),
+        pool.number("generation"),
+        pool.number("resourceSliceCount"),
         hashlib.sha256(text.encode()).hexdigest()[:32],
-        _owner(metadata),
-        _annotation(metadata, driver),
+        _owner(metadata.mapping()),
+        _annotation(metadata.mapping(), driver),
         since,
     )
 
@@ -899,10 +917,3 @@ def _missing(sent: Any, stored: Any) -> Iterator[str]:
                 yield from _missing(value, stored[key])
             else:
                 yield key
-
-
-def _refused(what: str, error: ApiError) -> str:
-    """A refusal as one line."""
-    if error.status == 403:
-        return f"devhost has no right to {what}: {error.message}"
-    return f"the API server refused to {what} (HTTP {error.status}): {error.message}"

@@ -123,7 +123,7 @@ class Refresher:
         unknown = ""
         try:
             chosen = await self._chosen(record, now, basis)
-        except (DevhostError, Unreachable) as error:
+        except DevhostError as error:
             unknown = error.message
         with self._preparer.turn(uid) as turn:
             async with turn.lock:

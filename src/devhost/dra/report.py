@@ -42,7 +42,7 @@ def report(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles) 
         "slices": status.slices,
         "writes": status.writes,
         "syncedAt": _iso(status.synced_at) if status.synced_at else None,
-        "error": status.error,
+        "error": front_end.api_failure,
         "droppedFields": list(status.dropped),
         "leftOut": [
             {"resource": resource, "device": one.device_id, "attribute": one.attribute, "reason": one.reason}
@@ -68,8 +68,8 @@ def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
     if front_end.refusal:
         yield front_end.driver, front_end.refusal
     status = front_end.publisher.status
-    if status.error:
-        yield front_end.driver, status.error
+    if front_end.api_failure:
+        yield front_end.driver, front_end.api_failure
     for claim in front_end.upkeep.kept.values():
         yield str(claim), KEPT
     for resource, one in status.left_out:

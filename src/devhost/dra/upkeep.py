@@ -256,9 +256,6 @@ class Upkeep:
                     if gone or ref.uid in self._files.records:
                         return
                     await self._preparer.commit(ref, claim, turn, running=True)
-        except Unreachable as error:
-            self._failed(ref.uid, ref, error.message)
-            return
         except DevhostError as error:
             self._failed(ref.uid, ref, str(error))
             return

@@ -30,7 +30,7 @@ from .services import Services
 from .timing import Timing
 
 if TYPE_CHECKING:
-    from devhost.dra.credentials import Credentials
+    from devhost.dra.credentials import Access
     from devhost.dra.front_end import DraFrontEnd
 
 log = get(__name__)
@@ -106,13 +106,13 @@ class DraSide:
         records = self._files.records.values()
         driver = _driver(settings) or previous or next((record.driver for record in records), "")
         if driver:
-            self._open(driver, published if driver == previous else {})
+            self._open(driver, published if driver == previous else {}, needed=bool(_driver(settings)))
 
     def follow_settings(self, settings: Settings, plan: Plan) -> None:
         """The settings that were just adopted may need the front end."""
         if self.front_end is None and (driver := _driver(settings)):
             sides = self.sides
-            self._open(driver, {})
+            self._open(driver, {}, needed=True)
             if sides is None and self.sides is not None:
                 self.sides.commit(plan)  # what lists show now leaves them with the next plan
             self.spawn()
@@ -172,13 +172,21 @@ class DraSide:
         """Why pods cannot use the driver yet; empty if they can, or there is none."""
         return self.front_end.missing() if self.front_end else ""
 
-    def _open(self, driver: str, published: Mapping[tuple[str, str], str]) -> None:
+    def _open(self, driver: str, published: Mapping[tuple[str, str], str], *, needed: bool) -> None:
+        """Makes the front end.
+
+        Args:
+            needed: whether the settings need it. Otherwise it only removes what an earlier run left, which
+                makes no sense without access to the API server.
+        """
         assert self.options is not None
         self._allocations.own_driver(driver)
         self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
         self.sides.start(published)
         try:
-            credentials = access(self.options)
+            found = access(self.options)
+            if not needed:
+                found.load()
         except EnvironmentFailure as error:
             self.failure = (
                 f"slices of {driver} may remain, and devhost has no access to the API server: {error}"
@@ -189,7 +197,7 @@ class DraSide:
         self.front_end = front_end_class()(
             driver,
             self.options,
-            credentials,
+            found,
             sides=self.sides,
             claims=self._allocations.claims,
             files=self._files,
@@ -216,15 +224,15 @@ def _driver(settings: Settings) -> str:
     return settings.dra_driver if needed else ""
 
 
-def access(options: DraOptions) -> Credentials:
-    """The access to the API server.
+def access(options: DraOptions) -> Access:
+    """The access to the API server; its files are read when they are needed.
 
     Raises:
         EnvironmentFailure: there is none.
     """
-    from devhost.dra.credentials import in_cluster, kubeconfig
+    from devhost.dra.credentials import from_files
 
-    return kubeconfig(options.kubeconfig) if options.kubeconfig else in_cluster(os.environ)
+    return from_files(options.kubeconfig, os.environ)
 
 
 def left_by_earlier_run(options: DraOptions | None) -> tuple[str, Mapping[tuple[str, str], str]]:

@@ -106,7 +106,7 @@ class Host:
         self._changed = changed
         self._accepted = loaded.accepted
         self._stop = asyncio.Event()
-        self.tasks = Tasks()
+        self.tasks = Tasks(changed=changed)
         self.configuration = Configuration(config, loaded)
         settings = self.configuration.settings
 
@@ -324,7 +324,9 @@ class Host:
 
     def ready(self) -> tuple[bool, str]:
         """Whether everything that is wanted is offered to pods; if not, what is not, and why."""
-        return readiness(self.configuration, self.backends, self.replanner, self.services, self.dra)
+        return readiness(
+            self.configuration, self.backends, self.replanner, self.services, self.dra, self.tasks
+        )
 
     @property
     def scanners(self) -> Mapping[str, Scanner]:

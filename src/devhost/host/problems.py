@@ -84,6 +84,7 @@ def problems(host: Host) -> Problems:
         *_labels(host),
         *_observers(host),
         *_pods(host),
+        *_tasks(host),
     ]
     counts = Counter(dict.fromkeys(KINDS, 0))
     for problem in (*others, *devices):
@@ -286,6 +287,11 @@ def _pods(host: Host) -> Iterator[Problem]:
     condition = host.pod_resources.condition
     if condition.silent:
         yield Problem("pods", str(host.pod_resources.source.socket), condition.reason, condition.since)
+
+
+def _tasks(host: Host) -> list[Problem]:
+    found = [Problem("task", name, one.reason, one.since) for name, one in _sorted(host.tasks.failing)]
+    return _first(found, NAMED, "", "more tasks fail")
 
 
 def _sorted(named: Mapping[str, T]) -> list[tuple[str, T]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from devhost.discovery.manager import BackendManager
+from devhost.discovery.tasks import Tasks
 
 from .dra_side import DraSide
 from .reload import Configuration
@@ -16,6 +17,7 @@ def readiness(
     replanner: Replanner,
     services: Services,
     dra: DraSide,
+    tasks: Tasks,
 ) -> tuple[bool, str]:
     """Whether every wanted resource has an open list stream or a published pool; if not, which, and why.
 
@@ -33,7 +35,13 @@ def readiness(
     streams = ((name, service.missing()) for name, service in sorted(services.items()))
     waiting = [f"{name} ({reason})" for name, reason in streams if reason]
     driver = [f"{dra.driver} ({missing})"] if (missing := dra.missing()) else []
-    found = (("no devices listed yet", unknown), ("no list stream yet", waiting), ("DRA driver", driver))
+    failing = [f"{name} ({one.reason})" for name, one in sorted(tasks.failing.items())]
+    found = (
+        ("no devices listed yet", unknown),
+        ("no list stream yet", waiting),
+        ("DRA driver", driver),
+        ("failing tasks", failing),
+    )
     reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]
     if configuration.copied is not None:
         first, *more = configuration.last_reload.complaints

@@ -118,6 +118,7 @@ class Sides:
         """Resources, and backends with a trailing slash, for which the Node has agreed with the lists."""
         self._awaited: dict[str, str] = {}
         """Resources that wait for the Node, each with its backend."""
+        self._unknown = ""
 
     def start(self, published: Mapping[Key, str]) -> None:
         """Takes the record of an earlier run: the devices that slices may hold, each with its resource."""
@@ -143,7 +144,16 @@ class Sides:
         if resource in self._agreed and f"{entry.backend}/" in self._agreed:
             return ""
         self._awaited[resource] = entry.backend
-        return f"{_FROM_PLUGIN} until the node offers no more than the lists of the device plugin"
+        return self._why(f"{_FROM_PLUGIN} until the node offers no more than the lists of the device plugin")
+
+    def api_failed(self, reason: str) -> bool:
+        """Takes why the API server cannot be asked, empty if it can; true if the reasons are others now."""
+        self._unknown, before = reason, self._unknown
+        return reason != before and bool(self.moving() or self._awaited)
+
+    def _why(self, waits_for: str) -> str:
+        """What a device waits for, and why it waits in vain."""
+        return f"{waits_for}, but {self._unknown}" if self._unknown else waits_for
 
     def learn(self, plan: Plan) -> bool:
         """Takes what a plan moves; true if the plan must be made again, because it assumes too much."""
@@ -284,7 +294,7 @@ class Sides:
                 if withdrawn.checked is not None:
                     why = "for the ResourceClaim that has it allocated"
                 found.append(Moving(key, withdrawn.resource, Serve.DRA, f"{_FROM_DRA} {why}"))
-        return sorted(found)
+        return sorted(one._replace(waits_for=self._why(one.waits_for)) for one in found)
 
     def _not_offered(self, dra: Mapping[Key, str]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""

@@ -274,6 +274,7 @@ class PlanRefusal(Reasoned):
 ProblemKind = Literal[
     "config",
     "kubelet",
+    "task",
     "plugin",
     "resource",
     "dra",

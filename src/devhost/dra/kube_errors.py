@@ -1,0 +1,140 @@
+"""What goes wrong with the API server, in words: what failed, why, and how to fix it."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+
+import h11
+
+from devhost.backend.errors import DevhostError
+from devhost.discovery.reconciler import Retry
+
+LONGEST_WISH = 60.0
+"""Seconds that the API server may make devhost wait (``Retry-After``); a longer wish is shortened."""
+
+NEEDS = "DRA needs Kubernetes 1.34 or newer, with this API enabled"
+
+ADDRESS = "check that its address is that of an API server"
+
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/?]+))/(?P<version>[^/?]+)"
+    r"(?:/namespaces/[^/?]+)?/(?P<resource>[^/?]+)(?:/(?P<name>[^/?]+))?"
+)
+_VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete"}
+_CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
+
+
+class ApiFailure(DevhostError):
+    """A request to the API server has failed."""
+
+
+class ApiError(ApiFailure):
+    """The API server refused a request.
+
+    Args:
+        status: the HTTP status.
+        reason: the ``reason`` of the returned Status.
+        text: its ``message``.
+        retry_after: seconds until the server wants the request again (429, 503), if it gave any.
+        request: what was requested.
+        source: where devhost has its credentials from.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str = "",
+        text: str = "",
+        retry_after: float | None = None,
+        request: Request | None = None,
+        source: str = "",
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.text = text
+        self.retry_after = retry_after
+        self.no_api = status == 404 and request is not None and request.needs_api(reason, text)
+        """Whether the API itself is missing, so that nothing is known of an object."""
+        super().__init__(*self._words(request or Request("GET", "an object"), source))
+
+    @property
+    def absent(self) -> bool:
+        """Whether the API server has no such object."""
+        return self.status == 404 and not self.no_api
+
+    def retry(self) -> Retry:
+        """Asks for another try, not before the API server wants it."""
+        return Retry(str(self), after=min(self.retry_after or 0.0, LONGEST_WISH))
+
+    def _words(self, request: Request, source: str) -> tuple[str, str]:
+        text = shortened(self.text)
+        if self.no_api:
+            return f"the API server has no {request.api}", NEEDS if request.group else "check its address"
+        if self.status == 401:
+            reason = "the API server does not accept devhost's credentials (HTTP 401)"
+            return reason, f"renew the token or the client certificate{f' in {source}' if source else ''}"
+        if self.status == 403:
+            hint = "" if "ValidatingAdmissionPolicy" in text else "devhost's ClusterRole must allow it"
+            return f"permission denied to {request}: {text or 'HTTP 403'}", hint
+        if self.status == 410:
+            return f"the API server cannot {request} from this version on (HTTP 410): {text}", ""
+        return f"the API server refused to {request} (HTTP {self.status}): {text or 'no reason given'}", ""
+
+
+class Unreachable(ApiFailure):
+    """The API server did not answer, or something else than an API server did."""
+
+
+class Request:
+    """A request, as roles name it: ``list resourceslices``."""
+
+    def __init__(self, method: str, path: str, *, watch: bool = False) -> None:
+        found = _PATH.match(path)
+        self.group = found["group"] or "" if found else ""
+        self._resource = found["resource"] if found else path
+        self._named = not found or bool(found["name"])
+        reading = "get" if self._named else "watch" if watch else "list"
+        self._verb = _VERBS.get(method, reading)
+        self.api = ""
+        """The API that it needs; empty if its path is none of an API."""
+        if found:
+            self.api = f"{self.group}/{found['version']}" if self.group else f"API {found['version']}"
+
+    def __str__(self) -> str:
+        return f"{self._verb} {self._resource}"
+
+    def needs_api(self, reason: str, text: str) -> bool:
+        """Whether a 404 with this Status means that the API is missing, and not an object.
+
+        A server answers an unknown path with plain text; proxies may use the text of client libraries.
+        """
+        unknown = not reason or text == "the server could not find the requested resource"
+        return bool(self.api) and (unknown or not self._named)
+
+
+def connection_failure(error: BaseException | None) -> tuple[str, str]:
+    """The reason and the hint for an error of a connection; no reason for any other error."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = "the certificate authority in devhost's credentials must be the API server's"
+        return f"its certificate is not accepted: {shortened(error.verify_message)}", hint
+    if isinstance(error, ssl.SSLError):
+        alert = str(error.reason or "")
+        if any(name in alert for name in _CLIENT_CERTIFICATE):
+            return "it does not accept the client certificate", "renew the one in devhost's credentials"
+        return "the TLS handshake failed", ADDRESS
+    if isinstance(error, h11.RemoteProtocolError):
+        return "its answer is not valid HTTP, or ended early", ADDRESS
+    if isinstance(error, OSError):
+        number = error.errno or 0
+        # asyncio's own texts have Python tuples; numbers below 0 are those of the name resolver
+        text = os.strerror(number) if number > 0 else error.strerror or str(error)
+        return shortened(text) or "the connection failed", "check that it runs, its address, and the network"
+    return "", ""
+
+
+def shortened(text: str) -> str:
+    """A text on one line, of at most 500 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= 500 else f"{line[:499]}…"
