@@ -180,9 +180,7 @@ def test_addresses_that_no_interface_of_the_node_has_are_reported(looking, tmp_p
     ],
 )
 def test_info_for_functions_that_do_not_exist_is_reported(looking, tmp_path, ids, is_reported):
-    backend = looking(
-        network.igb(tmp_path, 0), entries=[SriovUse(info={one: {"rack": "a7"} for one in ids})]
-    )
+    backend = looking(network.igb(tmp_path, 0), entries=[SriovUse(info={one: {"rack": "a7"} for one in ids})])
     backend.discover()
     assert [one.subject for one in backend.missing_drivers()] == (["0000:99:00.0"] if is_reported else [])
 

@@ -381,7 +381,7 @@ def _odd_id(example: str, text: str) -> tuple[str, str] | None:
 
 
 def read_ranges(node: Scalar, place: Place, *, is_condition: bool = True) -> tuple[Range, ...]:
-    """A whole number, or text such as ``0-3,6,8-``; a condition of ``where`` compares it with an attribute."""
+    """A whole number, or text such as ``0-3,6,8-``. A condition of ``where`` is about an attribute."""
     if node.kind != "str":
         value = read_int(node, place)
         if value is not WRONG and value < 0:

@@ -153,7 +153,9 @@ class Sriov(Backend):
         """
         found = []
         if self._network.lacks_addresses(self.options.node_addresses):
-            reason = "backends.sriov.nodeAddresses has no effect: no interface of the node has these addresses"
+            reason = (
+                "backends.sriov.nodeAddresses has no effect: no interface of the node has these addresses"
+            )
             found.append(MissingDriver(_some(self.options.node_addresses), reason, makes_device=False))
         for use in self.context.entries:
             names = use.info.keys() if isinstance(use, SriovUse) and self._snapshot.functions else ()
