@@ -233,7 +233,7 @@ class Given:
 
     def must_ask(self, held: Held, device: Device) -> bool:
         """Whether only its backend knows the nodes of a device for which a container was given some."""
-        return not node_paths(device) and any(gift.nodes for gift, _ in self._gifts((held,)))
+        return not node_paths(device) and any(gift.nodes for gift, _ in self._known((held,)))
 
     def started(self, resource: str, tokens: Sequence[str], found: Found) -> bool:
         """A container that has these tokens starts: it gets what is there now. True if that is another thing.
@@ -278,13 +278,13 @@ class Given:
             return {}
         held = tuple(held)
         there = _There(self, found)
-        for gift, one in self._gifts(held):
+        for gift, one in self._known(held):
             there.meet(gift, one.key)
         self._adopt(there)
         done: dict[tuple[int, str, Key], tuple[Difference | None, Sequence[Stray]]] = {}
         differences: dict[tuple[str, Key], Difference] = {}
         strays: dict[Stray, None] = {}
-        for gift, one in self._gifts(held):
+        for gift, one in self._known(held):
             place = id(gift), one.resource, one.key
             if place not in done:
                 done[place] = there.judge(gift, one)
@@ -299,13 +299,13 @@ class Given:
         self.differences, self.strays = differences, tuple(strays)
         return there.claims(self.strays)
 
-    def unclaimed(self, held: Iterable[Held]) -> Iterator[tuple[Key, frozenset[str]]]:
+    def unclaimed(self, held: Sequence[Held]) -> Iterator[tuple[Key, frozenset[str]]]:
         """The nodes that containers got with devices that do not claim them."""
-        for gift, one in self._gifts(held):
+        for gift, one in self._known(held):
             if gift.unclaimed:
                 yield one.key, gift.unclaimed
 
-    def fixed(self, held: Iterable[Held]) -> Mapping[Key, frozenset[str]]:
+    def fixed(self, held: Sequence[Held]) -> Mapping[Key, frozenset[str]]:
         """The nodes, as claims, that the containers of devices have, if they cannot have got others.
 
         That is not so if something that one of them was given is not known or not in the answer (a runtime
@@ -313,32 +313,36 @@ class Given:
         """
         found: dict[Key, set[str]] = {}
         unsure: set[Key] = set()
-        for one in held:
-            if isinstance(one.holder, ClaimHolder):
+        for gift, one in self._gifts(held):
+            if gift is None or gift.follows or not gift.nodes:
                 unsure.add(one.key)
-                continue
-            gifts = {self.of_token((one.resource, token), one.holder) for token in one.tokens}
-            for gift in gifts:
-                if gift is None or gift.follows or not gift.nodes:
-                    unsure.add(one.key)
-                else:
-                    paths = (_NODE + node.path for node in gift.nodes)
-                    found.setdefault(one.key, set()).update(paths)
+            elif one.key not in unsure:
+                found.setdefault(one.key, set()).update(_NODE + node.path for node in gift.nodes)
         return {key: frozenset(claims) for key, claims in found.items() if key not in unsure}
 
-    def _gifts(self, held: Iterable[Held]) -> Iterator[tuple[Gift, Held]]:
-        """Each known gift, with what is held of it: the tokens of one holder may have several."""
+    def _known(self, held: Sequence[Held]) -> Iterator[tuple[Gift, Held]]:
+        """Each known gift, with what is held of it."""
+        return ((gift, one) for gift, one in self._gifts(held) if gift is not None)
+
+    def _gifts(self, held: Sequence[Held]) -> Iterator[tuple[Gift | None, Held]]:
+        """Each gift, with what is held of it; ``None`` for what is not known.
+
+        The tokens of one holder may have several; those that have the same devices are looked at once.
+        """
+        seen: dict[tuple[str, AnyHolder | None, int], Sequence[tuple[Gift | None, tuple[str, ...]]]] = {}
         for one in held:
             if isinstance(one.holder, ClaimHolder):
-                if (gift := self.claims.get(one.holder.uid)) is not None:
-                    yield gift, one
+                yield self.claims.get(one.holder.uid), one
                 continue
-            found: dict[int, tuple[Gift, list[str]]] = {}
-            for token in one.tokens:
-                if (gift := self.of_token((one.resource, token), one.holder)) is not None:
+            place = one.resource, one.holder, id(one.tokens)
+            if place not in seen:
+                found: dict[int, tuple[Gift | None, list[str]]] = {}
+                for token in one.tokens:
+                    gift = self.of_token((one.resource, token), one.holder)
                     found.setdefault(id(gift), (gift, []))[1].append(token)
-            for gift, tokens in found.values():
-                yield gift, one._replace(tokens=tuple(tokens))
+                seen[place] = [(gift, tuple(tokens)) for gift, tokens in found.values()]
+            for gift, tokens in seen[place]:
+                yield gift, one._replace(tokens=tokens)
 
     def _adopt(self, there: _There) -> None:
         """Finds the devices of nodes that gifts have without one, as far as they still have these nodes."""
