@@ -249,3 +249,24 @@ def test_a_quota_limits_the_devices_of_a_class(cluster, driver, claims, pods):
         assert pods.create("one", claims=["one"]).running().can('test -n "$CARDS"')
     finally:
         cluster.api.delete(f"{path}/cards")
+
+
+def test_a_claim_whose_record_was_lost_while_devhost_was_down_is_not_given_away(
+    cluster, driver, claims, pods
+):
+    """The device stays with its pod: the record comes back from what the kubelet lists."""
+    driver.cards("c0 a")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("mine", CLASS)
+    pod = pods.create("user", claims=["mine"]).running()
+    driver.stop(kill=True)
+    (record,) = cluster.namespaces.path(SPECIFICATIONS).glob("devhost-dra_*.json")
+    record.unlink()
+    driver.start()
+    driver.registered()
+    until("the record is there again", record.exists)
+    held = [one["name"] for one in driver.status()["dra"]["claims"]]
+    assert held == ["mine"]
+    assert pod.restarted().shell("echo $CARDS") == "c0"
