@@ -12,9 +12,9 @@ import pytest
 from claim_scene import DRIVER, KIND, POOL, Scene, config, result, uid
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.kubelet_claims import MAX_BYTES, KubeletClaims
 from devhost.backend.model import unhealthy
 from devhost.dra.kube import ApiError
-from devhost.dra.kubelet_claims import MAX_BYTES, KubeletClaims
 from devhost.dra.prepare import READS
 from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.upkeep import GRACE, Upkeep

@@ -303,3 +303,24 @@ def test_missing_rights_are_named(cluster, driver, claims):
     until("the right is named", lambda: "permission denied to list resourceslices" in error(), seen=error)
     cluster.kubectl.apply(yaml.safe_dump(binding))
     claims.shows("c0")
+
+
+def test_a_claim_whose_record_was_lost_while_devhost_was_down_is_not_given_away(
+    cluster, driver, claims, pods
+):
+    """The device stays with its pod: the record comes back from what the kubelet lists."""
+    driver.cards("c0 a")
+    driver.serve(CARDS)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("mine", CLASS)
+    pod = pods.create("user", claims=["mine"]).running()
+    driver.stop(kill=True)
+    (record,) = cluster.namespaces.path(SPECIFICATIONS).glob("devhost-dra_*.json")
+    record.unlink()
+    driver.start()
+    driver.registered()
+    until("the record is there again", record.exists)
+    held = [one["name"] for one in driver.status()["dra"]["claims"]]
+    assert held == ["mine"]
+    assert pod.restarted().shell("echo $CARDS") == "c0"

@@ -12,6 +12,7 @@ from typing import Protocol
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
+from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
@@ -27,7 +28,6 @@ from devhost.telemetry.metrics import ClaimCall, Metrics
 from .credentials import Access
 from .inventory import DraInventory
 from .kube import KubeApi
-from .kubelet_claims import KubeletClaims
 from .mover import Mover, PluginLists
 from .prepare import Preparer
 from .prepared import ClaimPreparer, ClaimRef, PreparedDevice

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.dra.kubelet_claims import KubeletClaims, recorded
+from devhost.allocation.kubelet_claims import KubeletClaims, recorded
 from devhost.testing.dra import DraState
 
 UNUSABLE = (ValueError, TypeError, LookupError, RecursionError)
