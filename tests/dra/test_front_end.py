@@ -273,7 +273,7 @@ async def test_a_missing_kubeconfig_is_a_problem_of_dra_alone_and_heals(
         await node.node.until(lambda: not any(kind == "dra" for kind, _, _ in wrong(node)))
 
 
-async def test_a_device_that_waits_for_the_api_server_says_why_it_waits_in_vain(node: DraNode) -> None:
+async def test_a_device_that_waits_for_the_api_server_names_what_it_lacks(node: DraNode) -> None:
     node.configure(CARD)
     async with node.node.served():
         await node.node.offers({RESOURCE: 2})

@@ -249,7 +249,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("status", REFUSED)
-async def test_each_refusal_says_what_to_do(server: ApiServer, status: int) -> None:
+async def test_each_refusal_names_its_fix(server: ApiServer, status: int) -> None:
     api = client(server)
     server.fail_next(status, 2)
     with pytest.raises(ApiError) as caught:

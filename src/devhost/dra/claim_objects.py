@@ -25,7 +25,7 @@ from devhost.config.reader import WRONG, Raw, agreed, keys, read, read_fields
 from devhost.config.resources import guarded
 from devhost.planning.settings import ResourceSettings
 
-from .values import Json
+from .answers import Json
 
 API: Final = "/apis/resource.k8s.io/v1"
 """Where the API server has ResourceClaims since Kubernetes 1.34."""

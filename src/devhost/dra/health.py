@@ -15,7 +15,7 @@ from devhost.backend.errors import printable
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock
 
 from .api import health_v1_pb2, health_v1alpha1_pb2
-from .requests import decoded
+from .listener import decoded
 
 SERVICES: dict[str, ModuleType] = {
     "v1.DRAResourceHealth": health_v1_pb2,

@@ -27,9 +27,8 @@ import h11
 
 from devhost.backend.errors import EnvironmentFailure
 
+from .answers import ADDRESS, ApiError, ApiFailure, Json, Malformed, Request, Unreachable, connection_failure
 from .credentials import Access, Credentials
-from .kube_errors import ADDRESS, ApiError, ApiFailure, Request, Unreachable, connection_failure
-from .values import Json, Malformed
 
 __all__ = ["ApiError", "ApiFailure", "KubeApi", "Malformed", "Object", "Unreachable"]
 
@@ -540,7 +539,10 @@ class _Deadline:
         except TimeoutError:
             message = f"the API server {self._server()} did not answer within {self._seconds:g} s"
             raise Unreachable(message, "check that it runs, its address, and the network") from None
-        reason, hint = connection_failure(error)
+        if isinstance(error, h11.RemoteProtocolError):
+            reason, hint = "its answer is not valid HTTP, or ended early", ADDRESS
+        else:
+            reason, hint = connection_failure(error)
         if reason:
             raise Unreachable(f"cannot use the API server {self._server()}: {reason}", hint) from None
 

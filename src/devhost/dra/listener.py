@@ -8,12 +8,15 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 
 from devhost.backend.errors import EnvironmentFailure
+
+M = TypeVar("M", bound=Message)
 
 MAX_SOCKET_PATH = 107
 """Longest path of a unix socket in bytes (unix(7), without the final zero byte)."""
@@ -136,3 +139,14 @@ class Listener:
         raise EnvironmentFailure(
             f"another process serves {self.path}", "stop it, or choose another dra.driver"
         )
+
+
+async def decoded(kind: type[M], data: bytes, context: Any) -> M:
+    """The request in ``data``; if it cannot be decoded, the call fails with INVALID_ARGUMENT."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.full_name}"
+        )
+        raise  # unreachable: abort() raises

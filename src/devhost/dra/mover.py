@@ -16,9 +16,9 @@ from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Listed, Sides
 from devhost.telemetry.log import get
 
+from .answers import Json
 from .claim_objects import API, whole
 from .kube import ApiError, KubeApi
-from .values import Json
 
 log = get(__name__)
 

@@ -34,12 +34,11 @@ from devhost.planning.sides import NODE, DraTiming, Sides
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
+from .answers import LONGEST_WISH, Json, shortened
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
-from .kube_errors import LONGEST_WISH, shortened
 from .mover import node_of
 from .record import SliceRecord
 from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool
-from .values import Json
 
 log = get(__name__)
 

@@ -12,7 +12,7 @@ from devhost.backend.incident import Incident
 from devhost.telemetry.log import get
 
 from .api import registration_pb2 as pb
-from .requests import decoded
+from .listener import decoded
 
 log = get(__name__)
 

@@ -16,10 +16,9 @@ from devhost.telemetry.log import get, printable
 
 from .api import dra_v1_pb2, dra_v1beta1_pb2
 from .health import HealthSource, HealthStreams
-from .listener import Listener, check_path
+from .listener import Listener, check_path, decoded
 from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
 from .registration import SERVICE, Registration
-from .requests import decoded
 
 log = get(__name__)
 

@@ -1,15 +1,21 @@
-"""What goes wrong with the API server, in words: what failed, why, and how to fix it."""
+"""What the API server answers: failures in words, and values, each of which is checked where it is read.
+
+A missing value, or ``null``, is the empty value of its kind, as in Kubernetes.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import ssl
-
-import h11
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from devhost.backend.errors import DevhostError
 from devhost.discovery.reconciler import Retry
+
+T = TypeVar("T")
 
 LONGEST_WISH = 60.0
 """Seconds that the API server may make devhost wait (``Retry-After``); a longer wish is shortened."""
@@ -124,14 +130,66 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
         if any(name in alert for name in _CLIENT_CERTIFICATE):
             return "it does not accept the client certificate", "renew the one in devhost's credentials"
         return "the TLS handshake failed", ADDRESS
-    if isinstance(error, h11.RemoteProtocolError):
-        return "its answer is not valid HTTP, or ended early", ADDRESS
     if isinstance(error, OSError):
         number = error.errno or 0
         # asyncio's own texts have Python tuples; numbers below 0 are those of the name resolver
         text = os.strerror(number) if number > 0 else error.strerror or str(error)
         return shortened(text) or "the connection failed", "check that it runs, its address, and the network"
     return "", ""
+
+
+class Malformed(DevhostError):
+    """The API server sent a value that Kubernetes would not send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A value of an API object; ``what`` is the object, and ``path`` the place of the value in it."""
+
+    value: Any
+    what: str
+    path: str = ""
+
+    def at(self, key: str) -> Json:
+        """The value of a key; that of a missing one is ``None``."""
+        return Json(self.mapping().get(key), self.what, f"{self.path}.{key}" if self.path else key)
+
+    def mapping(self) -> Mapping[str, Any]:
+        """It as an object."""
+        return self._of(dict, {}, "an object")
+
+    def items(self, key: str) -> list[Json]:
+        """The values of the list below a key."""
+        there = self.at(key)
+        values = there._of(list, [], "a list")
+        return [Json(value, self.what, f"{there.path}[{n}]") for n, value in enumerate(values)]
+
+    def text(self, key: str) -> str:
+        """The text below a key."""
+        return self.at(key)._of(str, "", "text")
+
+    def number(self, key: str) -> int:
+        """The whole number below a key."""
+        there = self.at(key)
+        if isinstance(there.value, bool):
+            raise there._flaw("is not a whole number")
+        return there._of(int, 0, "a whole number")
+
+    def required(self, key: str) -> str:
+        """The text below a key, which must not be empty."""
+        if not (text := self.text(key)):
+            raise self.at(key)._flaw("is missing")
+        return text
+
+    def _of(self, kind: type[T], default: T, noun: str) -> T:
+        if self.value is None:
+            return default
+        if not isinstance(self.value, kind):
+            raise self._flaw(f"is not {noun}")
+        return self.value
+
+    def _flaw(self, flaw: str) -> Malformed:
+        return Malformed(f"{self.path} of {self.what} {flaw}" if self.path else f"{self.what} {flaw}")
 
 
 def shortened(text: str) -> str:
