@@ -33,6 +33,8 @@ HEIGHTS = {1280: 2175, 390: 1700}
 """Width and height of the pictures in the documentation: the whole page, and the upper part of it."""
 TALLEST = {1280: 3600, 390: 7000}
 """The maximum height of the page of a crowded node, by width."""
+SCREEN = 1500
+"""The maximum height of a picture of that page in the directory ``$DEVHOST_SCREENSHOTS``."""
 FOLDED = ("intel.com/fpga", "intel.com/sriov_dpdk", "rdma/hca")
 """What is folded in these pictures, so that more kinds of content are in them."""
 
@@ -328,6 +330,8 @@ async def test_the_page_can_be_used_with_the_keyboard_only(page: Open) -> None:
     page.browser.press("\ue007")
     assert await page.run("return document.activeElement.id") == "main"
     page.browser.press("\ue004")
+    assert await page.run("return document.activeElement.id") == "search"
+    page.browser.press("\ue004")
     assert await page.run("return document.activeElement.matches('a:focus-visible')")
     assert await page.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
     await page.run("document.getElementById(arguments[0]).querySelector('summary').focus()", SERIAL)
@@ -366,9 +370,13 @@ async def test_a_crowded_node_fits_a_few_screens(page: Open, width: int, tallest
         await page.load()
         height = await page.run("return document.documentElement.scrollHeight")
         if folder := os.environ.get("DEVHOST_SCREENSHOTS", "").removeprefix("1"):
-            page.browser.narrow(width, height)
-            taken = page.browser.devtools("Page.captureScreenshot", format="png")
-            Path(folder, f"crowded-{width}-{scheme}.png").write_bytes(base64.b64decode(taken["data"]))
+            for n, y in enumerate(range(0, height, SCREEN)):
+                clip = {"x": 0, "y": y, "width": width, "height": min(SCREEN, height - y), "scale": 1}
+                taken = page.browser.devtools(
+                    "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
+                )
+                part = Path(folder, f"crowded-{width}-{scheme}-{n}.png")
+                part.write_bytes(base64.b64decode(taken["data"]))
         assert await page.run(CONTRAST) == []
         assert await page.run(BROKEN) == []
         assert await page.run(OVERLAP) == []

@@ -118,7 +118,11 @@ def _resources(document: StatusDocument, now: datetime) -> str:
 
 def _entries(document: StatusDocument, everything: bool) -> str:
     """The entries that lack devices: first those without any that are required, then the optional ones."""
-    empty = [entry for entry in document["entries"] if not entry["devices"]]
+    empty = [
+        entry
+        for entry in document["entries"]
+        if not entry["devices"] and (everything or entry["state"] != "moving")
+    ]
     absent = [entry for entry in empty if entry["state"] == "absent" and not everything]
     rows: list[_Row] = [
         (entry["name"], entry["backend"], entry["entry"], empty_entry(entry), reason(entry))

@@ -210,7 +210,7 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
             (
                 tag("a", resource["name"], href=f"#{anchor(resource['name'])}"),
                 resource["backend"],
-                joined([f"{found.healthy}/{found.devices}", _bar(found)]),
+                joined([tag("span", f"{found.healthy}/{found.devices}", class_="figure"), _bar(found)]),
                 shares(resource, found),
                 found.used,
                 health(resource["state"]),
@@ -232,14 +232,16 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
     return _section(
         "Resources",
         "resources",
-        table("Resources", headers, rows, wide=("Error",), optional=("Error", "Shares"), headed=True),
+        table("Resources", headers, rows, style="resources", wide=("Error",), optional=("Error", "Shares"), headed=True),
     )
 
 
 def _entries(document: StatusDocument) -> Markup | None:
     """The entries that lack devices."""
     lacking = [
-        entry for entry in document["entries"] if not entry["devices"] or entry["reason"] or entry["remark"]
+        entry
+        for entry in document["entries"]
+        if (not entry["devices"] or entry["reason"] or entry["remark"]) and entry["state"] != "moving"
     ]
     rows = [
         Row(
@@ -265,7 +267,7 @@ def _entries(document: StatusDocument) -> Markup | None:
 
 
 def _looks(entry: EntryStatus) -> str:
-    if entry["state"] in ("waiting", "moving"):
+    if entry["state"] == "waiting":
         return "state pending"
     fine = not entry["reason"] if entry["devices"] else entry["optional"]
     return "state" if fine else "state bad"

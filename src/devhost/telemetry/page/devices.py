@@ -11,7 +11,7 @@ from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DepartedStatus, DeviceStatus, ResourceStatus, StatusDocument
 from devhost.telemetry.tables import HIDDEN_POD, Alike, alike, fair, held_by, numbered, reason, together
 
-from .counts import Counts, counted, rank, rank_of, worst_first
+from .counts import Counts, Rank, counted, rank, rank_of, worst_first
 from .markup import Content, Row, joined, since, table, tag
 
 MOST = 200
@@ -85,7 +85,7 @@ def _resource(
     return tag(
         "details",
         summary,
-        _devices(resource, now, most, holder),
+        _devices(resource, now, most, few, holder),
         _together(resource, most),
         _departed(resource, now),
         id=anchor(name),
@@ -112,8 +112,9 @@ def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike],
 
 
 def _devices(
-    resource: ResourceStatus, now: datetime, most: int, holder: Callable[[DeviceStatus], str]
+    resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
 ) -> Markup:
+    """The devices of a resource; beside others, those that are healthy and free are folded, unless ``few``."""
     if not resource["devices"]:
         return tag("p", "No device.", class_="nothing")
     shown, hidden = _ill_first(resource["devices"], most)
@@ -131,10 +132,25 @@ def _devices(
         )
         for one in shown
     ]
+    noted = sum(rank_of(one.first) is not Rank.HEALTHY for one in shown)
     headers = ("Device", "Health", "Since", "NUMA", "Held by", "Reason")
     caption = f"Devices of {resource['name']}"
-    listed = table(caption, headers, rows, wide=("Held by", "Reason"), style="devices", headed=True)
-    return joined([listed, hidden])
+
+    def listed(caption: str, rows: Sequence[Row]) -> Markup:
+        wide = ("Held by", "Reason")
+        return table(caption, headers, rows, wide=wide, style="devices", headed=True)
+
+    if few or not noted or noted == len(rows):
+        return joined([listed(caption, rows), hidden])
+    free = f"{len(rows) - noted} healthy and free"
+    folded = tag(
+        "details",
+        tag("summary", free, class_="count"),
+        listed(f"Healthy and free devices of {resource['name']}", rows[noted:]),
+        id=f"{anchor(resource['name'])}-free",
+        data_name=resource["name"],
+    )
+    return joined([listed(caption, rows[:noted]), folded, hidden])
 
 
 def _together(resource: ResourceStatus, most: int) -> Markup | None:

@@ -137,6 +137,13 @@
     if (wanted.dataset.build !== build) return location.reload();
     const before = snapshot();
     const focused = document.activeElement;
+    const inView = (one) => {
+      const { top, bottom } = one.getBoundingClientRect();
+      return one !== document.body && bottom > 0 && top < innerHeight;
+    };
+    const middle = () => document.elementFromPoint(innerWidth / 2, innerHeight / 2)?.closest("[data-key], [id]");
+    const looked = focused && inView(focused) ? focused : middle();
+    const top = looked?.getBoundingClientRect().top;
     morph(byId("page"), wanted);
     if (focused && focused !== document.activeElement && focused !== document.body)
       (focused.isConnected ? focused : byId("main")).focus({ preventScroll: true });
@@ -145,6 +152,8 @@
     setClock();
     refresh();
     filter();
+    if (scrollY > 0 && looked?.isConnected) // rows above it may have come, gone or moved
+      scrollBy({ top: looked.getBoundingClientRect().top - top, behavior: "instant" });
     announceChanges(before);
     if (lostAt !== null) announce(["connected again"]);
     lostAt = null;
