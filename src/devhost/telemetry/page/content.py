@@ -222,10 +222,10 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
                 "data-key": resource["name"],
                 "data-news": f"resource {resource['name']}",
                 "data-announce": _announcement(resource, found),
-                "class": "quiet" if rank is Rank.HEALTHY else None,
+                "class": place.style,
             },
         )
-        for rank, resource in ordered
+        for place, resource in ordered
         for found in (counted(resource),)
     ]
     headers = ("Resource", "Backend", "Healthy", "Shares", "In use", "State", "Streams", "Registered", "Error")
