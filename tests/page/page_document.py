@@ -234,8 +234,8 @@ def crowded_node() -> StatusDocument:
             "resource": f"example.com/moving-{n}",
             "serve": "plugin",
             "devices": [f"0000:{n + 96:02x}:00.{one}" for one in range(13)],
-            "reason": "it is moving from the device plugin to DRA: devhost waits until the node no longer offers "
-            f"it as example.com/moving-{n}",
+            "reason": "it is moving from the device plugin to DRA: devhost waits until the node no longer "
+            f"offers it as example.com/moving-{n}",
             "since": ago(seconds=14),
             "stuck": False,
         }

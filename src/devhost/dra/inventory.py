@@ -17,9 +17,9 @@ from devhost.discovery.scanner import Scanner, State
 from devhost.discovery.verdicts import Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key
+from devhost.planning.moves import Move, Moves
 from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.planning.moves import Move, Moves
 from devhost.planning.sides import Moving, Sides
 
 from .claim_devices import DraDevice

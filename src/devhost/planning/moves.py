@@ -120,7 +120,6 @@ def _described(origin: Origin, found: Sequence[Moving], group: _Group | None, no
         rest = f" and {len(devices) - EXAMPLES} more" if len(devices) > EXAMPLES else ""
         of = "the device plugin" if origin[1] is Serve.PLUGIN else "DRA"
         stuck = (
-            f"{what} not left {of} within {PATIENCE:.0f} s: {reason} "
-            f"({', '.join(devices[:EXAMPLES])}{rest})"
+            f"{what} not left {of} within {PATIENCE:.0f} s: {reason} ({', '.join(devices[:EXAMPLES])}{rest})"
         )
     return Move(*origin, devices, reason, group.since if group else 0.0, stuck, held_by)

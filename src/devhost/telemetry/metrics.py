@@ -650,7 +650,9 @@ class Metrics:
         self._set("dra_dropped_fields", driver, to=dropped)
         self._set("dra_synced_timestamp_seconds", driver, to=self._clock())
 
-    def dra_offered(self, driver: str, devices: Mapping[tuple[str, bool], int], moving: Mapping[str, int]) -> None:
+    def dra_offered(
+        self, driver: str, devices: Mapping[tuple[str, bool], int], moving: Mapping[str, int]
+    ) -> None:
         """The plan offers these numbers of devices, by resource and whether they are healthy.
 
         Args:

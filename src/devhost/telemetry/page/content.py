@@ -228,11 +228,29 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
         for place, resource in ordered
         for found in (counted(resource),)
     ]
-    headers = ("Resource", "Backend", "Healthy", "Shares", "In use", "State", "Streams", "Registered", "Error")
+    headers = (
+        "Resource",
+        "Backend",
+        "Healthy",
+        "Shares",
+        "In use",
+        "State",
+        "Streams",
+        "Registered",
+        "Error",
+    )
     return _section(
         "Resources",
         "resources",
-        table("Resources", headers, rows, style="resources", wide=("Error",), optional=("Error", "Shares"), headed=True),
+        table(
+            "Resources",
+            headers,
+            rows,
+            style="resources",
+            wide=("Error",),
+            optional=("Error", "Shares"),
+            headed=True,
+        ),
     )
 
 
@@ -446,9 +464,7 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
         table("DRA driver", headers, [driver], wide=("Error",), optional=("Error",)),
         table("Devices offered through DRA", columns, rows, wide=("Slice", "Reason")) if rows else None,
         more(len(found) - len(rows), "devices"),
-        table("Devices that change sides", titles, moving, wide=("Devices", "Reason"))
-        if moving
-        else None,
+        table("Devices that change sides", titles, moving, wide=("Devices", "Reason")) if moving else None,
         more(len(dra["moves"]) - len(moving), "moves"),
     )
 
