@@ -218,7 +218,8 @@ def crowded_node() -> StatusDocument:
     """30 resources with 400 devices, of which 39 change sides, a few are unhealthy, and pods hold some."""
     made, number = [], 0
     for n in range(27):
-        name = f"{('example.com', 'vendor.example.org', 'devices.long-company-name.example')[n % 3]}/class-{n:02}"
+        domains = ("example.com", "vendor.example.org", "devices.long-company-name.example")
+        name = f"{domains[n % 3]}/class-{n:02}"
         found = []
         for _ in range(14 if n < 10 else 13):
             place = f"0000:{n + 16:02x}:{number % 32:02x}.{number % 8}"

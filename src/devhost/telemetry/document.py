@@ -243,7 +243,8 @@ class EntryStatus(Reasoned):
 
     ``entry`` is its place (``resources[2]``), ``name`` may be a template, ``resources`` are the names of its
     resources. ``state`` is ``served`` for one with devices, ``waiting`` until its backend has listed its
-    devices, ``moving`` while they change sides, ``absent`` for an optional one without hardware on the node, else ``none``. ``reason`` is why
+    devices, ``moving`` while they change sides, ``absent`` for an optional one without hardware on the node,
+    else ``none``. ``reason`` is why
     it has no devices, or another number than the file expects; empty if all is as expected. ``remark`` names
     devices that the entry just misses.
     """
@@ -377,8 +378,8 @@ class MovingStatus(Reasoned):
 class MoveStatus(Reasoned):
     """The ``devices`` that leave one resource; ``serve`` is its side.
 
-    ``reason`` is what most of them wait for, ``since`` the time at which the move began, or one of its devices
-    moved. ``stuck`` is whether this is a problem.
+    ``reason`` is what most of them wait for, ``since`` the time at which the move began, or
+    one of its devices moved. ``stuck`` is whether this is a problem.
     """
 
     resource: str

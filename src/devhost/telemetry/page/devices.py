@@ -114,7 +114,7 @@ def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike],
 def _devices(
     resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
 ) -> Markup:
-    """The devices of a resource; beside others, those that are healthy and free are folded, unless ``few``."""
+    """The devices of a resource; beside others, the healthy and free ones are folded, unless ``few``."""
     if not resource["devices"]:
         return tag("p", "No device.", class_="nothing")
     shown, hidden = _ill_first(resource["devices"], most)
