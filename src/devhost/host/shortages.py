@@ -121,7 +121,9 @@ class Shortages:
         outcomes = self.outcomes.all()
         for one in empty:
             outcome = outcomes[one.entry.index]
-            if outcome.state is State.WAITING or not one.logged.news(outcome.reason):
+            if outcome.state in (State.WAITING, State.MOVING) or not outcome.reason:
+                continue
+            if not one.logged.news(outcome.reason):
                 continue
             about = {
                 "entry": place(one.entry),

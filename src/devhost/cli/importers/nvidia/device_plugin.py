@@ -31,9 +31,9 @@ from devhost.config.document import Fields, Node
 from devhost.config.reader import WRONG, read_dataclass
 from devhost.planning.settings import LABEL_DIRECTORY
 
-from .answers import CHOOSE, Values, found_in, of_container, others, read_config, read_values, settled
 from .config import Config
 from .entries import Entries, Entry, Value
+from .values import CHOOSE, Values, found_in, of_container, others, read_config, read_values, settled
 
 CONFIG_KEY = "default"
 """The configuration in a ConfigMap that the plugin's chart uses for a node without a label."""
