@@ -234,6 +234,7 @@ class KubeApi:
         self._clock = clock
         self._server = ""
         self._spare: _Connection | None = None
+        self._keeps = True
 
     async def get(self, path: str) -> Object:
         """The object at ``path``.
@@ -360,7 +361,8 @@ class KubeApi:
                 raise
 
     def close(self) -> None:
-        """Closes the connection that is kept for the next call."""
+        """Keeps no connection for the next call, also not those of calls that have not ended yet."""
+        self._keeps = False
         if self._spare is not None:
             self._spare.close()
             self._spare = None
@@ -385,7 +387,7 @@ class KubeApi:
         except BaseException:
             connection.close()
             raise
-        if connection.reusable() and self._spare is None:
+        if self._keeps and self._spare is None and connection.reusable():
             connection.spare_since = self._clock()
             self._spare = connection
         else:

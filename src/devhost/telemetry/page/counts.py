@@ -21,7 +21,7 @@ class Rank(IntEnum):
     HELD = 2
     """A container has it, or one of its devices."""
     HEALTHY = 3
-    """It is healthy and free: the rows to which nobody needs to pay attention."""
+    """It is healthy and free: a row that needs no attention."""
 
     @property
     def style(self) -> str | None:
