@@ -234,30 +234,29 @@ class DraFrontEnd:
 
     async def serve(self) -> None:
         """Lets the kubelet call the driver, until cancelled; its slices stay."""
+        self._api.keep()
         try:
             await self._sockets.run()
         finally:
             await self._server.stop()
+            self._api.close()
 
     async def publish(self) -> None:
         """Keeps the slices at the API server as planned, until cancelled.
 
         Only while the sockets are this process's: another driver of the same name has the same slices.
         """
-        try:
-            while True:
-                await self._taken.wait()
-                publishing = asyncio.create_task(self.publisher.run())
-                lost = asyncio.create_task(self._lost.wait())
-                try:
-                    await asyncio.wait((publishing, lost), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    lost.cancel()
-                    publishing.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await publishing
-        finally:
-            self._api.close()
+        while True:
+            await self._taken.wait()
+            publishing = asyncio.create_task(self.publisher.run())
+            lost = asyncio.create_task(self._lost.wait())
+            try:
+                await asyncio.wait((publishing, lost), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                lost.cancel()
+                publishing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await publishing
 
     async def move(self) -> None:
         """Finds out when moving devices are free, until cancelled."""

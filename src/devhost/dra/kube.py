@@ -360,6 +360,10 @@ class KubeApi:
             if not error.absent:
                 raise
 
+    def keep(self) -> None:
+        """Keeps a connection for the next call, until :meth:`close`."""
+        self._keeps = True
+
     def close(self) -> None:
         """Keeps no connection for the next call, also not those of calls that have not ended yet."""
         self._keeps = False
