@@ -126,7 +126,7 @@ async def page(address: str) -> str:
 
     def read() -> str:
         with urllib.request.urlopen(f"http://{address}/", timeout=240) as answer:
-            return str(answer.read().decode())
+            return str(answer.read().decode()).replace("<wbr>", "")  # where a browser may break a line
 
     return await asyncio.to_thread(read)
 

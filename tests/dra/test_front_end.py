@@ -549,6 +549,8 @@ async def test_moving_back_lists_the_claims_of_the_cluster_once(node: DraNode) -
             return sum(one.path == path for one in node.server.requests)
 
         await node.node.until(lambda: asked(f"{claims_of('default')}/late") >= 3)
-        assert asked("/apis/resource.k8s.io/v1/resourceclaims") <= 2  # one for each device that left its slice
+        assert (
+            asked("/apis/resource.k8s.io/v1/resourceclaims") <= 2
+        )  # one for each device that left its slice
         node.delete_claim(claim.name)
         await node.node.offers({RESOURCE: 2})
