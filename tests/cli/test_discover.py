@@ -326,6 +326,29 @@ def test_explain_of_hardware_without_its_driver_shows_what_discover_shows(toys):
     assert document["verdicts"][0]["reason"] == "its driver is missing"
 
 
+def test_explain_of_a_device_also_shows_what_lacks_a_driver(toys):
+    """Another backend may list the same hardware, and only this line has the fix."""
+    without_driver(toys)
+    toys.plug("one=x300")
+    toys.write("name: example.com/big, backend: toy, where: {model: x300}")
+    shown = toys.devhost("explain", "x300").stdout.splitlines()
+    assert shown[0] == "one of backend toy: Healthy"
+    assert any(line.startswith("without driver: 0000:3b:00.0 (15b3:1021)") for line in shown)
+    assert toys.devhost("explain", "3b:00.0").stdout.startswith("without driver: 0000:3b:00.0"), "no domain"
+
+
+def test_explain_of_an_option_without_effect_blames_no_entry(toys):
+    without_driver(toys)
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    text = drop_in.read_text()
+    drop_in.write_text(text.replace('{"model": "x300"})]', '{"model": "x300"}, makes_device=False)]'))
+    toys.plug("one=x300")
+    toys.write("name: example.com/big, backend: toy, where: {model: x300}")
+    shown = toys.devhost("explain", "x300").stdout
+    assert "\nlacking: 0000:3b:00.0 (15b3:1021) of backend toy: no driver" in shown
+    assert "its driver is missing" not in shown
+
+
 def test_explain_shows_why_something_that_the_kernel_knows_is_not_served(toys):
     tree = Tree(toys.root)
     tree.device("virtual/net/can0", "net", files={"type": "280"})
@@ -335,6 +358,7 @@ def test_explain_shows_why_something_that_the_kernel_knows_is_not_served(toys):
     tree.node("/dev/other")
     (toys.root / "dev/dir").mkdir()
     (toys.root / "dev/dangling").symlink_to("nothing")
+    (toys.root / "dev/loop").symlink_to("loop")
     for text, why in (
         ("can0", "it is a network interface (CAN), which has no device node and is not on PCI"),
         ("eth0", "it is a network interface (Ethernet) on the PCI function 0000:3b:00.0"),
@@ -343,6 +367,7 @@ def test_explain_shows_why_something_that_the_kernel_knows_is_not_served(toys):
         ("thermal", "it is a device of class thermal without a device node"),
         ("/dev/other", "it is a device node that no backend lists"),
         ("/dev/dir", "it is a directory"),
+        ("/dev/loop", "its symbolic links form a loop"),
         ("/dev/dangling", "it leads to /dev/nothing, which does not exist"),
     ):
         done = toys.devhost("explain", text)

@@ -211,7 +211,7 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, healthywhile: {vendor: x}", "(did you mean healthyWhile?)"),
         ("name: a.b/c, expect: eight", 'resources[0].expect: "eight" is not a range of whole numbers'),
         ("name: a.b/c, expect: 8-4", 'resources[0].expect: the range "8-4" is empty'),
-        ("name: a.b/c, expect: -1", "resources[0].expect: numbers count from 0"),
+        ("name: a.b/c, expect: -1", 'resources[0].expect: must be 0 or more, not -1 (for at most 1: "0-1")'),
         ("name: a.b/c, expect: [8]", "resources[0].expect: must be"),
         ("name: a.b/c, expect: 1.5", "resources[0].expect: must be"),
         ("name: a.b/c, expects: 8", "(did you mean expect?)"),

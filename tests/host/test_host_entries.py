@@ -253,6 +253,28 @@ async def test_an_optional_entry_whose_hardware_lacks_a_driver_is_not_absent(rig
         assert [kind for kind, *_ in wrong(host)] == ["driver"]
 
 
+async def test_an_option_without_effect_is_a_problem_and_no_reason_for_an_entry(rig, kubelet, lacking):
+    lacking[:] = [replace(LACK, subject="198.51.100.7", attributes={}, makes_device=False)]
+    rig.scripts["toy"].devices = []
+    rig.write(f"name: {TOY}, backend: toy, optional: true")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert entry(host)["state"] == "absent"
+        assert "198.51.100.7" not in entry(host)["reason"]
+        assert wrong(host) == [("driver", "toy 198.51.100.7", LACK.reason)]
+
+
+async def test_more_devices_than_expected_name_no_missing_one(rig, kubelet):
+    rig.scripts["toy"].devices = [
+        *(Device(f"d{n}", {"model": "x", "index": 1}) for n in range(2)),
+        Device("d9", {"model": "x", "index": 7}),
+    ]
+    rig.write(f"name: {TOY}, backend: toy, expect: 0, where: {{model: x, index: 0-3}}")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert wrong(host) == [("entry", TOY, "2 devices, expected 0")]
+
+
 async def test_a_device_withheld_without_a_driver_names_the_fix(rig, kubelet, lacking):
     rig.scripts["toy"].devices = [
         Device("0000:3b:00.0", {"model": "x100"}, withheld="no driver is bound to it")

@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 
 import fpga_cards as cards
+import fpga_xrt
 import pytest
 from devhost_fpga.allocation import node
 from devhost_fpga.backend import Fpga
 from devhost_fpga.dfl import Dfl
 from devhost_fpga.model import FpgaSysfs
-from devhost_fpga.options import FpgaUse
+from devhost_fpga.options import FpgaUse, Program
 from fpga_backend import unhealthy
 from fpga_tree import NLB, FpgaTree
 
@@ -98,6 +99,18 @@ def test_an_option_that_needs_a_node_which_a_device_lacks_is_a_reason_before_all
     (reason,) = [why for what, why in device.unusable_for.items() if what in use.uses]
     with pytest.raises(AllocationError, match=f"^{name}: {re.escape(reason)}$"):
         given(looking(tree), name, use=use)
+
+
+def test_a_device_that_cannot_be_programmed_is_unusable_only_where_the_entry_programs(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
+    use = FpgaUse(program=Program(Path("/srv/fpga/crypto.gbs")))
+    (device,) = looking(fpga_xrt.alveo_u250(tmp_path / "xrt"), entries=[use, FpgaUse()]).discover()
+    reasons = [why for what, why in device.unusable_for.items() if what in use.uses]
+    assert len(reasons) == 1
+    assert "XRT programs this device from the container (remove `program`)" in reasons[0]
+    assert device.health
+    assert not FpgaUse().uses & device.unusable_for.keys()
 
 
 def test_a_device_that_is_gone_is_refused(looking: BackendFixture, tree: FpgaTree) -> None:

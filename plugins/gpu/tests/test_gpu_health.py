@@ -148,6 +148,33 @@ def test_a_card_is_unhealthy_from_the_temperature_limit_on(tmp_path: Path, looki
     assert found == {MI210: "mem is at 100 °C, the limit is 100 °C"}
 
 
+@pytest.mark.parametrize("limits", [{"temperature_limit": 100}, {"uncorrectable_errors": 5}])
+def test_a_limit_that_a_card_cannot_exceed_is_reported(
+    tmp_path: Path, looking: BackendFixture[Gpu], limits: dict[str, int]
+) -> None:
+    tree = gpu_amd.mi210(tmp_path)
+    path = f"/sys/devices/pci0000:60/0000:60:03.1/0000:61:00.0/0000:62:00.0/{MI210}"
+    shutil.rmtree(tree.root / path.lstrip("/") / "ras", ignore_errors=True)
+    shutil.rmtree(tree.root / path.lstrip("/") / "hwmon", ignore_errors=True)
+    backend = looking(tree, GpuOptions(**limits))
+    backend.discover()
+    (lacking,) = backend.missing_drivers()
+    key = "temperatureLimit" if "temperature_limit" in limits else "uncorrectableErrors"
+    assert lacking.subject.startswith(MI210)
+    assert lacking.reason.startswith(f"backends.gpu.{key} has no effect")
+    assert not lacking.makes_device
+    tree.hwmon(path, 0, mem=50)
+    tree.file(f"{path}/ras/umc_err_count", "ue: 0\nce: 0")
+    backend.discover()
+    assert not backend.missing_drivers()
+
+
+def test_the_default_limits_report_nothing(tmp_path: Path, looking: BackendFixture[Gpu]) -> None:
+    backend = looking(gpu_amd.mi210(tmp_path))
+    backend.discover()
+    assert not backend.missing_drivers()
+
+
 def test_limits_are_not_negative() -> None:
     with pytest.raises(OptionError, match="0 or more"):
         GpuOptions(temperature_limit=-1)

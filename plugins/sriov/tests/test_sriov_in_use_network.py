@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sriov_network as network
-from devhost_sriov.options import SriovOptions
+from devhost_sriov.options import SriovOptions, SriovUse
 from sriov_tree import SriovTree
 
 from devhost.backend import OptionError
@@ -154,6 +154,35 @@ def test_a_function_with_the_address_of_the_kubelet_is_not_offered(looking, tmp_
     device = by_id(looking(tree, SriovOptions(node_addresses=("192.0.2.7",))))["0000:02:00.0"]
     assert device.reserved.startswith("it has the address 192.0.2.7, which the kubelet uses")
     assert not by_id(looking(tree))["0000:02:00.0"].reserved
+
+
+def test_addresses_that_no_interface_of_the_node_has_are_reported(looking, tmp_path):
+    tree = network.igb(tmp_path, 0)
+    set_up(tree, route4("enp2s0", "000200C0", "00FFFFFF", "0001"))
+    backend = looking(tree, SriovOptions(node_addresses=("198.51.100.7", "2001:db8::7")))
+    backend.discover()
+    (lacking,) = backend.missing_drivers()
+    assert lacking.subject == "198.51.100.7, 2001:db8::7"
+    assert lacking.reason.startswith("backends.sriov.nodeAddresses has no effect")
+    assert not lacking.makes_device
+    one_file_for_two_nodes = looking(tree, SriovOptions(node_addresses=("198.51.100.7", "192.0.2.7")))
+    one_file_for_two_nodes.discover()
+    assert not one_file_for_two_nodes.missing_drivers()
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_reported"),
+    [
+        (["0000:99:00.0"], True),
+        (["0000:99:00.0", "0000:02:00.0"], False),  # one file for nodes with different addresses
+        (["0000:99:00.0", "*"], False),
+        ([], False),
+    ],
+)
+def test_info_for_functions_that_do_not_exist_is_reported(looking, tmp_path, ids, is_reported):
+    backend = looking(network.igb(tmp_path, 0), entries=[SriovUse(info={one: {"rack": "a7"} for one in ids})])
+    backend.discover()
+    assert [one.subject for one in backend.missing_drivers()] == (["0000:99:00.0"] if is_reported else [])
 
 
 @pytest.mark.parametrize("driver", ["igb", "vfio-pci"])

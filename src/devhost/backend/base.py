@@ -149,12 +149,15 @@ class MissingDriver:
     ``subject`` identifies it for an administrator of the node: ``0000:3b:00.0 (10de:2330)``. ``reason``
     describes what is missing, and in parentheses how to fix it: ``no driver is bound to it (install NVIDIA's
     driver, then run modprobe nvidia)``. ``attributes`` are those that its devices would certainly have; an
-    entry whose ``where`` contradicts them does not select it.
+    entry whose ``where`` contradicts them does not select it. ``makes_device`` is false for what devices lack
+    that exist all the same, such as a module or a sensor that an option needs: it never explains why an entry
+    has no device.
     """
 
     subject: str
     reason: str
     attributes: Mapping[str, AttributeValue] = NOTHING
+    makes_device: bool = True
 
     def __post_init__(self) -> None:
         freeze(self, ("attributes",))

@@ -157,8 +157,9 @@ def _print_empty(found: ScanResult, resource: str | None) -> None:
 
 
 def without_driver(backend: str, lacking: MissingDriver) -> str:
-    """One line about hardware that a backend cannot offer because its driver is missing."""
-    return f"without driver: {lacking.subject} of backend {backend}: {lacking.reason}"
+    """One line about hardware without its driver, or about what an option needs and the node lacks."""
+    what = "without driver" if lacking.makes_device else "lacking"
+    return f"{what}: {lacking.subject} of backend {backend}: {lacking.reason}"
 
 
 def _offers(resource: PlannedResource) -> list[Offer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -56,8 +56,9 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
     seen = asyncio.run(view(loaded, root, status_socket, everything=True))
-    matches = _matches(seen.found, device) or _matches(seen.found, resolved(root, device))
-    lacking = [] if matches else _without_driver(seen.found, device)
+    full = resolved(root, device)
+    matches = _matches(seen.found, device) or _matches(seen.found, full)
+    lacking = _without_driver(seen.found, {device, full, *(one.id for _, one in matches)})
     if not (matches or lacking):
         raise _unknown(seen.found, root, device)
     if output == "json":
@@ -103,15 +104,18 @@ def _alike(found: ScanResult, text: str) -> list[tuple[str, Device]]:
     ]
 
 
-def _without_driver(found: ScanResult, text: str) -> list[tuple[str, MissingDriver]]:
-    """The hardware without its driver that has this address, or an attribute with this value."""
-    folded = text.lower()
+def _without_driver(found: ScanResult, texts: Collection[str]) -> list[tuple[str, MissingDriver]]:
+    """The hardware without its driver that has one of these addresses, or an attribute with such a value.
+
+    Another backend may list the same hardware as a device.
+    """
+    folded = {text.lower() for text in texts}
     return [
         (name, one)
         for name, scanner in found.scanners.items()
         for one in scanner.condition.missing_drivers
-        if folded in (one.subject.lower(), one.subject.partition(" ")[0].lower())
-        or any(folded == str(value).lower() for value in one.attributes.values())
+        if not folded.isdisjoint((one.subject.lower(), one.subject.partition(" ")[0].lower()))
+        or any(str(value).lower() in folded for value in one.attributes.values())
     ]
 
 
@@ -119,7 +123,7 @@ def _chances(
     found: ScanResult, backend: str, lacking: MissingDriver
 ) -> Iterator[tuple[ResourceSettings, str]]:
     """Each entry of a backend, and why it does not serve hardware without its driver."""
-    for entry in found.settings.resources:
+    for entry in found.settings.resources if lacking.makes_device else ():
         if entry.backend == backend:
             may = wanted(lacking, [entry])
             why = "its driver is missing" if may else objection(entry.where, lacking.attributes)
@@ -152,7 +156,8 @@ def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
         asked = f"backends asked: {', '.join(sorted(found.scanners)) or 'none'}"
         return UsageError(f"{text} is not served: {why}", "; ".join(filter(None, [*failed, hint, asked])))
     twins = [device.id for _, device in _alike(found, text)[:3]]
-    close = twins or difflib.get_close_matches(text, [device.id for _, device in found.devices()], n=3)
+    known = {device.id for _, device in found.devices()}
+    close = twins or difflib.get_close_matches(text, sorted(known), n=3)
     hint = (
         (f"did you mean {' or '.join(close)}?")
         if close

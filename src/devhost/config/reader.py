@@ -380,13 +380,16 @@ def _odd_id(example: str, text: str) -> tuple[str, str] | None:
     return None
 
 
-def read_ranges(node: Scalar, place: Place) -> tuple[Range, ...]:
-    """A whole number, or text such as ``0-3,6,8-``."""
+def read_ranges(node: Scalar, place: Place, *, is_condition: bool = True) -> tuple[Range, ...]:
+    """A whole number, or text such as ``0-3,6,8-``. A condition of ``where`` is about an attribute."""
     if node.kind != "str":
         value = read_int(node, place)
         if value is not WRONG and value < 0:
             hint = 'if the kernel reports -1, the device has no such attribute: not: {…: "0-"}'
-            place.report(node, f"numbers count from 0, {value} matches no device", hint)
+            if is_condition:
+                place.report(node, f"numbers count from 0, {value} matches no device", hint)
+            else:
+                place.report(node, f"must be 0 or more, not {value}", f'for at most {-value}: "0-{-value}"')
         return () if value is WRONG else (Range(value, value),)
     ranges = []
     for part in node.text.split(","):

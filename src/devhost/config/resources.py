@@ -282,7 +282,7 @@ def _entry(
     if values.pop("expect", None) is not None:
         expected = node.entries["expect"].value
         assert isinstance(expected, Scalar)  # it has been read as a number or text
-        values["expect"] = read_ranges(expected, place.key("expect"))
+        values["expect"] = read_ranges(expected, place.key("expect"), is_condition=False)
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -16,9 +17,12 @@ _LINK_TYPES = {"1": "Ethernet", "32": "InfiniBand", "280": "CAN", "772": "loopba
 
 
 def resolved(root: Path, path: str) -> str:
-    """The path below ``root`` that a path leads to through symbolic links; itself if it leads out of it."""
+    """The path below ``root`` that a path leads to through symbolic links; itself if it leads out of it.
+
+    A PCI address without its domain gets the domain 0000; other texts are unchanged.
+    """
     if not path.startswith("/"):
-        return path
+        return full if BDF.fullmatch(full := f"0000:{path.lower()}") else path
     prefix = Sysfs(root).prefix
     real = os.path.realpath(f"{prefix}{path}")
     return real[len(prefix) :] if real.startswith(f"{prefix}/") else path
@@ -40,7 +44,7 @@ def why_unserved(root: Path, text: str) -> tuple[str, str] | None:
         return None
     if sysfs.exists(f"{_NET}/{text}"):
         return _interface(sysfs, text)
-    address = text.lower() if BDF.fullmatch(text.lower()) else f"0000:{text.lower()}"
+    address = resolved(root, text.lower())
     if BDF.fullmatch(address) and sysfs.exists(f"{_PCI}/{address}"):
         function = sysfs.pci(sysfs.device(f"{_PCI}/{address}"))
         ids = f" {function.vendor}:{function.device}" if function else ""
@@ -70,7 +74,11 @@ def _path(sysfs: Sysfs, root: Path, path: str) -> tuple[str, str] | None:
         mode = os.stat(f"{sysfs.prefix}{real}").st_mode  # noqa: PTH116 - a plain string path
     except FileNotFoundError:
         return (f"{leads}does not exist", "") if leads else None
-    except (OSError, ValueError):
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "its symbolic links form a loop", "correct the links, or the rule of udevd that makes them"
+        return f"{leads or 'it '}cannot be accessed", "run the command as root"
+    except ValueError:
         return f"{leads or 'it '}cannot be accessed", "run the command as root"
     if stat.S_ISDIR(mode):
         return f"{leads or 'it '}is a directory", "name a node in it, or make a group of the backend udev"

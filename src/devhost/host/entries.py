@@ -143,7 +143,7 @@ class EntryOutcomes:
         if degraded:
             state = State.WAITING if waits else State.NONE
             return state, Reason(f"the backend is degraded: {scanner.condition.reason}")
-        lacking = [one for one in scanner.condition.missing_drivers if wanted(one, [entry])]
+        lacking = self._lacking(scanner, entry)
         # hardware without its driver may also be a withheld device: this reason includes the fix
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
@@ -153,13 +153,18 @@ class EntryOutcomes:
         state = State.ABSENT if entry.optional else State.NONE
         return state, Reason(self._nearest(entry, scanner.devices))
 
+    def _lacking(self, scanner: Scanner, entry: ResourceSettings) -> list[MissingDriver]:
+        """The hardware that would be devices of an entry with its driver."""
+        known = scanner.condition.missing_drivers
+        return [one for one in known if one.makes_device and wanted(one, [entry])]
+
     def _unexpected(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> Reason:
         """What is wrong with the number of devices, and why others are not among them."""
         wrong = entry.unexpected(count)
-        if not wrong:
-            return Reason("")
+        if not wrong or entry.exceeds(count):
+            return Reason(wrong)
         scanner = self._scanners[entry.backend]
-        lacking = [one for one in scanner.condition.missing_drivers if wanted(one, [entry])]
+        lacking = self._lacking(scanner, entry)
         found = [wrong, *(f"{one.subject}: {one.reason}" for one in lacking[:NAMED])]
         held: tuple[AnyHolder, ...] = ()
         if refused:

@@ -168,6 +168,10 @@ class ResourceSettings:
             return f"{devices} of {wanted} devices"
         return f"{devices} device{'' if devices == 1 else 's'}, expected {wanted}"
 
+    def exceeds(self, devices: int) -> bool:
+        """Whether this is more than any expected number, so that no device is missing."""
+        return bool(self.expect) and all(one.high is not None and devices > one.high for one in self.expect)
+
     def watched(self) -> frozenset[str]:
         """Every attribute name that the health of a device depends on in this entry."""
         return frozenset().union(*(block.attributes() for block in self.healthy_while))

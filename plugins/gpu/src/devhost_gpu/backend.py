@@ -27,6 +27,7 @@ from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_ve
 from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
+from .limits import limits_without_effect
 from .options import FIRMWARE, GpuOptions, GpuResourceOptions, mps_entries
 from .vendor import ATTRIBUTES, CanLink, CanRelease, Card, ContainerRequest, MergedEvents, VendorBackend
 
@@ -108,7 +109,11 @@ class Gpu(Backend):
             raise failures[0]
         adapters = [one for name, own in groups.items() if name != NVIDIA for one in own]
         self._cards = self._with_wedged(self._last_attributes.complete(found, adapters), adapters)
-        self._missing = [*missing_drivers(self._sysfs, groups), *self._missing_modules(groups)]
+        self._missing = [
+            *missing_drivers(self._sysfs, groups),
+            *self._missing_modules(groups),
+            *limits_without_effect(self.options, self._sysfs, groups, self._cards.values()),
+        ]
         servers = self._mps.refresh() if self._mps else {}
         uses = {use.mps_use: servers.get(use.mps_use, "") for use in mps_entries(self.context.entries)}
         return [unusable(card, uses) for card in self._cards.values()]
@@ -121,7 +126,7 @@ class Gpu(Backend):
         return list(missing_modules(self.options, self._sysfs))
 
     def missing_drivers(self) -> Sequence[MissingDriver]:
-        """The GPUs without a driver of their vendor, as of the last scan."""
+        """The GPUs without a driver of their vendor, and what options need in vain, as of the last scan."""
         return self._missing
 
     def allocate(self, request: AllocateRequest) -> Edits:

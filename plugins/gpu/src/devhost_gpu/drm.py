@@ -225,7 +225,8 @@ def refusal(node: str, driver: str, ioctl: Callable[..., object] = fcntl.ioctl) 
     return ""
 
 
-_INPUT = re.compile(r"(temp\d{1,3})_input")
+SENSOR = re.compile(r"(temp\d{1,3})_input")
+"""The file of a temperature sensor (Documentation/hwmon/sysfs-interface.rst)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ def hottest(sysfs: Sysfs, path: str) -> Sensor | None:
     for hwmon in sysfs.names(f"{path}/hwmon"):
         place = f"{path}/hwmon/{hwmon}"
         for name in sysfs.names(place):
-            if match := _INPUT.fullmatch(name):
+            if match := SENSOR.fullmatch(name):
                 value = sysfs.integer(f"{place}/{name}")
                 if value is not None:
                     label = sysfs.text(f"{place}/{match[1]}_label") or match[1]

@@ -20,6 +20,7 @@ from devhost.backend import (
     Edits,
     Event,
     Health,
+    MissingDriver,
     claim,
     unhealthy,
 )
@@ -145,6 +146,24 @@ class Sriov(Backend):
         self._snapshot = snapshot
         return [device for _, device in self._made.values()]
 
+    def missing_drivers(self) -> list[MissingDriver]:
+        """Options and keys that name nothing on this node, as of the last scan.
+
+        One file may name the addresses and functions of several nodes, so one that exists here is enough.
+        """
+        found = []
+        if self._network.lacks_addresses(self.options.node_addresses):
+            reason = (
+                "backends.sriov.nodeAddresses has no effect: no interface of the node has these addresses"
+            )
+            found.append(MissingDriver(_some(self.options.node_addresses), reason, makes_device=False))
+        for use in self.context.entries:
+            names = use.info.keys() if isinstance(use, SriovUse) and self._snapshot.functions else ()
+            if names and "*" not in names and self._snapshot.functions.keys().isdisjoint(names):
+                reason = "info has no effect: no function of the node has these ids (use * for all)"
+                found.append(MissingDriver(_some(sorted(names)), reason, makes_device=False))
+        return found
+
     def allocate(self, request: AllocateRequest) -> Edits:
         """What a container needs to use these functions.
 
@@ -268,3 +287,9 @@ class Sriov(Backend):
         if function.uses_vfio and (group := function.iommu_group).isascii() and group.isdecimal():
             own |= {claim.iommu_group(group), claim.node(group_node(self._sysfs, group))}
         return frozenset(own)
+
+
+def _some(names: Sequence[str], few: int = 3) -> str:
+    """At most ``few`` of these names."""
+    rest = len(names) - few
+    return ", ".join((*names[:few], *([f"{rest} other{'s' * (rest > 1)}"] if rest > 0 else [])))

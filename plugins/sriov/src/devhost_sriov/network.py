@@ -21,7 +21,7 @@ from typing import TypeVar
 from devhost.backend import Context, Event
 from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs, is_live
-from devhost.backend.traffic import NetFiles, Traffic, carriers, kubelet_addresses
+from devhost.backend.traffic import NetFiles, Traffic, carriers, kubelet_addresses, normal
 
 from .in_use import UNKNOWN
 from .model import Facts, Function, Kind, Snapshot
@@ -154,6 +154,13 @@ class Network:
     def close(self) -> None:
         """Ends the netlink process, if there is one."""
         self._kernel.close()
+
+    def lacks_addresses(self, addresses: Collection[str]) -> bool:
+        """Whether no interface of the node has any of these; false if the node's network is not visible."""
+        if not addresses or self._traffic is None or not self._sees_all:
+            return False
+        known = {normal(address) for address, _ in self._traffic.addresses}
+        return known.isdisjoint(map(normal, addresses))
 
     def _ask_network(self, names: Mapping[int, str]) -> None:
         hears = self._namespace.hears_links()

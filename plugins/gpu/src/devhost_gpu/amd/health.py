@@ -28,6 +28,11 @@ def uncorrectable(sysfs: Sysfs, path: str) -> dict[str, int]:
     return found
 
 
+def counts_errors(sysfs: Sysfs, path: str) -> bool:
+    """Whether the card at ``path`` counts uncorrectable errors, which consumer cards do not."""
+    return any(_COUNTS.fullmatch(name) for name in sysfs.names(f"{path}/ras"))
+
+
 # AMD's device metrics exporter is asked as AMD's own device plugin asks it: ``List`` of
 # ``metricssvc.MetricsService`` over its socket, with an empty request. Two fields of the answer matter, so it
 # is decoded by hand.

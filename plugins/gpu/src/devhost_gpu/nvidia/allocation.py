@@ -141,7 +141,7 @@ def missing_modules(options: GpuOptions, sysfs: Sysfs) -> Iterator[MissingDriver
         names = sysfs.names(f"{root}{directory}") if enabled[option] else ()
         if enabled[option] and not any(name.startswith(begin) for name in names):
             reason = f"backends.gpu.{option} is set, but there is no {root}{directory}/{begin}* ({fix})"
-            yield MissingDriver(subject, reason, {"vendor": NVIDIA})
+            yield MissingDriver(subject, reason, {"vendor": NVIDIA}, makes_device=False)
 
 
 def _id(card: NvidiaFacts, options: GpuOptions) -> str:
