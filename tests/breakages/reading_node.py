@@ -165,6 +165,10 @@ class ReadingNode:
         except OSError:
             return 0, ""
 
+    def page(self) -> str:
+        """The page, without the places where a browser may break a line."""
+        return html.unescape(self.get("/")[1].replace("<wbr>", ""))
+
     def document(self) -> Any:
         """``/status.json``."""
         return json.loads(self.get("/status.json")[1])
@@ -204,7 +208,7 @@ class ReadingNode:
                 (problem["subject"], problem["reason"]) == (subject, reason)
                 for problem in self.problems(kind)
             ),
-            "the page": reason in html.unescape(self.get("/")[1]),
+            "the page": reason in self.page(),
             "devhost status": any(
                 # the containers that the reason means follow it in brackets
                 line.startswith(kind) and f"  {reason} (" in f"{line} (" and subject in line

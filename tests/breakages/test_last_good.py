@@ -50,7 +50,7 @@ async def test_a_restart_with_a_bad_file_serves_the_last_accepted_one_and_report
     assert about["copy"]["file"] == str(copy(node))
     said = f"running on the copy of {about['copy']['acceptedAt']}"
     assert re.search(rf"^config .*  REJECTED \w+ ago, {said}$", node.status(), re.MULTILINE)
-    assert said in node.get("/")[1]
+    assert said in node.page()
     assert node.value("devhost_config_last_reload_success") == 0
     (logged,) = node.log(reason=problem["reason"])
     assert (logged["level"], logged["copy"]) == ("error", str(copy(node)))

@@ -137,6 +137,22 @@ def test_explain_shows_for_every_entry_why_it_takes_the_device_or_not(toys):
     assert "example.com/all (resources[1]): yes, it takes the device" in lines
 
 
+def test_explain_of_a_resource_shows_what_its_entries_just_miss(toys):
+    toys.write(
+        'name: example.com/toy, backend: toy, where: {model: x100, serial: "s-*"}',
+        "name: example.com/none, backend: toy, where: {model: x300}",
+    )
+    done = toys.devhost("explain", "example.com/toy")
+    assert done.returncode == 0, done.stderr
+    line = "example.com/toy (resources[0]): 1 device; 1 more matches all but model (two: it is x200)"
+    assert done.stdout.splitlines()[0] == line
+    assert (
+        "example.com/none (resources[1]): 0 devices; " in toys.devhost("explain", "example.com/none").stdout
+    )
+    (document,) = json.loads(toys.devhost("explain", "example.com/toy", "--output", "json").stdout)
+    assert (document["entry"], document["devices"]) == ("resources[0]", 1)
+
+
 def test_explain_finds_a_device_by_any_attribute(toys):
     assert toys.devhost("explain", "s-two").stdout.startswith("two of backend toy")
     (document,) = json.loads(toys.devhost("explain", "s-two", "--output", "json").stdout)

@@ -82,7 +82,7 @@ def test_devices_held_through_a_removed_resource_are_shown_with_their_holder() -
     at = lines.index(["RESOURCE", "NOT", "LISTED", "HELD", "BY", "DEVICES", "REASON"])
     assert lines[at + 1] == ["old/name", "a::1", "default/train/main", "a", *reason.split()]
     assert lines[at + 2] == ["old/name", "all::0", "an", "unknown", "pod", "-", *reason.split()]
-    document["held"] *= 30
+    document["held"] = [{**document["held"][0], "resource": f"old/name-{n}"} for n in range(60)]
     assert "10 more held devices not shown (--all shows them)" in show(document, NOW)
     assert "not shown" not in show(document, NOW, everything=True)
 

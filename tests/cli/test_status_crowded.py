@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from status_document import NOW, device, document
 
 from devhost.cli.status_report import show
-from devhost.telemetry.document import DeviceStatus, StatusDocument
+from devhost.telemetry.document import DeviceStatus, HolderStatus, StatusDocument
 
 DOWN = "port 1 is down"
 
@@ -153,3 +153,19 @@ def test_of_many_devices_handed_out_together_only_unhealthy_ones_are_shown() -> 
     assert "d77" in text and "d78" not in text
     assert "599 healthy devices handed out together not shown (--all shows them)" in text
     assert len(show(found, NOW, everything=True).splitlines()) > 600
+
+
+def test_devices_that_left_for_one_reason_and_what_one_container_holds_unlisted_are_one_row_each() -> None:
+    made = document()
+    reason = "it is moving from the device plugin to DRA: devhost waits"
+    at = made["devhost"]["startedAt"]
+    made["resources"][0]["departed"] = [{"device": f"d{n}", "reason": reason, "at": at} for n in range(20)]
+    holder: HolderStatus = {"namespace": "default", "pod": "train", "container": "main"}
+    made["held"] = [
+        {"resource": "a/b", "id": f"h{n}", "devices": [f"h{n}"], "holder": holder, "reason": "it left"}
+        for n in range(39)
+    ]
+    for everything in (False, True):
+        text = show(made, NOW, everything=everything)
+        assert text.count(reason) == 1 and "d0 and 19 similar" in text
+        assert text.count("it left") == 1 and "h0 and 38 similar" in text

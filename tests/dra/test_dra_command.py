@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -126,7 +127,7 @@ async def page(address: str) -> str:
 
     def read() -> str:
         with urllib.request.urlopen(f"http://{address}/", timeout=240) as answer:
-            return str(answer.read().decode())
+            return str(answer.read().decode()).replace("<wbr>", "")  # where a browser may break a line
 
     return await asyncio.to_thread(read)
 
@@ -145,7 +146,8 @@ async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) 
         await machine.shows(lambda text: f"{DRIVER} waiting" in text, "status")
         await cluster.register()
         text = await machine.shows(
-            lambda text: f"Healthy {DRIVER}-" in text and f"{DRIVER} registered 1 1" in text, "status"
+            lambda text: f"Healthy {DRIVER}-" in text and re.search(f"{DRIVER} registered 1 [12] ", text),
+            "status",
         )
         (name,) = (one["metadata"]["name"] for one in cluster.server.stored(SLICES))
         assert f"{RESOURCE} c0 Healthy {name} -" in text
@@ -169,8 +171,7 @@ async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) 
         assert "Dynamic Resource Allocation" in found and name in found and "default/mine" in found
 
         machine.serve("plugin")
-        text = await machine.shows(lambda text: f"{RESOURCE} c0 dra" in text, "status")
-        assert "devhost waits" in text
+        text = await machine.shows(lambda text: " DRA " in text and "devhost waits" in text, "status")
         await machine.shows(lambda text: "moving: it is moving away from DRA" in text, "explain", "c0")
         assert "Devices that change sides" in await page(address)
         assert [one["device"] for one in (await machine.document())["claims"][0]["devices"]] == ["c0"]

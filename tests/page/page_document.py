@@ -9,8 +9,10 @@ from devhost.telemetry.document import (
     BackendStatus,
     DepartedStatus,
     DeviceStatus,
+    DraStatus,
     EntryStatus,
     HolderStatus,
+    MoveStatus,
     PlanRefusal,
     ProblemStatus,
     ResourceStatus,
@@ -209,4 +211,86 @@ def busy_node() -> StatusDocument:
         ],
         refusals=[refusal],
         problems=[problem("device", f"nvidia.com/gpu {ill['id']}", LOST, minutes=23)],
+    )
+
+
+def crowded_node() -> StatusDocument:
+    """30 resources with 400 devices, of which 39 change sides, a few are unhealthy, and pods hold some."""
+    made, number = [], 0
+    for n in range(27):
+        domains = ("example.com", "vendor.example.org", "devices.long-company-name.example")
+        name = f"{domains[n % 3]}/class-{n:02}"
+        found = []
+        for _ in range(14 if n < 10 else 13):
+            place = f"0000:{n + 16:02x}:{number % 32:02x}.{number % 8}"
+            reason = "port 1 is down (state INIT, physical state Polling)" if number % 97 == 5 else ""
+            holder = f"team-{n % 4}/job-{number}/main" if number % 11 == 3 else ""
+            found.append(device(place, reason, holder, numa=n % 2))
+            number += 1
+        made.append(resource(name, "sriov", found))
+    shares = [device(f"GPU-1a2b3c4d-{n}c0de::{share}", numa=n) for n in range(2) for share in range(10)]
+    made.append(resource("nvidia.com/gpu.shared", "gpu", shares))
+    moves: list[MoveStatus] = [
+        {
+            "resource": f"example.com/moving-{n}",
+            "serve": "plugin",
+            "devices": [f"0000:{n + 96:02x}:00.{one}" for one in range(13)],
+            "reason": "it is moving from the device plugin to DRA: devhost waits until the node no longer "
+            f"offers it as example.com/moving-{n}",
+            "since": ago(seconds=14),
+            "stuck": False,
+        }
+        for n in range(3)
+    ]
+    dra: DraStatus = {
+        "driver": "devhost.example.com",
+        "node": NODE,
+        "state": "registered",
+        "reason": "",
+        "slices": 2,
+        "writes": 3,
+        "syncedAt": ago(seconds=5),
+        "error": "",
+        "droppedFields": [],
+        "leftOut": [],
+        "pools": [],
+        "claims": [],
+        "moving": [
+            {
+                "backend": "sriov",
+                "device": one,
+                "resource": move["resource"],
+                "serve": "plugin",
+                "reason": move["reason"],
+            }
+            for move in moves
+            for one in move["devices"]
+        ],
+        "moves": moves,
+    }
+    refusals: list[PlanRefusal] = [
+        {
+            "backend": "sriov",
+            "device": one["device"],
+            "kind": "moving",
+            "reason": f"resources[{28 + n // 13}]: {one['reason']}",
+        }
+        for n, one in enumerate(dra["moving"])
+    ]
+    entries = [entry(n, one["name"], one["backend"], devices=14) for n, one in enumerate(made)]
+    entries += [
+        entry(28 + n, one["resource"], "sriov", f"0 devices; 13 match, but each is refused: {one['reason']}")
+        | {"state": "moving"}
+        for n, one in enumerate(moves)
+    ]
+    ill = [(one["name"], each) for one in made for each in one["devices"] if each["reason"]]
+    return document(
+        *made,
+        entries=entries,
+        dra=dra,
+        refusals=refusals,
+        backends=[backend("gpu", 2), backend("sriov", 400)],
+        problems=[
+            problem("device", f"{name} {each['id']}", each["reason"], minutes=23) for name, each in ill
+        ],
     )

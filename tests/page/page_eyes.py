@@ -36,6 +36,41 @@ return wrong;
 """
 """What is wrong with the structure of the page."""
 
+BROKEN = r"""
+const wrong = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const node = walker.currentNode;
+  if (node.parentElement.closest('script, style, noscript, .unseen, [hidden]')) continue;
+  for (const word of node.data.matchAll(/[\p{L}\p{N}]+/gu)) {
+    const range = document.createRange();
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    const tops = new Set([...range.getClientRects()].map((one) => Math.round(one.top)));
+    if (tops.size > 1) wrong.push(word[0]);
+  }
+}
+return wrong;
+"""
+"""Words that are on more than one line."""
+
+OVERLAP = r"""
+const wrong = [];
+for (const row of document.querySelectorAll('tr')) {
+  const boxes = [...row.children].map((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return [cell.textContent, range.getBoundingClientRect()];
+  });
+  for (const [text, a] of boxes)
+    for (const [other, b] of boxes)
+      if (a !== b && a.width && b.width && a.left < b.right - 1 && b.left < a.right - 1
+          && a.top < b.bottom - 4 && b.top < a.bottom - 4) wrong.push(`${text} | ${other}`);
+}
+return wrong;
+"""
+"""Cells whose texts overlap."""
+
 CONTRAST = """
 const wrong = [];
 const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);

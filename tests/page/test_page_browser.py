@@ -17,7 +17,7 @@ import page_document as made
 import picture
 import pytest
 import webdriver
-from page_eyes import ACCESSIBLE, CONTRAST, NAMELESS, SPOKEN
+from page_eyes import ACCESSIBLE, BROKEN, CONTRAST, NAMELESS, OVERLAP, SPOKEN
 
 from devhost.telemetry import http
 from devhost.telemetry.document import StatusDocument
@@ -29,8 +29,12 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WAIT = 60.0
 """Seconds for what should be there at once: a busy machine is no failure."""
 SERIAL = "r-example.com/serial"
-HEIGHTS = {1280: 2175, 390: 1700}
+HEIGHTS = {1280: 2070, 390: 1700}
 """Width and height of the pictures in the documentation: the whole page, and the upper part of it."""
+TALLEST = {1280: 4400, 390: 8500}
+"""The maximum height of the page of a crowded node, by width."""
+SCREEN = 1500
+"""The maximum height of a picture of that page in the directory ``$DEVHOST_SCREENSHOTS``."""
 FOLDED = ("intel.com/fpga", "intel.com/sriov_dpdk", "rdma/hca")
 """What is folded in these pictures, so that more kinds of content are in them."""
 
@@ -244,6 +248,7 @@ async def test_without_javascript_the_page_is_complete_and_asks_for_a_reload(pag
     text = await page.run("return document.body.innerText")
     assert "reload it" in text and made.LOST in text
     assert "Connection lost" not in text
+    assert "Search" not in text, "it would do nothing"
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1024, 1280])
@@ -325,6 +330,8 @@ async def test_the_page_can_be_used_with_the_keyboard_only(page: Open) -> None:
     page.browser.press("\ue007")
     assert await page.run("return document.activeElement.id") == "main"
     page.browser.press("\ue004")
+    assert await page.run("return document.activeElement.id") == "search"
+    page.browser.press("\ue004")
     assert await page.run("return document.activeElement.matches('a:focus-visible')")
     assert await page.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
     await page.run("document.getElementById(arguments[0]).querySelector('summary').focus()", SERIAL)
@@ -349,6 +356,90 @@ async def test_the_page_updates_with_any_path_in_its_address(page: Open, fragmen
     await page.run("location.hash = arguments[0]", f"#{SERIAL.replace('/', '%2F')}")
     await page.until("return document.getElementById(arguments[0]).open", SERIAL)
     assert page.browser.console() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "tallest"), [(1280, TALLEST[1280]), (390, TALLEST[390])])
+async def test_a_crowded_node_fits_a_few_screens(page: Open, width: int, tallest: int, scheme: str) -> None:
+    """30 resources, 400 devices and 39 that change sides."""
+    page.document = made.crowded_node()
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.browser.devtools("Emulation.setEmulatedMedia", features=features)
+    page.browser.narrow(width)
+    try:
+        await page.load()
+        height = await page.run("return document.documentElement.scrollHeight")
+        if folder := os.environ.get("DEVHOST_SCREENSHOTS", "").removeprefix("1"):
+            for n, y in enumerate(range(0, height, SCREEN)):
+                clip = {"x": 0, "y": y, "width": width, "height": min(SCREEN, height - y), "scale": 1}
+                taken = page.browser.devtools(
+                    "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
+                )
+                part = Path(folder, f"crowded-{width}-{scheme}-{n}.png")
+                part.write_bytes(base64.b64decode(taken["data"]))
+        assert await page.run(CONTRAST) == []
+        assert await page.run(BROKEN) == []
+        assert await page.run(OVERLAP) == []
+        assert height <= tallest
+    finally:
+        page.browser.devtools("Emulation.setEmulatedMedia", features=[])
+
+
+@pytest.mark.parametrize("width", [320, 390, 600, 768, 1023, 1024, 1100, 1280, 1920])
+async def test_no_word_is_broken_at_any_width(page: Open, width: int) -> None:
+    page.browser.narrow(width)
+    for document in (made.busy_node(), made.crowded_node()):
+        page.document = document
+        await page.load()
+        await page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+        assert await page.run(BROKEN) == []
+        assert await page.run(OVERLAP) == []
+        assert await page.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_the_search_field_shows_only_matching_rows_and_their_number(page: Open) -> None:
+    await page.load()
+    rows = "[...document.querySelectorAll('main tbody tr')].filter((one) => one.checkVisibility())"
+    every = await page.run("return document.querySelectorAll('main tbody tr').length")
+    page.browser.press("/")
+    assert await page.run("return document.activeElement.id") == "search"
+    page.browser.press("train-llama rdma")
+    found = f"return document.getElementById('found').textContent === '2 of {every} rows'"
+    await page.until(found)
+    assert await page.run(f"return {rows}.map((one) => one.dataset.key)") == [
+        "0000:3b:00.0::0",
+        "0000:3b:00.0::1",
+    ]
+    page.document["devhost"]["generation"] = 77
+    page.change()
+    await page.says("77")
+    assert await page.run(found), "an update keeps what is searched for"
+    page.browser.press("\ue00c")
+    await page.until("return document.getElementById('found').textContent === ''")
+    assert await page.run("return document.querySelectorAll('main [hidden]').length") == 0
+    assert page.browser.console() == []
+
+
+async def test_the_search_opens_the_parts_of_resources_that_have_a_match_and_folds_them_again(
+    page: Open,
+) -> None:
+    page.document = made.crowded_node()
+    await page.load()
+    opened = "[...document.querySelectorAll('details')].filter((one) => one.open).length"
+    before = await page.run(f"return {opened}")
+    page.browser.press("/GPU-1a2b3c4d-1C0DE::7")
+    await page.until("return document.getElementById('found').textContent.startsWith('1 of ')")
+    assert await page.run(f"return {opened}") == 1
+    page.browser.press("\ue00c")
+    await page.until(f"return {opened} === arguments[0]", before)
+
+
+async def test_a_link_to_a_resource_that_the_search_leaves_out_ends_the_search(page: Open) -> None:
+    await page.load()
+    page.browser.press("/nothing has this")
+    await page.until("return document.getElementById('found').textContent.startsWith('0 of ')")
+    await page.run("location.hash = arguments[0]", f"#{SERIAL}")
+    await page.until("return document.getElementById(arguments[0]).checkVisibility()", SERIAL)
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -27,21 +27,25 @@ class Reading(HTMLParser):
         self.around: list[tuple[str, dict[str, str | None]]] = []
         self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
         self.words: list[str] = []
+        self._breaks = False
         self.feed(text)
         self.close()
         assert self.around == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs), [name for name, _ in self.around]))
-        if tag not in ("meta", "link"):
+        self._breaks = tag == "wbr"
+        if tag not in ("meta", "link", "input", "wbr"):
             self.around.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
+        self._breaks = False
         assert self.around.pop()[0] == tag
 
     def handle_data(self, data: str) -> None:
         if self.around and self.around[-1][0] not in ("style", "script"):
-            self.words.append(data)
+            self.words.append(self.words.pop() + data if self._breaks else data)
+        self._breaks = False
 
     @property
     def text(self) -> str:
@@ -72,7 +76,7 @@ def test_the_page_shows_everything_with_the_texts_of_the_command() -> None:
     for words in (
         "gpu-node-07",
         "devhost 0.1.0 Up 8d Config /etc/devhost/devhost.yaml Generation 3 Last reload loaded 42m ago",
-        "1 problem 5 resources, 17 of 18 devices healthy, 8 in use",
+        "1 problem 5 resources, 14 of 15 devices healthy, 7 in use",
         f"device {made.LOST} 23m",
         "nvidia.com/gpu gpu 3/4 3 registered 1 8d ago",
         f"Unhealthy 23m 1 {made.LOST}",

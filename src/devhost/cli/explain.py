@@ -23,8 +23,9 @@ from devhost.discovery.unserved import resolved, why_unserved
 from devhost.host.entries import place, wanted
 from devhost.planning.plan import Verdict, explain
 from devhost.planning.settings import ResourceSettings
-from devhost.telemetry.document import held_by
-from devhost.telemetry.tables import with_holders
+from devhost.telemetry.document import EntryStatus, held_by
+from devhost.telemetry.log import printable
+from devhost.telemetry.tables import reason, with_holders
 
 from . import options as shared
 from .discover import as_json, health_text, without_driver
@@ -45,7 +46,8 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     device: for example a device node (/dev/fuse), a serial number, or a PCI address in upper or lower case.
 
     Hardware without its driver is shown with what is missing. For anything else that the kernel knows by this
-    name, such as a network interface, the error explains why no backend lists it.
+    name, such as a network interface, the error explains why no backend lists it. For the name of a resource,
+    each of its entries is shown with the devices that it just misses.
 
     Its health is the result of this scan and probe. If a devhost runs on this node with the same root, the
     output also shows where that devhost reports a different health, and which containers hold the device.
@@ -59,11 +61,13 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     full = resolved(root, device)
     matches = _matches(seen.found, device) or _matches(seen.found, full)
     lacking = _without_driver(seen.found, {device, full, *(one.id for _, one in matches)})
-    if not (matches or lacking):
+    entries = [] if matches or lacking else _entries(seen.found, device)
+    if not (matches or lacking or entries):
         raise _unknown(seen.found, root, device)
     if output == "json":
         documents = [_document(seen, name, match) for name, match in matches]
         documents += [_missing(seen.found, name, one) for name, one in lacking]
+        documents += [dict(one) for one in entries]
         click.echo(json.dumps(documents, indent=2))
     else:
         for number, (name, match) in enumerate(matches):
@@ -74,8 +78,22 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
             click.echo(without_driver(name, one))
             for entry, why in _chances(seen.found, name, one):
                 click.echo(f"{entry.name} ({place(entry)}): no, {why}")
+        for status in entries:
+            click.echo(_entry(status))
     if seen.no_answer and seen.found.settings.resources:
         click.echo(f"What containers hold is not taken into account: {seen.no_answer}.", err=output == "json")
+
+
+def _entries(found: ScanResult, text: str) -> list[EntryStatus]:
+    """The entries with this name, or with a resource of this name."""
+    return [one for one in found.entries().described() if text in (one["name"], *one["resources"])]
+
+
+def _entry(status: EntryStatus) -> str:
+    """One line about an entry: the number of its devices, why it lacks some, and what it just misses."""
+    count = "1 device" if status["devices"] == 1 else f"{status['devices']} devices"
+    why = reason(status) or "; ".join(filter(None, [count, status["remark"]]))
+    return printable(f"{status['name']} ({status['entry']}): {why}")
 
 
 def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:

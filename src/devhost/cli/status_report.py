@@ -14,12 +14,17 @@ from devhost.telemetry.tables import (
     age,
     alike,
     container,
+    departures,
     empty_entry,
     fair,
     few,
     held_by,
     in_use,
+    numbered,
     reason,
+    refused,
+    side,
+    unlisted,
 )
 
 from .table import table
@@ -113,7 +118,11 @@ def _resources(document: StatusDocument, now: datetime) -> str:
 
 def _entries(document: StatusDocument, everything: bool) -> str:
     """The entries that lack devices: first those without any that are required, then the optional ones."""
-    empty = [entry for entry in document["entries"] if not entry["devices"]]
+    empty = [
+        entry
+        for entry in document["entries"]
+        if not entry["devices"] and (everything or entry["state"] != "moving")
+    ]
     absent = [entry for entry in empty if entry["state"] == "absent" and not everything]
     rows: list[_Row] = [
         (entry["name"], entry["backend"], entry["entry"], empty_entry(entry), reason(entry))
@@ -250,14 +259,23 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
     if claims:
         listed = table(("CLAIM", "DEVICES", "PODS"), shown)
         yield f"{listed}\n{hidden}" if len(shown) < len(claims) else listed
-    moving: list[_Row] = [
-        (one["resource"], one["device"], one["serve"], one["reason"]) for one in dra["moving"]
+    moves: list[_Row] = [
+        (
+            one["resource"],
+            len(one["devices"]),
+            side(one["serve"]),
+            age(one["since"], now),
+            few(one["devices"]),
+            reason(one),
+        )
+        for one in dra["moves"]
     ]
-    few_moving = moving if everything else moving[:MOST]
-    hidden = f"{len(moving) - len(few_moving)} more moving devices not shown (--all shows them)"
-    if moving:
-        listed = table(("RESOURCE", "MOVING", "LEAVES", "REASON"), few_moving, width=sys.maxsize)
-        yield f"{listed}\n{hidden}" if len(few_moving) < len(moving) else listed
+    if moves:
+        shown_moves = moves if everything else moves[:MOST]
+        hidden = f"{len(moves) - len(shown_moves)} more moves not shown (--all shows them)"
+        headers = ("RESOURCE", "MOVING", "LEAVES", "SINCE", "DEVICES", "REASON")
+        listed = table(headers, shown_moves, width=sys.maxsize)
+        yield f"{listed}\n{hidden}" if len(shown_moves) < len(moves) else listed
 
 
 def _together(document: StatusDocument, everything: bool, screen: int) -> str:
@@ -283,13 +301,10 @@ def _together(document: StatusDocument, everything: bool, screen: int) -> str:
 
 def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
     """The devices that were recently removed from a list."""
-    found = [
-        (left["at"], resource["name"], left)
-        for resource in document["resources"]
-        for left in resource["departed"]
+    rows: list[_Row] = [
+        (name, numbered(left["device"], others), age(left["at"], now), reason(left))
+        for name, left, others in departures(document)
     ]
-    found.sort(key=lambda one: one[0], reverse=True)
-    rows: list[_Row] = [(name, left["device"], age(at, now), reason(left)) for at, name, left in found]
     if not rows:
         return ""
     shown = rows if everything else rows[:MOST]
@@ -301,8 +316,14 @@ def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
 def _held(document: StatusDocument, everything: bool) -> str:
     """What containers hold that is in no list."""
     rows: list[_Row] = [
-        (held["resource"], held["id"], container(held["holder"]), few(held["devices"]), reason(held))
-        for held in sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
+        (
+            held["resource"],
+            numbered(held["id"], others),
+            container(held["holder"]),
+            few(held["devices"]),
+            reason(held),
+        )
+        for held, others in unlisted(document)
     ]
     if not rows:
         return ""
@@ -363,11 +384,11 @@ def _observers(document: StatusDocument, now: datetime) -> str:
 
 def _refusals(document: StatusDocument, everything: bool) -> str:
     found = [
-        (backend["name"], refused["device"], refused["reason"])
+        (backend["name"], flawed["device"], flawed["reason"])
         for backend in document["backends"]
-        for refused in backend["refusedDevices"]
+        for flawed in backend["refusedDevices"]
     ]
-    found += [(refusal["backend"], refusal["device"], reason(refusal)) for refusal in document["refusals"]]
+    found += [(one["backend"], one["device"], reason(one)) for one in refused(document)]
     if not found:
         return ""
     rows: list[_Row] = [*sorted(found, key=lambda row: (row[0], natural(row[1])))]

@@ -15,6 +15,8 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.scanner import Scanner
+from devhost.planning.claims import holder_field
+from devhost.planning.moves import Move, Origin
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import NODE as DRA_NODE
@@ -101,7 +103,7 @@ class DraFrontEnd:
         self._changed = changed
         self._clock = clock
         self._api = KubeApi(credentials)
-        self.inventory = DraInventory(driver, options.node, sides, files, claims)
+        self.inventory = DraInventory(driver, options.node, sides, files, claims, clock=clock.time)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,
@@ -122,6 +124,7 @@ class DraFrontEnd:
         self._upkeep = Upkeep(self.preparer, files, timing=timing)
         refresher = Refresher(self.preparer, self.inventory, files, timing=timing)
         self._refreshing = Reconciler(refresher.refresh, backoff=Backoff(1.0, 60.0), clock=clock)
+        self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
         metrics.driver_added(driver)
         self._server = self._new_server()
@@ -138,14 +141,34 @@ class DraFrontEnd:
         self._mover.wake()
         self._refreshing.wake()
         counts = Counter((one.resource, one.shown.healthy) for one in self.inventory.offered())
-        self._metrics.dra_offered(self.driver, counts, len(self.inventory.moving()))
+        moves = self.inventory.moves()
+        moving: Counter[str] = Counter(dict.fromkeys(self.inventory.entries(), 0))
+        for one in moves:
+            moving[one.resource] += len(one.devices)
+        self._metrics.dra_offered(self.driver, counts, moving)
+        self._report(moves)
+
+    def _report(self, moves: Sequence[Move]) -> None:
+        """Logs the moves that do not get on, once, and when they do again."""
+        stuck = {(one.resource, one.serve): one for one in moves if one.stuck}
+        for origin in stuck.keys() - self._stuck:
+            one = stuck[origin]
+            log.warning(
+                "devices do not change sides",
+                resource=one.resource,
+                reason=one.stuck,
+                **holder_field(one.held_by),
+            )
+        for resource, _ in self._stuck - stuck.keys():
+            log.info("devices change sides again", resource=resource)
+        self._stuck = frozenset(stuck)
 
     def scanned(self) -> None:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
         self._refreshing.wake()
 
     def next_change(self) -> float | None:
-        """Seconds until time alone changes the health of a device; ``None`` if it will not."""
+        """Seconds until time alone changes what is shown; ``None`` if it will not."""
         return self.inventory.next_change()
 
     @property

@@ -17,6 +17,7 @@ from devhost.discovery.scanner import Scanner, State
 from devhost.discovery.verdicts import Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key
+from devhost.planning.moves import Move, Moves
 from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
@@ -39,11 +40,22 @@ class DraInventory:
         sides: the devices that are moving.
         files: the claims that are prepared.
         claims: which pods hold what, and what containers were given.
+        clock: monotonic seconds.
+        wall: seconds since the epoch.
     """
 
     def __init__(
-        self, driver: str, node: str, sides: Sides, files: ClaimFiles, claims: ClaimAllocations
+        self,
+        driver: str,
+        node: str,
+        sides: Sides,
+        files: ClaimFiles,
+        claims: ClaimAllocations,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        self._moves = Moves(clock, wall)
         self._driver = driver
         self._node = node
         self._sides = sides
@@ -96,6 +108,7 @@ class DraInventory:
             self._take(name, planned)
         for name in self._verdicts.keys() - offered.keys():
             del self._verdicts[name]
+        self._moves.follow(self.moving())
         for callback in list(self._callbacks):
             callback()
 
@@ -181,12 +194,19 @@ class DraInventory:
             key = (refusal.backend, refusal.device)
             if refusal.leaves is not None and key not in known:
                 known.add(key)
-                found.append(Moving(key, *refusal.leaves, refusal.reason))
-        return sorted(found)
+                found.append(Moving(key, *refusal.leaves, refusal.reason, refusal.held_by))
+        return sorted(found, key=lambda one: (one.key[0], natural(one.key[1]), one.resource))
+
+    def moves(self) -> Sequence[Move]:
+        """The devices that change sides, by the resource that they leave."""
+        return self._moves.described(self.moving())
 
     def next_change(self) -> float | None:
-        """Seconds until time alone changes the health of a device; ``None`` if it will not."""
-        waits = (one.next_change() for one in self._verdicts.values())
+        """Seconds until time alone changes the health of a device, or a move becomes a problem.
+
+        ``None`` if neither will.
+        """
+        waits = [self._moves.next_change(), *(one.next_change() for one in self._verdicts.values())]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def devices(self) -> Sequence[DeviceHealth]:

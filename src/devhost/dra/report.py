@@ -56,8 +56,21 @@ def report(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles) 
                 "resource": one.resource,
                 "serve": one.serve.value,
                 "reason": one.waits_for,
+                **held_by(one.held_by),
             }
             for one in front_end.inventory.moving()
+        ],
+        "moves": [
+            {
+                "resource": one.resource,
+                "serve": one.serve.value,
+                "devices": list(one.devices),
+                "reason": one.reason,
+                "since": _iso(one.since),
+                "stuck": bool(one.stuck),
+                **held_by(one.held_by),
+            }
+            for one in front_end.inventory.moves()
         ],
     }
 

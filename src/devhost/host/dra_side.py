@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from devhost.backend.model import sound_reason
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.tasks import Tasks
 from devhost.kubelet.podresources_poller import PodResourcesPoller
+from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Serve, Settings
 from devhost.planning.sides import Sides
@@ -161,6 +162,10 @@ class DraSide:
             from devhost.dra.report import faults
 
             yield from faults(self.front_end)
+
+    def moves(self) -> Sequence[Move]:
+        """The devices that change sides, by the resource that they leave."""
+        return self.front_end.inventory.moves() if self.front_end else ()
 
     def unhealthy(self) -> Iterator[tuple[str, str, str]]:
         """The unhealthy devices of resources with ``serve: dra``: resource, device and reason."""

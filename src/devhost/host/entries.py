@@ -41,6 +41,8 @@ class State(StrEnum):
     """It has devices."""
     WAITING = "waiting"
     """Its backend has not listed its devices yet."""
+    MOVING = "moving"
+    """It has no devices because they change sides: between device plugin and DRA."""
     NONE = "none"
     """It has no devices although it should, or although the node has hardware for it."""
     ABSENT = "absent"
@@ -148,6 +150,8 @@ class EntryOutcomes:
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
             return State.NONE, Reason(f"{lacking[0].subject}: {lacking[0].reason}{more}")
+        if self._moves(entry, 0, refused):
+            return State.MOVING, _refused([one for one in refused if one.passes], self._settings)
         if refused:
             return State.NONE, _refused(refused, self._settings)
         state = State.ABSENT if entry.optional else State.NONE
@@ -161,7 +165,9 @@ class EntryOutcomes:
     def _unexpected(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> Reason:
         """What is wrong with the number of devices, and why others are not among them."""
         wrong = entry.unexpected(count)
-        if not wrong or entry.exceeds(count):
+        if not wrong or self._moves(entry, count, refused):
+            return Reason("")
+        if entry.exceeds(count):
             return Reason(wrong)
         scanner = self._scanners[entry.backend]
         lacking = self._lacking(scanner, entry)
@@ -172,6 +178,11 @@ class EntryOutcomes:
             found.append(why.text)
             held = why.held_by
         return Reason("; ".join((*found, *filter(None, [self._missed_by(entry)]))), held)
+
+    def _moves(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> bool:
+        """Whether an entry lacks only devices that change sides: it gets them without an edit of the file."""
+        moving = sum(one.passes for one in refused)
+        return moving > 0 and not entry.unexpected(count + moving)
 
     def _missed_by(self, entry: ResourceSettings) -> str:
         """The devices that an entry just misses and that no entry takes; empty if it has none itself."""

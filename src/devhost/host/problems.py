@@ -129,7 +129,12 @@ def _resources(host: Host) -> list[Problem]:
 
 def _dra(host: Host) -> list[Problem]:
     found = [Problem("dra", subject, reason) for subject, reason in host.dra.faults()]
-    return _first(found, NAMED, "", "more devices are not published")
+    found += [
+        Problem("dra", one.resource, one.stuck, one.since, held_by=one.held_by)
+        for one in host.dra.moves()
+        if one.stuck
+    ]
+    return _first(found, NAMED, "", "more problems of DRA")
 
 
 def _allocations(host: Host) -> list[Problem]:

@@ -121,21 +121,27 @@ class Shortages:
         outcomes = self.outcomes.all()
         for one in empty:
             outcome = outcomes[one.entry.index]
-            if outcome.state is State.WAITING or not one.logged.news(outcome.reason):
+            if outcome.state in (State.WAITING, State.MOVING) or not outcome.reason:
                 continue
-            about = {
-                "entry": place(one.entry),
-                "resource": one.entry.name,
-                "backend": one.entry.backend,
-                "reason": outcome.reason,
-                **holder_field(outcome.held_by),
-            }
+            if not one.logged.news(outcome.reason):
+                continue
+            where, name = place(one.entry), one.entry.name
+            about = {"backend": one.entry.backend, "reason": outcome.reason}
+            holder = outcome.held_by
             if outcome.devices:
-                log.warning("entry has an unexpected number of devices", **about)
+                log.warning(
+                    "entry has an unexpected number of devices",
+                    entry=where,
+                    resource=name,
+                    **about,
+                    **holder_field(holder),
+                )
             elif one.entry.optional:
-                log.info("entry has no devices", **about)
+                log.info("entry has no devices", entry=where, resource=name, **about, **holder_field(holder))
             else:
-                log.warning("entry has no devices", **about)
+                log.warning(
+                    "entry has no devices", entry=where, resource=name, **about, **holder_field(holder)
+                )
 
     def _follow_drivers(self) -> None:
         before = dict(_by_hardware(self.missing_drivers))

@@ -148,6 +148,11 @@ class Refusal:
     held_by: tuple[AnyHolder, ...] = ()
     leaves: tuple[str, Serve] | None = None
 
+    @property
+    def passes(self) -> bool:
+        """Whether the device only changes sides: this ends without an edit of the file."""
+        return self.kind is RefusalKind.MOVING or self.leaves is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -350,7 +355,7 @@ class _Planner:
                 reason, held_by = held.reason.text, held.reason.held_by
                 leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
             elif reason := self._too_soon(name, key, entry):
-                kind = RefusalKind.MOVING
+                kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN)
             elif reason := self._no_room(name, device, entry, replicas):
                 kind = RefusalKind.FULL
             else:

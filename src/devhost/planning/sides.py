@@ -24,6 +24,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from devhost.backend.model import AnyHolder
+
 from .claims import Held, Key
 from .plan import Found, Plan
 from .settings import ResourceSettings, Serve
@@ -76,12 +78,13 @@ class Listed(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """A device that is moving: what it leaves, and what it waits for."""
+    """A device that is moving: what it leaves, what it waits for, and the containers that the text means."""
 
     key: Key
     resource: str
     serve: Serve
     waits_for: str
+    held_by: tuple[AnyHolder, ...] = ()
 
 
 @dataclass(slots=True)

@@ -243,7 +243,8 @@ class EntryStatus(Reasoned):
 
     ``entry`` is its place (``resources[2]``), ``name`` may be a template, ``resources`` are the names of its
     resources. ``state`` is ``served`` for one with devices, ``waiting`` until its backend has listed its
-    devices, ``absent`` for an optional one without hardware on the node, else ``none``. ``reason`` is why
+    devices, ``moving`` while they change sides, ``absent`` for an optional one without hardware on the node,
+    else ``none``. ``reason`` is why
     it has no devices, or another number than the file expects; empty if all is as expected. ``remark`` names
     devices that the entry just misses.
     """
@@ -254,7 +255,7 @@ class EntryStatus(Reasoned):
     optional: bool
     devices: int
     resources: list[str]
-    state: Literal["served", "waiting", "none", "absent"]
+    state: Literal["served", "waiting", "moving", "none", "absent"]
     reason: str
     remark: str
 
@@ -364,7 +365,7 @@ class DraClaimStatus(TypedDict):
     containers: list[HolderStatus]
 
 
-class MovingStatus(TypedDict):
+class MovingStatus(Reasoned):
     """A device that changes sides, and what it waits for; ``serve`` is the side that it leaves."""
 
     backend: str
@@ -372,6 +373,21 @@ class MovingStatus(TypedDict):
     resource: str
     serve: Literal["plugin", "dra"]
     reason: str
+
+
+class MoveStatus(Reasoned):
+    """The ``devices`` that leave one resource; ``serve`` is its side.
+
+    ``reason`` is what most of them wait for, ``since`` the time at which the move began, or
+    one of its devices moved. ``stuck`` is whether this is a problem.
+    """
+
+    resource: str
+    serve: Literal["plugin", "dra"]
+    devices: list[str]
+    reason: str
+    since: str
+    stuck: bool
 
 
 class LeftOutStatus(TypedDict):
@@ -405,6 +421,7 @@ class DraStatus(TypedDict):
     pools: list[DraPoolStatus]
     claims: list[DraClaimStatus]
     moving: list[MovingStatus]
+    moves: list[MoveStatus]
 
 
 class StatusDocument(TypedDict):
@@ -480,7 +497,13 @@ def _without_claims(dra: DraStatus | None) -> DraStatus | None:
         DraPoolStatus(**{**pool, "devices": [{**one, "claims": []} for one in _unnamed(pool["devices"])]})
         for pool in dra["pools"]
     ]
-    return {**dra, "pools": pools, "claims": []}
+    return {
+        **dra,
+        "pools": pools,
+        "claims": [],
+        "moving": _unnamed(dra["moving"]),
+        "moves": _unnamed(dra["moves"]),
+    }
 
 
 def _unnamed(rows: list[R]) -> list[R]:

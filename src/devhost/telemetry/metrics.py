@@ -258,7 +258,12 @@ TABLE = (
         starts=False,
     ),
     Declaration(
-        "gauge", "dra_moving_devices", "Devices that change between device plugin and DRA.", "driver"
+        "gauge",
+        "dra_moving_devices",
+        "Devices that change between device plugin and DRA, by the resource that they leave.",
+        "driver",
+        more=("resource",),
+        starts=False,
     ),
     Declaration("counter", "dra_slice_writes_total", "ResourceSlices created, changed or deleted.", "driver"),
     Declaration(
@@ -645,13 +650,22 @@ class Metrics:
         self._set("dra_dropped_fields", driver, to=dropped)
         self._set("dra_synced_timestamp_seconds", driver, to=self._clock())
 
-    def dra_offered(self, driver: str, devices: Mapping[tuple[str, bool], int], moving: int) -> None:
-        """The plan offers these numbers of devices, by resource and whether they are healthy."""
+    def dra_offered(
+        self, driver: str, devices: Mapping[tuple[str, bool], int], moving: Mapping[str, int]
+    ) -> None:
+        """The plan offers these numbers of devices, by resource and whether they are healthy.
+
+        Args:
+            moving: how many leave each resource.
+        """
         family = self._numbers["dra_devices"]
         family.end(driver)
         for (resource, healthy), count in sorted(devices.items()):
             family.labels(driver, resource, "Healthy" if healthy else "Unhealthy").value = count
-        self._set("dra_moving_devices", driver, to=moving)
+        family = self._numbers["dra_moving_devices"]
+        family.end(driver)
+        for resource, count in sorted(moving.items()):
+            family.labels(driver, resource).value = count
 
     def claims_prepared(self, driver: str, results: Mapping[ClaimCall, int], seconds: float) -> None:
         """One call prepared claims, with so many of each result."""

@@ -12,7 +12,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from .document import DeviceStatus, EntryStatus, HolderStatus, HostStatus, Reasoned, StatusDocument
+from devhost.backend.sysfs import natural
+
+from .document import (
+    DepartedStatus,
+    DeviceStatus,
+    EntryStatus,
+    HeldStatus,
+    HolderStatus,
+    HostStatus,
+    PlanRefusal,
+    Reasoned,
+    StatusDocument,
+)
 
 T = TypeVar("T")
 
@@ -50,7 +62,7 @@ def empty_entry(entry: EntryStatus) -> str:
         return "1 device" if count == 1 else f"{count} devices"
     if entry["state"] == "absent":
         return "not on this node"
-    return "waiting" if entry["state"] == "waiting" else "no devices"
+    return entry["state"] if entry["state"] in ("waiting", "moving") else "no devices"
 
 
 def awaits(document: StatusDocument) -> list[str]:
@@ -112,7 +124,7 @@ class Alike:
     @property
     def name(self) -> str:
         """The id, and the number of similar tokens: ``0000:3b:00.0::0 and 99 similar``."""
-        return f"{self.first['id']} and {self.more} similar" if self.more else self.first["id"]
+        return numbered(self.first["id"], self.more)
 
 
 def alike(devices: Iterable[DeviceStatus]) -> list[Alike]:
@@ -120,10 +132,45 @@ def alike(devices: Iterable[DeviceStatus]) -> list[Alike]:
 
     A held token always has a separate row, because of its holder.
     """
-    groups: dict[Hashable, list[DeviceStatus]] = {}
-    for device in devices:
-        groups.setdefault(_said(device), []).append(device)
-    return [Alike(found[0], len(found) - 1) for found in groups.values()]
+    return [Alike(first, others) for first, others in together(devices, _said)]
+
+
+def numbered(first: str, others: int) -> str:
+    """The name of the first of several rows that differ only in it, and the number of the others."""
+    return f"{first} and {others} similar" if others else first
+
+
+def together(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, int]]:
+    """The first of all rows with the same key, in order, and the number of the others."""
+    groups: dict[Hashable, list[T]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return [(found[0], len(found) - 1) for found in groups.values()]
+
+
+def departures(document: StatusDocument) -> list[tuple[str, DepartedStatus, int]]:
+    """The devices that left recently, the newest first; those of one resource with one reason are a row."""
+    found = [(one["name"], left) for one in document["resources"] for left in one["departed"]]
+    found.sort(key=lambda row: row[1]["at"], reverse=True)
+    return [(*row, others) for row, others in together(found, lambda row: (row[0], reason(row[1])))]
+
+
+def unlisted(document: StatusDocument) -> list[tuple[HeldStatus, int]]:
+    """What containers hold that is in no list; what one container holds for one reason is a row."""
+    found = sorted(document["held"], key=lambda one: (one["resource"], natural(one["id"])))
+    return together(found, lambda one: (one["resource"], container(one["holder"]), reason(one)))
+
+
+def refused(document: StatusDocument) -> list[PlanRefusal]:
+    """The devices that the plan refuses, without those that are shown as moving."""
+    moving = {(one["backend"], one["device"]) for one in (document["dra"] or {"moving": []})["moving"]}
+    found = [one for one in document["refusals"] if (one["backend"], one["device"]) not in moving]
+    return sorted(found, key=lambda one: (one["backend"], natural(one["device"])))
+
+
+def side(serve: str) -> str:
+    """The side of a resource in words."""
+    return "DRA" if serve == "dra" else "device plugin"
 
 
 def _said(device: DeviceStatus) -> Hashable:

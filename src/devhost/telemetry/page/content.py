@@ -10,6 +10,7 @@ from markupsafe import Markup
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import (
     BackendStatus,
+    DraDeviceStatus,
     DraStatus,
     EntryStatus,
     HostStatus,
@@ -25,10 +26,15 @@ from devhost.telemetry.tables import (
     empty_entry,
     few,
     in_use,
+    numbered,
     reason,
+    refused,
+    side,
+    unlisted,
 )
 
-from .devices import MOST, anchor, devices, health, more
+from .counts import Counts, Physical, Rank, counted, physical, rank, worst_first
+from .devices import MOST, anchor, devices, health, more, shares
 from .markup import Content, Row, joined, since, table, tag
 
 NO_ID = "(no id)"
@@ -57,6 +63,7 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
     """The content between skip link and script. ``pods`` is whether the document names pods."""
     main = (
         _verdict(document),
+        _search() if document["resources"] or document["dra"] else None,
         _problems(document, now),
         _resources(document, now),
         _entries(document),
@@ -114,18 +121,41 @@ def _reload(host: HostStatus, now: datetime) -> Markup:
 
 
 def _verdict(document: StatusDocument) -> Markup:
-    resources = document["resources"]
-    total = sum(resource["capacity"] for resource in resources)
-    usable = sum(resource["allocatable"] for resource in resources)
-    used = sum(_used(resource) for resource in resources)
-    healthy = f"{usable:,} of {_count(total, 'device')} healthy"
-    line = f"{_count(len(resources), 'resource')}, {healthy}, {used:,} in use"
+    every: dict[tuple[str, str], Physical] = {}
+    names = {resource["name"] for resource in document["resources"]}
+    for resource in document["resources"]:
+        for id_, one in physical(resource).items():
+            key = resource["backend"], id_
+            every[key] = one.merged(every.get(key))
+    for pool in document["dra"]["pools"] if document["dra"] else ():
+        names.add(pool["resource"])
+        for device in pool["devices"]:
+            key = pool["backend"], device["device"]
+            one = Physical(device["health"] == "Healthy", bool(device["claims"]))
+            every[key] = one.merged(every.get(key))
+    used = sum(one.used for one in every.values())
+    healthy = f"{sum(one.healthy for one in every.values()):,} of {_count(len(every), 'device')} healthy"
+    line = f"{_count(len(names), 'resource')}, {healthy}, {used:,} in use"
     text = verdict(document)
     style = "bad" if document["problems"] else "pending" if text == LOOKING else "good"
     parts = tag("h2", text, id="verdict"), tag("p", line)
     news = {"data-news": "verdict", "data-announce": text}
     return tag(
         "section", *parts, class_=f"verdict {style}", aria_labelledby="verdict", data_key="verdict", **news
+    )
+
+
+def _search() -> Markup:
+    """The field that filters the rows of all tables. Only the script shows and fills it."""
+    return tag(
+        "div",
+        tag("label", "Search", for_="search"),
+        tag("input", id="search", type="search", autocomplete="off", spellcheck="false", maxlength=200),
+        tag("output", id="found", for_="search"),
+        class_="search",
+        role="search",
+        data_key="search",
+        data_own=True,
     )
 
 
@@ -172,16 +202,17 @@ def _ended(problem: ProblemStatus) -> str:
 
 
 def _resources(document: StatusDocument, now: datetime) -> Markup:
-    found = document["resources"]
-    if not found:
+    ordered = worst_first(document)
+    if not ordered:
         return _section("Resources", "resources", tag("p", "No resources yet.", class_="nothing"))
     rows = [
         Row(
             (
                 tag("a", resource["name"], href=f"#{anchor(resource['name'])}"),
                 resource["backend"],
-                joined([f"{resource['allocatable']}/{resource['capacity']}", _bar(resource)]),
-                _used(resource),
+                joined([tag("span", f"{found.healthy}/{found.devices}", class_="figure"), _bar(found)]),
+                shares(resource, found),
+                found.used,
                 health(resource["state"]),
                 resource["streams"],
                 since(resource["lastRegistration"], now, " ago"),
@@ -190,23 +221,45 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
             {
                 "data-key": resource["name"],
                 "data-news": f"resource {resource['name']}",
-                "data-announce": _announcement(resource),
+                "data-announce": _announcement(resource, found),
+                "class": place.style,
             },
         )
-        for resource in found
+        for place, resource in ordered
+        for found in (counted(resource),)
     ]
-    headers = ("Resource", "Backend", "Healthy", "In use", "State", "Streams", "Registered", "Error")
+    headers = (
+        "Resource",
+        "Backend",
+        "Healthy",
+        "Shares",
+        "In use",
+        "State",
+        "Streams",
+        "Registered",
+        "Error",
+    )
     return _section(
         "Resources",
         "resources",
-        table("Resources", headers, rows, wide=("Error",), optional=("Error",), headed=True),
+        table(
+            "Resources",
+            headers,
+            rows,
+            style="resources",
+            wide=("Error",),
+            optional=("Error", "Shares"),
+            headed=True,
+        ),
     )
 
 
 def _entries(document: StatusDocument) -> Markup | None:
     """The entries that lack devices."""
     lacking = [
-        entry for entry in document["entries"] if not entry["devices"] or entry["reason"] or entry["remark"]
+        entry
+        for entry in document["entries"]
+        if (not entry["devices"] or entry["reason"] or entry["remark"]) and entry["state"] != "moving"
     ]
     rows = [
         Row(
@@ -238,20 +291,15 @@ def _looks(entry: EntryStatus) -> str:
     return "state" if fine else "state bad"
 
 
-def _announcement(resource: ResourceStatus) -> str:
-    healthy = f"{resource['allocatable']} of {resource['capacity']} healthy"
-    return f"{resource['name']}: {resource['state']}, {healthy}"
+def _announcement(resource: ResourceStatus, found: Counts) -> str:
+    return f"{resource['name']}: {resource['state']}, {found.healthy} of {found.devices} healthy"
 
 
-def _used(resource: ResourceStatus) -> int:
-    return sum(device["allocated"] for device in resource["devices"])
-
-
-def _bar(resource: ResourceStatus) -> Markup | None:
-    """The healthy and unhealthy part of the capacity as a bar; the numbers are next to it."""
-    if not resource["capacity"]:
+def _bar(found: Counts) -> Markup | None:
+    """The healthy and unhealthy part of the devices as a bar; the numbers are next to it."""
+    if not found.devices:
         return None
-    share = round(100 * resource["allocatable"] / resource["capacity"], 1)
+    share = round(100 * found.healthy / found.devices, 1)
     healthy = tag("rect", class_="healthy", width=share, height=6)
     unhealthy = (
         tag("rect", class_="unhealthy", x=share, width=round(100 - share, 1), height=6)
@@ -376,39 +424,53 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
     )
     headers = ("Driver", "State", "Slices", "Writes", "Synced", "Error")
     found = [(pool["resource"], one) for pool in dra["pools"] for one in pool["devices"]]
-    found.sort(key=lambda one: (one[1]["health"] == "Healthy" and not one[1]["claims"], one[0]))
+    found.sort(key=lambda one: (_rank(one[1]), one[0], natural(one[1]["device"])))
     rows = [
         Row(
             (
                 one["device"],
                 resource,
-                one["health"],
+                health(one["health"]),
                 one["slice"] or "not published",
                 few([f"{claim['namespace']}/{claim.get('claim', '')}" for claim in one["claims"]]),
                 one["reason"],
             ),
-            {"data-key": f"{resource} {one['device']}"},
+            {
+                "data-key": f"{resource} {one['device']}",
+                "class": _rank(one).style,
+            },
         )
         for resource, one in found[:MOST]
     ]
     moving = [
         Row(
-            (one["device"], one["resource"], one["serve"], one["reason"]),
-            {"data-key": f"{one['backend']} {one['device']} {one['resource']}"},
+            (
+                one["resource"],
+                len(one["devices"]),
+                side(one["serve"]),
+                since(one["since"], now),
+                few(one["devices"]),
+                reason(one),
+            ),
+            {"data-key": f"{one['resource']} {one['serve']}", "class": "unhealthy" if one["stuck"] else None},
         )
-        for one in dra["moving"][:MOST]
+        for one in dra["moves"][:MOST]
     ]
     columns = ("Device", "Resource", "Health", "Slice", "Claims", "Reason")
-    titles = ("Moving device", "Resource", "Leaves", "Reason")
+    titles = ("Resource", "Moving", "Leaves", "Since", "Devices", "Reason")
     return _section(
         "Dynamic Resource Allocation",
         "dra",
         table("DRA driver", headers, [driver], wide=("Error",), optional=("Error",)),
         table("Devices offered through DRA", columns, rows, wide=("Slice", "Reason")) if rows else None,
         more(len(found) - len(rows), "devices"),
-        table("Devices that change sides", titles, moving, wide=("Reason",)) if moving else None,
-        more(len(dra["moving"]) - len(moving), "moving devices"),
+        table("Devices that change sides", titles, moving, wide=("Devices", "Reason")) if moving else None,
+        more(len(dra["moves"]) - len(moving), "moves"),
     )
+
+
+def _rank(one: DraDeviceStatus) -> Rank:
+    return rank(one["health"] == "Healthy", bool(one["claims"]))
 
 
 def _trouble(dra: DraStatus) -> str:
@@ -420,11 +482,11 @@ def _trouble(dra: DraStatus) -> str:
 
 def _held(document: StatusDocument, pods: bool) -> Markup | None:
     unnamed = UNKNOWN_POD if pods else HIDDEN_POD
-    found = sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
+    found = unlisted(document)
     rows = [
         Row(
             (
-                held["id"],
+                numbered(held["id"], others),
                 held["resource"],
                 container(held["holder"], unnamed),
                 few(held["devices"]),
@@ -432,7 +494,7 @@ def _held(document: StatusDocument, pods: bool) -> Markup | None:
             ),
             {"data-key": f"{held['resource']} {held['id']}"},
         )
-        for held in found[:MOST]
+        for held, others in found[:MOST]
     ]
     if not rows:
         return None
@@ -444,7 +506,7 @@ def _held(document: StatusDocument, pods: bool) -> Markup | None:
 
 
 def _refusals(document: StatusDocument) -> Markup | None:
-    found = sorted(document["refusals"], key=lambda one: (one["backend"], natural(one["device"])))
+    found = refused(document)
     rows = [
         Row(
             (one["device"] or NO_ID, one["backend"], tag("span", one["kind"], class_="kind"), reason(one)),

@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DepartedStatus, DeviceStatus, ResourceStatus, StatusDocument
-from devhost.telemetry.tables import HIDDEN_POD, Alike, alike, fair, held_by, reason
+from devhost.telemetry.tables import HIDDEN_POD, Alike, alike, fair, held_by, numbered, reason, together
 
+from .counts import Counts, Rank, counted, rank, rank_of, worst_first
 from .markup import Content, Row, joined, since, table, tag
 
 MOST = 200
@@ -38,7 +39,7 @@ def devices(document: StatusDocument, now: datetime, pods: bool) -> Markup | Non
         _resource(
             resource, now, most, few, lambda device: held_by(device, known, *(() if pods else (HIDDEN_POD,)))
         )
-        for resource in found
+        for _, resource in worst_first(document)
     ]
     return tag(
         "section", tag("h2", "Devices", id="devices"), *parts, aria_labelledby="devices", data_key="devices"
@@ -57,6 +58,13 @@ def health(word: str) -> Markup:
     return tag("span", word, class_=f"state {style.get(word, 'pending')}")
 
 
+def shares(resource: ResourceStatus, found: Counts) -> str:
+    """The healthy ones of the tokens of a resource; empty if they are its devices."""
+    if resource["capacity"] == found.devices:
+        return ""
+    return f"{resource['allocatable']}/{resource['capacity']}"
+
+
 def more(count: int, what: str) -> Markup | None:
     """The line below a table with the number of omitted rows."""
     if count <= 0:
@@ -68,16 +76,20 @@ def _resource(
     resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
 ) -> Markup:
     name, unhealthy = resource["name"], resource["allocatable"] < resource["capacity"]
-    used = sum(device["allocated"] for device in resource["devices"])
-    count = f"{resource['allocatable']} of {resource['capacity']} healthy, {used} in use"
+    found = counted(resource)
+    handed_out = shares(resource, found)
+    count = f"{found.healthy} of {found.devices} healthy, {found.used} in use"
+    if handed_out:
+        count = f"{count}, {handed_out} shares healthy"
     summary = tag("summary", tag("h3", name), " ", tag("span", count, class_="count"))
     return tag(
         "details",
         summary,
-        _devices(resource, now, most, holder),
+        _devices(resource, now, most, few, holder),
         _together(resource, most),
         _departed(resource, now),
         id=anchor(name),
+        data_name=name,
         open=few or unhealthy or bool(resource["departed"]),
     )
 
@@ -93,14 +105,16 @@ def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike],
     rows = [Alike(device, 0) for device in unhealthy] if len(devices) <= most else alike(unhealthy)
     shown = fair(rows, most, lambda row: row.first["device"])
     if room := most - len(shown):
-        shown += [Alike(device, 0) for device in _in_order(devices, healthy=True)[:room]]
+        healthy = sorted(_in_order(devices, healthy=True), key=rank_of)
+        shown += [Alike(device, 0) for device in healthy[:room]]
     hidden = len(devices) - sum(1 + one.more for one in shown)
     return shown, more(hidden, "healthy devices" if room else "devices")
 
 
 def _devices(
-    resource: ResourceStatus, now: datetime, most: int, holder: Callable[[DeviceStatus], str]
+    resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
 ) -> Markup:
+    """The devices of a resource; beside others, the healthy and free ones are folded, unless ``few``."""
     if not resource["devices"]:
         return tag("p", "No device.", class_="nothing")
     shown, hidden = _ill_first(resource["devices"], most)
@@ -114,14 +128,29 @@ def _devices(
                 holder(one.first),
                 reason(one.first),
             ),
-            {"data-key": one.first["id"], "class": _looks(one.first["health"])},
+            {"data-key": one.first["id"], "class": rank_of(one.first).style},
         )
         for one in shown
     ]
+    noted = sum(rank_of(one.first) is not Rank.HEALTHY for one in shown)
     headers = ("Device", "Health", "Since", "NUMA", "Held by", "Reason")
     caption = f"Devices of {resource['name']}"
-    listed = table(caption, headers, rows, wide=("Held by", "Reason"), style="devices", headed=True)
-    return joined([listed, hidden])
+
+    def listed(caption: str, rows: Sequence[Row]) -> Markup:
+        wide = ("Held by", "Reason")
+        return table(caption, headers, rows, wide=wide, style="devices", headed=True)
+
+    if few or not noted or noted == len(rows):
+        return joined([listed(caption, rows), hidden])
+    free = f"{len(rows) - noted} healthy and free"
+    folded = tag(
+        "details",
+        tag("summary", free, class_="count"),
+        listed(f"Healthy and free devices of {resource['name']}", rows[noted:]),
+        id=f"{anchor(resource['name'])}-free",
+        data_name=resource["name"],
+    )
+    return joined([listed(caption, rows[:noted]), folded, hidden])
 
 
 def _together(resource: ResourceStatus, most: int) -> Markup | None:
@@ -134,7 +163,7 @@ def _together(resource: ResourceStatus, most: int) -> Markup | None:
     rows = [
         Row(
             (member["device"], health(member["health"]), _numa(member["numaNodes"]), member["reason"]),
-            {"data-key": member["device"], "class": _looks(member["health"])},
+            {"data-key": member["device"], "class": rank(member["health"] == "Healthy", False).style},
         )
         for member in shown
     ]
@@ -144,24 +173,21 @@ def _together(resource: ResourceStatus, most: int) -> Markup | None:
     return joined([listed, more(len(others), f"{healthy}devices handed out together")])
 
 
-def _looks(word: str) -> str | None:
-    return None if word == "Healthy" else "unhealthy"
-
-
 def _departed(resource: ResourceStatus, now: datetime) -> Markup | None:
     if not resource["departed"]:
         return None
-    rows = [_left(resource["name"], departed, now) for departed in resource["departed"]]
+    found = together(resource["departed"], reason)
+    rows = [_left(resource["name"], departed, others, now) for departed, others in found]
     caption = f"Recently left {resource['name']}"
     return table(caption, ("Left recently", "Ago", "Reason"), rows, wide=("Reason",), style="devices")
 
 
-def _left(resource: str, departed: DepartedStatus, now: datetime) -> Row:
-    device = departed["device"]
+def _left(resource: str, departed: DepartedStatus, others: int, now: datetime) -> Row:
+    device = numbered(departed["device"], others)
     text = f"{resource} {device} left: {reason(departed)}"
     return Row(
         (device, since(departed["at"], now), reason(departed)),
-        {"data-key": device, "data-news": f"left {resource} {device}", "data-announce": text},
+        {"data-key": departed["device"], "data-news": f"left {resource} {device}", "data-announce": text},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,8 +12,14 @@ from markupsafe import Markup, escape
 from devhost.telemetry.log import printable
 from devhost.telemetry.tables import age
 
-_VOID = {"link", "meta"}
+_VOID = {"input", "link", "meta"}
 """Elements without an end tag."""
+
+LONGEST = 24
+"""Characters of the longest word that a line never breaks, which fits the narrowest screen."""
+
+_BREAKS = re.compile(rf"[/:_,=@~+](?=\w)|\.(?=[^\W\d])|[^\W_]{{{LONGEST}}}(?=[^\W_])")
+"""What a line may end after, beside white space and hyphens: separators, and a part of what is no word."""
 
 
 Content = Markup | str | int | None
@@ -40,8 +47,14 @@ def tag(name: str, /, *content: Content, **attributes: object) -> Markup:
 
 
 def joined(parts: Iterable[Content]) -> Markup:
-    """The parts one after another."""
-    return Markup("".join(escaped(part) for part in parts if part is not None))
+    """The parts one after another. Lines may end in their texts only at separators."""
+    return Markup("".join(_breakable(part) for part in parts if part is not None))
+
+
+def _breakable(part: Content) -> Markup:
+    if isinstance(part, Markup):
+        return part
+    return Markup("<wbr>").join(map(escape, _BREAKS.sub(r"\g<0>\n", printable(str(part))).split("\n")))
 
 
 def since(time: str | None, now: datetime, after: str = "") -> Markup | None:

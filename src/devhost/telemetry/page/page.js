@@ -37,6 +37,7 @@
   const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key : "") || "";
   const alike = (a, b) => a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
   const morph = (old, wanted) => {
+    if ("own" in old.dataset) return; // the script fills it
     for (const { name, value } of wanted.attributes)
       if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
     for (const { name } of [...old.attributes])
@@ -62,6 +63,37 @@
       place = place.nextSibling;
       gone.remove();
     }
+  };
+
+  /* shows only the rows that have every word of the search field; in the part of a resource also by its name */
+  const folded = new Map(); // parts of resources that the search has opened or closed, each with its state before
+  const filter = () => {
+    const field = byId("search");
+    if (!field) return;
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const has = (text) => words.every((word) => text.toLowerCase().includes(word));
+    let all = 0;
+    let shown = 0;
+    for (const row of document.querySelectorAll("main tbody tr")) {
+      const part = row.closest("details");
+      row.hidden = !has(`${part ? part.dataset.name : ""} ${row.textContent}`);
+      all += 1;
+      if (!row.hidden) shown += 1;
+    }
+    const empty = (one) => words.length > 0 && !one.querySelector("tbody tr:not([hidden])");
+    for (const one of document.querySelectorAll("main table")) one.hidden = empty(one);
+    for (const one of document.querySelectorAll("main details")) {
+      one.hidden = empty(one) && !has(one.dataset.name);
+      if (words.length) {
+        if (!folded.has(one)) folded.set(one, one.open);
+        one.open = !one.hidden;
+      } else if (folded.has(one)) one.open = folded.get(one);
+    }
+    if (!words.length) folded.clear();
+    for (const one of document.querySelectorAll("main > section:not(.verdict)"))
+      one.hidden = empty(one) && !one.querySelector("details:not([hidden])");
+    const text = words.length ? `${shown} of ${all} rows` : "";
+    if (byId("found").textContent !== text) byId("found").textContent = text;
   };
 
   /* announcements of changes for screen readers */
@@ -105,6 +137,13 @@
     if (wanted.dataset.build !== build) return location.reload();
     const before = snapshot();
     const focused = document.activeElement;
+    const inView = (one) => {
+      const { top, bottom } = one.getBoundingClientRect();
+      return one !== document.body && bottom > 0 && top < innerHeight;
+    };
+    const middle = () => document.elementFromPoint(innerWidth / 2, innerHeight / 2)?.closest("[data-key], [id]");
+    const looked = focused && inView(focused) ? focused : middle();
+    const top = looked?.getBoundingClientRect().top;
     morph(byId("page"), wanted);
     if (focused && focused !== document.activeElement && focused !== document.body)
       (focused.isConnected ? focused : byId("main")).focus({ preventScroll: true });
@@ -112,6 +151,9 @@
     if (byId("icon").href !== byId("page").dataset.icon) byId("icon").href = byId("page").dataset.icon;
     setClock();
     refresh();
+    filter();
+    if (scrollY > 0 && looked?.isConnected) // rows above it may have come, gone or moved
+      scrollBy({ top: looked.getBoundingClientRect().top - top, behavior: "instant" });
     announceChanges(before);
     if (lostAt !== null) announce(["connected again"]);
     lostAt = null;
@@ -193,13 +235,30 @@
   };
   const unfold = () => {
     const target = byId(named());
-    if (target instanceof HTMLDetailsElement) target.open = true;
+    if (!(target instanceof HTMLDetailsElement)) return;
+    if (target.hidden) { // the user wants to see what the search leaves out
+      byId("search").value = "";
+      filter();
+    }
+    target.open = true;
   };
+  document.addEventListener("input", (event) => { if (event.target.id === "search") filter(); });
+  document.addEventListener("keydown", (event) => {
+    const field = byId("search");
+    if (!field || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/" && document.activeElement !== field) field.focus();
+    else if (event.key === "Escape" && document.activeElement === field && field.value) field.value = "";
+    else return;
+    event.preventDefault();
+    filter();
+  });
+  document.documentElement.classList.add("scripted");
   addEventListener("hashchange", unfold);
   addEventListener("online", () => { if (lostAt !== null) connect(); });
   document.addEventListener("visibilitychange", () => { if (!document.hidden && lostAt !== null) connect(); });
   setInterval(refresh, 1000);
   setClock();
+  filter();
   unfold();
   connect();
 })();

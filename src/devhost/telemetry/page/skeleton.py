@@ -17,7 +17,7 @@ from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.tables import awaits
 
 from .content import content, how_many
-from .markup import joined, tag
+from .markup import escaped, joined, tag
 
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
@@ -65,7 +65,7 @@ def whole(rendering: Rendering) -> bytes:
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("title", rendering.title),
+        tag("title", escaped(rendering.title)),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="robots", content="noindex"),

@@ -1,0 +1,125 @@
+"""Groups the devices that change sides, and finds the groups that do not get on. Pure.
+
+A planned move takes a minute or so and is no problem. Devices of one resource move together, so they are one
+group; it is stuck after :data:`PATIENCE` seconds in which none of its devices has moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from devhost.backend.model import AnyHolder
+
+from .claims import Key
+from .settings import Serve
+from .sides import Moving
+
+PATIENCE = 120.0
+"""Seconds without progress after which a move is a problem."""
+
+EXAMPLES = 3
+"""Most devices that the reason of a group names."""
+
+Origin = tuple[str, Serve]
+"""The resource that devices leave, and its side."""
+
+
+class Move(NamedTuple):
+    """The devices that leave one resource.
+
+    ``reason`` is what most of them wait for, ``held_by`` are the containers that it refers to. ``since`` is
+    the time of the last progress in wall-clock seconds. ``stuck`` is why the move is a problem; else empty.
+    """
+
+    resource: str
+    serve: Serve
+    devices: Sequence[str]
+    reason: str
+    since: float
+    stuck: str
+    held_by: tuple[AnyHolder, ...] = ()
+
+
+@dataclass(slots=True)
+class _Group:
+    """Times of one group: ``since`` is wall-clock seconds, the others are monotonic ones."""
+
+    progress: float
+    since: float
+    began: dict[Key, float] = field(default_factory=dict)
+
+    def stuck(self, now: float) -> int:
+        """The number of devices that have waited for too long."""
+        if now < self.progress + PATIENCE:
+            return 0
+        return sum(now >= began + PATIENCE for began in self.began.values())
+
+    def next_change(self, now: float) -> float | None:
+        """Seconds until more devices have waited for too long; ``None`` if that is not due."""
+        due = (max(self.progress, began) + PATIENCE - now for began in self.began.values())
+        return min((wait for wait in due if wait > 0), default=None)
+
+
+class Moves:
+    """Follows the devices that change sides.
+
+    Args:
+        clock: monotonic seconds.
+        wall: seconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._groups: dict[Origin, _Group] = {}
+
+    def follow(self, moving: Iterable[Moving]) -> None:
+        """Takes the devices that change sides now. A device that no longer does is progress of its group."""
+        now = self._clock()
+        for origin, found in _grouped(moving, self._groups).items():
+            group = self._groups.setdefault(origin, _Group(now, self._wall()))
+            keys = {one.key for one in found}
+            if group.began.keys() - keys:
+                group.progress, group.since = now, self._wall()
+            group.began = {key: group.began.get(key, now) for key in keys}
+        self._groups = {origin: group for origin, group in self._groups.items() if group.began}
+
+    def described(self, moving: Iterable[Moving]) -> list[Move]:
+        """The groups of these devices, by resource."""
+        now = self._clock()
+        groups = sorted(_grouped(moving).items())
+        return [_described(*group, self._groups.get(group[0]), now) for group in groups]
+
+    def next_change(self) -> float | None:
+        """Seconds until a move becomes a problem; ``None`` if none will."""
+        now = self._clock()
+        waits = (group.next_change(now) for group in self._groups.values())
+        return min((wait for wait in waits if wait is not None), default=None)
+
+
+def _grouped(moving: Iterable[Moving], known: Iterable[Origin] = ()) -> Mapping[Origin, list[Moving]]:
+    found: dict[Origin, list[Moving]] = {origin: [] for origin in known}
+    for one in moving:
+        found.setdefault((one.resource, one.serve), []).append(one)
+    return found
+
+
+def _described(origin: Origin, found: Sequence[Moving], group: _Group | None, now: float) -> Move:
+    devices = list(dict.fromkeys(one.key[1] for one in found))
+    reasons = Counter(one.waits_for for one in found)
+    (reason, count), *others = reasons.most_common()
+    if others:
+        reason = f"{count} of {len(found)}: {reason}"
+    held_by = tuple(dict.fromkeys(holder for one in found for holder in one.held_by))
+    stuck = ""
+    if group is not None and (waiting := group.stuck(now)):
+        what = "1 device has" if waiting == 1 else f"{waiting} devices have"
+        rest = f" and {len(devices) - EXAMPLES} more" if len(devices) > EXAMPLES else ""
+        of = "the device plugin" if origin[1] is Serve.PLUGIN else "DRA"
+        stuck = (
+            f"{what} not left {of} within {PATIENCE:.0f} s: {reason} ({', '.join(devices[:EXAMPLES])}{rest})"
+        )
+    return Move(*origin, devices, reason, group.since if group else 0.0, stuck, held_by)
