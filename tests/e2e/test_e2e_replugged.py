@@ -276,6 +276,8 @@ def test_a_repeated_answer_gives_another_disk_which_is_reported_and_given_to_no_
     mine, other = (first, second) if before == number(first) else (second, first)
     direct.changes(f"a {second}", f"b {first}", stopped=stopped)
     direct.reports(f"a container was given {mine} for", f"which is {other} now: delete the pod")
+    # otherwise the scheduler chooses the node by an older status, and the kubelet refuses the pod
+    until("the node offers no disk", lambda: (direct.cluster.counts(DISK) or (0, 0))[1] <= 0)
     late = direct.pods.create("late", {DISK: 1})
     late.waits_for(DISK)  # the free disk has the node that the pod was given
     assert disk_in(pod.restarted()) == before  # by the path, which is the other disk's now

@@ -283,7 +283,7 @@ def crowded_node() -> StatusDocument:
         | {"state": "moving"}
         for n, one in enumerate(moves)
     ]
-    ill = [(one["name"], each) for one in made for each in one["devices"] if each["reason"]]
+    unhealthy = [(one["name"], each) for one in made for each in one["devices"] if each["reason"]]
     return document(
         *made,
         entries=entries,
@@ -291,6 +291,6 @@ def crowded_node() -> StatusDocument:
         refusals=refusals,
         backends=[backend("gpu", 2), backend("sriov", 400)],
         problems=[
-            problem("device", f"{name} {each['id']}", each["reason"], minutes=23) for name, each in ill
+            problem("device", f"{name} {each['id']}", each["reason"], minutes=23) for name, each in unhealthy
         ],
     )

@@ -254,11 +254,8 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         )
         for claim in dra["claims"]
     ]
-    shown = claims if everything else claims[:MOST]
-    hidden = f"{len(claims) - len(shown)} more claims not shown (--all shows them)"
     if claims:
-        listed = table(("CLAIM", "DEVICES", "PODS"), shown)
-        yield f"{listed}\n{hidden}" if len(shown) < len(claims) else listed
+        yield _first(("CLAIM", "DEVICES", "PODS"), claims, "claims", everything)
     moves: list[_Row] = [
         (
             one["resource"],
@@ -271,11 +268,18 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         for one in dra["moves"]
     ]
     if moves:
-        shown_moves = moves if everything else moves[:MOST]
-        hidden = f"{len(moves) - len(shown_moves)} more moves not shown (--all shows them)"
         headers = ("RESOURCE", "MOVING", "LEAVES", "SINCE", "DEVICES", "REASON")
-        listed = table(headers, shown_moves, width=sys.maxsize)
-        yield f"{listed}\n{hidden}" if len(shown_moves) < len(moves) else listed
+        yield _first(headers, moves, "moves", everything, width=sys.maxsize)
+
+
+def _first(
+    headers: Sequence[str], rows: Sequence[_Row], what: str, everything: bool, width: int | None = None
+) -> str:
+    """A table of the first rows, or of all, and the number of those that are not shown."""
+    shown = rows if everything else rows[:MOST]
+    listed = table(headers, shown, width=width)
+    left = len(rows) - len(shown)
+    return f"{listed}\n{left} more {what} not shown (--all shows them)" if left else listed
 
 
 def _together(document: StatusDocument, everything: bool, screen: int) -> str:

@@ -32,9 +32,6 @@ log = get(__name__)
 CHECK = 5.0
 """Seconds between two looks at the nodes that containers were given; a number may change without an event."""
 
-GAP = 1.0
-"""Seconds between two looks after changes: many claims of one request are looked at together."""
-
 NAMED = 20
 """Most differences that are logged when several begin together."""
 
@@ -92,7 +89,7 @@ class GivenKeeper:
             file=record.file,
         )
         self._worker = FileWorker("given", "")
-        self._loop = Reconciler(self._pass, first=0.0, gap=GAP)
+        self._loop = Reconciler(self._pass, first=0.0)
         self._given.changed = self._loop.wake
 
     async def read(self) -> None:
