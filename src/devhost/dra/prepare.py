@@ -495,9 +495,9 @@ class Preparer:
             turn.unprepared += 1
             try:
                 async with asyncio.timeout(self._deadline), turn.lock:
+                    self._note_unprepared(ref.uid)  # first, because a plan is made when devices are free
                     if await self.release(ref.uid):
                         log.info("released a claim", claim=str(ref), uid=ref.uid)
-                    self._note_unprepared(ref.uid)
                     return ""
             except TimeoutError:
                 reason = f"{ref} could not be released within {self._deadline:g} s"
