@@ -257,14 +257,14 @@ def test_json_has_the_plugins_that_were_refused() -> None:
 
 
 DATA = Path(__file__).parents[1] / "importers" / "data"
-NOT_A_FILE_OF_THE_PLUGIN = ("empty.yaml", ".rules", "SOURCES.md")
+NOT_A_FILE_OF_THE_PLUGIN = ("default-values.yaml", "empty.yaml", ".rules", "SOURCES.md")
 
 
 @pytest.mark.parametrize(
     "file",
     [
         file
-        for file in sorted(DATA.rglob("*"))
+        for file in sorted([*DATA.rglob("*"), *DATA.with_name("inputs").rglob("*")])
         if file.is_file() and not file.name.endswith(NOT_A_FILE_OF_THE_PLUGIN)
     ],
     ids=lambda file: f"{file.parent.name}/{file.name}",

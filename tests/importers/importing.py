@@ -17,6 +17,8 @@ from devhost.config.loader import Loaded
 from devhost.discovery import catalog
 from devhost.planning.settings import ResourceSettings
 
+HERE = Path(__file__).parent
+
 
 def run(peer: str, text: str | bytes, *arguments: str) -> Result:
     return CliRunner().invoke(command, [peer, *arguments, "-"], input=text)

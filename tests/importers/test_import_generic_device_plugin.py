@@ -172,7 +172,7 @@ def test_different_pairing_is_explained_and_several_usb_devices_stay_combined() 
     paths = "- {name: cam, groups: [{paths: [{path: /dev/video*}, {path: /dev/media*}, {path: /dev/x}]}]}"
     text = run(paths, *DOMAIN).stdout
     assert "the plugin pairs the nodes of several wildcards in a group in order" in text
-    assert "# the plugin pairs these in order, devhost by hardware" in text
+    assert "the plugin pairs these in order, devhost by hardware" in text
     assert converted(paths).backends["udev"].groups[0].pair.value == "hardware"  # type: ignore[attr-defined]
     assert "paired" not in run(FILE).stdout
     members = "{vendor: '1a86', product: '7523'}, {vendor: '046d', product: '0825'}"

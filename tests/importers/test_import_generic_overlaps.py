@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from importing import said
 
 from devhost.cli.import_ import command
 from devhost.cli.importers.overlap import has_parts, may_be_one
@@ -169,9 +170,9 @@ def test_paths_that_cannot_overlap_stay_exclusive() -> None:
         )
     )
     assert "shared: true\n" not in text.partition("version:")[2]
-    assert "or for both if both have `shared: true`" in text  # links by other names cannot be seen
+    assert "or for both if both have `shared: true`" in said(text)  # links by other names cannot be seen
     shared = converted("\n".join(["devices:", device("a", "/dev/fuse"), device("b", "/dev/fuse")]))
-    assert "Remove `shared: true` if only one pod at a time may have the node" in shared
+    assert "Remove `shared: true` if only one pod at a time may have the node" in said(shared)
 
 
 @pytest.mark.parametrize(

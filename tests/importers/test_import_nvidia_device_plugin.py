@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from devhost_gpu.options import GpuResourceOptions, Mps
+from importing import said
 
 from devhost.backend.errors import ConfigError
 from devhost.backend.where import holds
@@ -383,7 +384,7 @@ def replicas(settings: Settings) -> dict[str, int]:
 
 
 def comments(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    return "\n".join(line for line in said(text).splitlines() if line.startswith("#"))
 
 
 def test_values_of_the_chart_lead_to_its_default_configuration(read) -> None:
@@ -391,7 +392,7 @@ def test_values_of_the_chart_lead_to_its_default_configuration(read) -> None:
     settings, text = read(VALUES % "sliced")
     assert replicas(settings) == {"nvidia.com/gpu": 4}
     assert "This is the configuration sliced." in text
-    assert "nvidia.com/device-plugin.config (default, mixed), import it with --key" in text
+    assert "nvidia.com/device-plugin.config (default, mixed), import it with --key" in said(text)
 
 
 @pytest.mark.parametrize(("default", "expected"), [("mixed", 2), ('""', 1), ("null", 1)])
@@ -415,7 +416,8 @@ def test_values_that_name_a_config_map_are_refused_with_the_command_to_get_it() 
     with pytest.raises(ConfigError) as caught:
         convert(b"config: {name: plugin-configs, default: a100}", "values.yaml")
     command = (
-        "kubectl get configmap plugin-configs -o yaml | devhost import nvidia-device-plugin --key a100 -"
+        "(helm get values RELEASE -n NAMESPACE; echo ---; kubectl get configmap plugin-configs -n NAMESPACE "
+        "-o yaml) | devhost import nvidia-device-plugin --key a100 -"
     )
     assert command in str(caught.value)
 
@@ -434,7 +436,7 @@ def test_settings_alone_are_accepted_as_values(read) -> None:
     assert len(read("migStrategy: mixed\nconfig: {map: {}}\nfailOnInitError: null\n")[0].resources) == 2
     settings, text = read("gfd: {enabled: true}\nimage: {tag: v1}\nmigStrategi: mixed\n")
     assert settings.write_labels and replicas(settings) == {"nvidia.com/gpu": 1}
-    assert "image: settings of the chart's pods" in comments(text)
+    assert "image: settings of the plugin's pods" in comments(text)
     assert "migStrategi: the chart ignores this unknown key (did you mean migStrategy?)" in text
 
 
@@ -447,8 +449,8 @@ def test_the_root_of_mps_is_that_of_the_chart(read) -> None:
 def test_labels_are_written_where_the_chart_starts_feature_discovery(read) -> None:
     """gfd.enabled of the chart decides, whatever the configuration says under flags.gfd."""
     text = 'config: {map: {a: "flags: {gfd: {oneshot: false}}"}}\n'
-    settings, said = read(text)
-    assert not settings.write_labels and "gfd.enabled" in comments(said)
+    settings, result = read(text)
+    assert not settings.write_labels and "gfd.enabled" in comments(result)
     assert read(text + "gfd: {enabled: true}\n")[0].write_labels
 
 
@@ -465,10 +467,10 @@ devicePlugin:
       any: "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
       other: "version: v1"
 """
-    settings, said = read(text)
+    settings, result = read(text)
     assert replicas(settings) == {"nvidia.com/gpu": 4, "nvidia.com/mig-{profile}": 1}
     assert settings.write_labels
-    assert "(other), import it with --key" in said
+    assert "(other), import it with --key" in said(result)
 
 
 @pytest.mark.parametrize(
@@ -538,10 +540,10 @@ def test_flags_and_variables_of_the_daemon_set_are_read(read) -> None:
         FAIL_ON_INIT_ERROR="false",
         DP_DISABLE_HEALTHCHECKS="xids",
     )
-    settings, said = read(text)
+    settings, _ = read(text)
     assert replicas(settings) == {"nvidia.com/gpu": 1, "nvidia.com/mig-{profile}": 1}
     assert options(settings).strategies == {"envvar", "device-specs"}
-    assert "DP_DISABLE_HEALTHCHECKS: see docs/migration.md" in comments(said)
+    assert options(settings).health_checks == "none"
     assert replicas(read(daemon_set())[0]) == {"nvidia.com/gpu": 1}
 
 
@@ -562,9 +564,9 @@ def test_a_rendered_chart_is_read_with_the_default_of_its_helper(read) -> None:
         "kind: ServiceAccount\n---\nkind: ConfigMap\nmetadata: {name: kube-root-ca.crt}\ndata: {ca.crt: x}"
     )
     both = config_map(first=README, sliced=SLICED % "")
-    settings, said = read(f"{others}\n---\n{json.dumps(rendered)}\n---\n{both}")
+    settings, result = read(f"{others}\n---\n{json.dumps(rendered)}\n---\n{both}")
     assert replicas(settings) == {"nvidia.com/gpu": 10}
-    assert "This is the configuration sliced" in said
+    assert "This is the configuration sliced" in said(result)
 
 
 def test_a_requested_configuration_that_does_not_exist_is_refused() -> None:

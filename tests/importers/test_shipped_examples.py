@@ -163,13 +163,13 @@ EXAMPLES = [
         "sriov-network-device-plugin/ddp-x700.yaml",
         machines.adapters,
         {},
-        ['      ddpProfile: "GTPv1-C/U IPv4/IPv6 payload"', '      ddpProfile: "E710 PPPoE and PPPoL2TPv2"'],
+        ['ddpProfile: "GTPv1-C/U IPv4/IPv6 payload"', 'ddpProfile: "E710 PPPoE and PPPoL2TPv2"'],
     ),
     Example(
         "sriov-network-device-plugin/ddp-e800.yaml",
         machines.adapters,
         {},
-        ['      ddpProfile: "ICE OS Default Package"', '      ddpProfile: "ICE COMMS Package"'],
+        ['ddpProfile: "ICE OS Default Package"', 'ddpProfile: "ICE COMMS Package"'],
     ),
     Example(
         "sriov-network-device-plugin/rdma.yaml",
@@ -231,7 +231,7 @@ EXAMPLES = [
         "sriov-network-device-plugin/subfunctions-connectx.json",
         machines.adapters,
         {"nvidia.com/cx6dx_vf": each(1, "0000:d8:00.2", "0000:d8:00.3")},
-        ["      kind: sf"],
+        ["where: {kind: sf, "],
     ),
     Example(
         "sriov-network-device-plugin/nicclusterpolicy-full.yaml",
@@ -499,8 +499,8 @@ EXAMPLES = [
 
 REFUSED = [
     ("sriov-network-device-plugin/vdpa-as-shipped.yaml", "did not find expected ',' or '}'"),
-    ("rdma-shared-dev-plugin/mode-hca.yaml", "data.config.json:1:1: the key configList is required"),
-    ("rdma-shared-dev-plugin/mode-sriov.yaml", "data.config.json:1:1: the key configList is required"),
+    ("rdma-shared-dev-plugin/mode-hca.yaml", "k8s-rdma-sriov-dev-plugin in mode hca"),
+    ("rdma-shared-dev-plugin/mode-sriov.yaml", "`devhost import sriov-network-device-plugin`"),
     ("rdma-shared-dev-plugin/empty.yaml", "data.config.json:1:1: the key configList is required"),
     ("akri/udev-video-protocol.yaml", "its discovery handler is not udev"),
     ("akri/onvif.yaml", "its discovery handler is not udev"),

@@ -22,7 +22,7 @@ from .importers import (
     smarter_device_manager,
     sriov_network_device_plugin,
 )
-from .importers.kubernetes import GUIDE
+from .importers.source import GUIDE
 
 
 class _Importers(click.Group):
@@ -79,7 +79,7 @@ def generic(file: str, domain: str, key: str) -> None:
     default="",
     metavar="KEY",
     help="The configuration to read, if there are several.  [default: the chart's config.default, else "
-    f"{nvidia_plugin.CONFIG_KEY}]",
+    "default]",
 )
 @click.option(
     "--as-written",
@@ -120,7 +120,7 @@ def rdma_shared(file: str) -> None:
 )
 @click.option(
     "--key",
-    default=sriov_network_device_plugin.CONFIG_KEY,
+    default="config.json",
     show_default=True,
     help="The entry of a ConfigMap to read, if it has several: for example a node's name.",
 )

@@ -338,8 +338,10 @@ class Pairing:
         The leader is the first member that varies and is required (else the first that varies): each of its
         nodes makes a device. Nodes of other members that vary are added to the device on the same hardware.
         """
-        members: tuple[Member | UsbMember, ...] = (*group.members, *group.usb)
-        columns = [_Column(member, self._targets(member)) for member in members]
+        columns = [_Column(member, self._targets(member)) for member in group.members]
+        for n, usb in enumerate(group.usb):  # equal members get different devices, in turn
+            turn, turns = group.usb[:n].count(usb), group.usb.count(usb)
+            columns.append(_Column(usb, self._targets(usb)[turn::turns]))
         varying = [column for column in columns if column.varies]
         leader = next((c for c in varying if c.required), varying[0] if varying else None)
         others = [c for c in varying if c is not leader]

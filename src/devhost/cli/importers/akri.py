@@ -14,18 +14,17 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from devhost.backend import option
-from devhost.config.diagnostics import Diagnostics, Place, shown
-from devhost.config.document import Fields, Scalar
-from devhost.config.reader import WRONG, Bounds, keys, read_dataclass
+from devhost.config.diagnostics import Place, shown
+from devhost.config.document import Scalar
+from devhost.config.reader import WRONG, Bounds
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 
 from . import regular
-from .gojson import PCI_ID, Remark, known, literal, pci_id
-from .kubernetes import Object, objects, of_kinds
-from .notation import embedded
+from .gojson import PCI_ID, Remark, literal, pci_id
 from .regular import Globs, Inexpressible, Invalid
-from .writing import Block, Entry, Value, document, several
+from .source import Object, Source, text_at
+from .writing import Block, Entry, Written, document, several
 
 DOMAIN = "akri.sh"
 
@@ -63,8 +62,7 @@ class _Details:
 @dataclass(slots=True)
 class _Result:
     entries: list[Entry] = field(default_factory=list)
-    groups: list[Mapping[str, Value]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    groups: list[Mapping[str, Written]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -80,7 +78,7 @@ class _Blocks:
             if any(one.is_bounded for one in alternatives):
                 raise Inexpressible("!= cannot be expressed for it")
             for one in alternatives:
-                block: dict[str, Value] = {attribute: several(one.some)}
+                block: dict[str, Written] = {attribute: several(one.some)}
                 if one.never:
                     block["not"] = {attribute: several(one.never)}
                 self.never.append(block)
@@ -94,7 +92,7 @@ class _Blocks:
     def all(self) -> list[Block]:
         found: list[Block] = []
         for chosen in itertools.product(*self.choices):
-            block: dict[str, Value] = {}
+            block: dict[str, Written] = {}
             never = list(self.never)
             for attribute, globs in chosen:
                 block[attribute] = several(globs.some)
@@ -115,31 +113,30 @@ def convert(data: bytes, file_name: str) -> str:
     Raises:
         ConfigError: it has none for udev, or the handler would refuse a rule; with every error in it.
     """
-    diagnostics = Diagnostics(file_name)
-    found = of_kinds(objects(data, diagnostics), ("Configuration",), diagnostics, hint=_HINT)
+    source = Source(data, file_name, "akri")
+    found = source.of_kinds("Configuration", hint=_HINT)
     result = _Result()
-    others = [one for one in found if not _is_udev(one)]
-    for one in others:
-        name, handler = one.text("metadata", "name"), one.text("spec", "discoveryHandler", "name")
-        result.notes.append(f"{name}: the handler {handler} does not find devices of a node: omitted.")
-    if len(others) == len(found):
-        diagnostics.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
+    wanted = [one for one in found if _is_udev(one)]
     for one in found:
-        if one not in others:
-            _add(one, result)
-    if diagnostics.found:
-        raise diagnostics.error()
-    return _written(result)
+        if one not in wanted:
+            handler = one.text("spec", "discoveryHandler", "name")
+            source.note(f"{one.name}: the handler {handler} does not find devices of a node: omitted.")
+            one.take()
+    if not wanted:
+        source.diagnostics.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
+    for one in wanted:
+        _add(one, result)
+    return _written(source, result)
 
 
 def _is_udev(one: Object) -> bool:
-    handler = one.text("spec", "discoveryHandler", "name")
-    return handler == "udev" or one.at("spec", "protocol", "udev") is not None
+    name = text_at(one.node, "spec", "discoveryHandler", "name")
+    return name == "udev" or one.at("spec", "protocol", "udev") is not None
 
 
 def _add(one: Object, result: _Result) -> None:
     diagnostics = one.place.diagnostics
-    name = one.text("metadata", "name")
+    name = one.name
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
         diagnostics.add(one.node.mark, one.place.key("metadata").path, f"{shown(full)} {problem}")
@@ -163,8 +160,13 @@ def _add(one: Object, result: _Result) -> None:
             here.diagnostics.add(
                 one.node.mark, here.path, f"{shown(rule)}: {error}", "Akri refuses it as well"
             )
-    if place.diagnostics.found:
-        raise place.diagnostics.error()
+    one.source.check()
+    spec = one.at("spec") or one
+    if left := spec.others("capacity", "brokerProperties", "discoveryHandler", "protocol"):
+        one.source.note(
+            f"{name}: {', '.join(left)} are not converted: write a Deployment or DaemonSet that "
+            f"requests the resource."
+        )
     if details.group_recursive:
         remarks.append(
             "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. "
@@ -176,48 +178,47 @@ def _add(one: Object, result: _Result) -> None:
             Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
         )
         return
-    member: dict[str, Value] = {"where": blocks[0] if len(blocks) == 1 else blocks}
+    member: dict[str, Written] = {"where": blocks[0] if len(blocks) == 1 else blocks}
     member["permissions"] = details.permissions
     env = {"UDEV_DEVNODE": "{devNode}", **dict(_properties(one, remarks))}
     result.groups.append({"name": name, "members": [member], "env": env})
     capacity = _capacity(one)
-    share: dict[str, Value] = {"share": {"replicas": capacity}} if capacity > 1 else {}
+    share: dict[str, Written] = {"share": {"replicas": capacity}} if capacity > 1 else {}
     result.entries.append(Entry(full, "udev", [{"group": name}], share, remarks))
 
 
 def _details(one: Object) -> tuple[_Details, Place, list[Remark]] | None:
     """The configuration of the handler, its place, and remarks; ``None`` if it is wrong."""
     handler, old = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
-    found = one.at("spec", "discoveryHandler", "discoveryDetails") if handler else old
+    if handler is not None:
+        handler.omit("name")
+    found = handler.at("discoveryDetails") if handler else old
     if found is None:
         place = one.place.key("spec").key("discoveryHandler")
         place.report(one.node, "it has no discoveryDetails", "the handler needs udevRules in it")
         return None
-    node, place = found
-    if isinstance(node, Scalar):
-        node, place = embedded(node, place)
+    found = found.document()
     remarks: list[Remark] = []
-    details = read_dataclass(known(node, keys(_Details), place, remarks.append), _Details, place)
-    if place.diagnostics is not one.place.diagnostics and place.diagnostics.found:
-        raise place.diagnostics.error()
-    return None if details is WRONG else (details, place, remarks)
+    details = found.as_dataclass(_Details, remarks.append, explain=False)
+    return None if details is WRONG else (details, found.place, remarks)
 
 
 def _capacity(one: Object) -> int:
     found = one.at("spec", "capacity")
     if found is None:
         return 1
-    node, place = found
+    node = found.take()
     number = int(node.text) if isinstance(node, Scalar) and node.text.isdecimal() else 0
     if not 1 <= number <= MAX_REPLICAS:
-        place.report(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
+        found.place.report(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
     return number
 
 
 def _properties(one: Object, remarks: list[str]) -> Iterator[tuple[str, str]]:
     found = one.at("spec", "brokerProperties")
-    for name, entry in found[0].entries.items() if found and isinstance(found[0], Fields) else ():
-        value = entry.value.text if isinstance(entry.value, Scalar) else ""
+    for name in found.keys if found else ():
+        assert found is not None
+        value = found.text(name)
         if "{" in value or not _VARIABLE.fullmatch(name):
             remarks.append(f"brokerProperties {name} is not a valid variable name: omitted.")
         else:
@@ -354,7 +355,7 @@ _READERS: Mapping[str, Callable[[str, str, bool, _Blocks], None]] = {
 }
 
 
-def _written(result: _Result) -> str:
+def _written(source: Source, result: _Result) -> str:
     differs = [
         "Akri offers a device in two resources, that of the Configuration and one for this device with a "
         "hash in "
@@ -374,7 +375,5 @@ def _written(result: _Result) -> str:
         "of them, "
         "separated by commas",
     ]
-    groups: dict[str, Value] = {"groups": result.groups} if result.groups else {}
-    return document(
-        "Akri", differs, result.entries, notes=result.notes, backends={"udev": groups} if groups else {}
-    )
+    groups: dict[str, Written] = {"groups": result.groups} if result.groups else {}
+    return document(source, "Akri", differs, result.entries, backends={"udev": groups})

@@ -6,14 +6,14 @@ flags are those of ``cmd/k8s-device-plugin/main.go`` in ROCm/k8s-device-plugin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.document import Fields, Scalar
+from devhost.config.diagnostics import shown
+from devhost.config.document import Scalar
 
-from .kubernetes import Object, objects, of_kinds
-from .workload import WORKLOADS, Argument, program
+from .source import OF_PODS, Object, Source, Value, node_at, some
+from .workload import WORKLOADS, Container, Option, containers
 from .writing import Block, Entry, document
 
 DOMAIN = "amd.com"
@@ -26,6 +26,10 @@ _OF_THE_PROCESS = frozenset(
 )
 """Flags that control its process and log, or that need no equivalent."""
 
+_CHARTS = ("amd-gpu", "gpu-operator-charts")
+"""Charts of the plugin and of the AMD GPU operator."""
+
+_READ = ("devicePluginArguments", "driverType", "enableDevicePlugin", "enableNodeLabeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
@@ -42,69 +46,97 @@ def convert(data: bytes, file_name: str) -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's DaemonSet or a DeviceConfig, among other objects or alone, as YAML or JSON.
+        data: the plugin's workload, a DeviceConfig or values of a chart, among other objects or alone.
         file_name: appears in the diagnostics.
 
     Raises:
-        ConfigError: it contains neither of them, or the plugin would refuse a flag.
+        ConfigError: it contains none of them, or the plugin would refuse a flag.
     """
-    diagnostics = Diagnostics(file_name)
-    every = objects(data, diagnostics)
-    flags, notes = _Flags(), list[str]()
-    is_found = False
-    for one in of_kinds(every, (*WORKLOADS, "DeviceConfig"), diagnostics, hint=_HINT):
-        if one.kind == "DeviceConfig":
-            is_found = True
-            _of_operator(one, flags, notes)
-            continue
-        if found := program(one, "k8s-device-plugin"):
-            flags.has_labeller |= "labeller" in one.text("metadata", "name")
-            if "labeller" not in one.text("metadata", "name"):
-                is_found = True
-                _of_flags(found.arguments(_SWITCHES), one, flags, notes)
-    if not is_found:
-        mark = every[0].node.mark
-        diagnostics.fail(
+    source = Source(data, file_name, "amd-device-plugin")
+    flags = _Flags()
+    running = [one for one in containers(source) if one.starts("k8s-device-plugin")]
+    flags.has_labeller = any(_labels(one) for one in running)
+    plugins = [one for one in running if not _labels(one)]
+    for one in plugins:
+        options = one.options(_SWITCHES)
+        _of_flags(options.flag, flags)
+        options.finish(*_OF_THE_PROCESS)
+    for one in running:
+        if _labels(one):
+            one.holder.take()
+    specs = [one.at("spec") or one for one in source.objects if one.kind == "DeviceConfig"]
+    values = source.values(*_CHARTS, recognized=_are_values)
+    if values is not None:
+        flags.has_labeller |= values.is_true("labeller", "enabled")
+        inner = values.at("deviceConfig", "spec")
+        specs.append(inner or values)
+        left = values.others("deviceConfig", "dp", "devicePlugin", "driver")
+        source.note(*([f"{some(left)}: settings of the chart, which are not converted."] if left else []))
+        values.omit("dp")
+    for spec in specs:
+        _of_operator(spec, flags)
+    if not plugins and not specs:
+        if not any(one.kind in WORKLOADS for one in source.objects):
+            source.refuse(_HINT)
+        mark = source.objects[0].node.mark
+        source.diagnostics.fail(
             mark, "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)", _HINT
         )
-    if diagnostics.found:
-        raise diagnostics.error()
-    return _written(flags, notes)
+    return _written(flags, source)
 
 
-def _of_flags(given: Mapping[str, Argument], one: Object, flags: _Flags, notes: list[str]) -> None:
-    for name, argument in given.items():
-        if name == "resource_naming_strategy":
-            flags.strategy = _one_of(argument, _STRATEGIES, one)
-        elif name == "driver_type":
-            flags.mode = _one_of(argument, _MODES, one)
-        elif name not in _OF_THE_PROCESS:
-            notes.append(f"-{name}: the plugin has no such flag, and does not start with it.")
+def _labels(one: Container) -> bool:
+    """Whether it is the node labeller, which is in an image of the same name."""
+    return "labeller" in one.holder.name or "labeller" in one.image
 
 
-def _of_operator(one: Object, flags: _Flags, notes: list[str]) -> None:
-    found = one.at("spec", "devicePlugin", "devicePluginArguments")
-    if found and isinstance(found[0], Fields):
-        given = {
-            name: Argument(entry.value.text, entry.value.mark, found[1].key(name).path)
-            for name, entry in found[0].entries.items()
-            if isinstance(entry.value, Scalar)
-        }
-        _of_flags(given, one, flags, notes)
-    flags.has_labeller |= one.text("spec", "devicePlugin", "enableNodeLabeller").lower() != "false"
-    driver = one.at("spec", "driver", "driverType")
-    if driver and isinstance(driver[0], Scalar):
-        argument = Argument(driver[0].text, driver[0].mark, driver[1].path)
-        flags.mode = flags.mode or _one_of(argument, _MODES, one)
+def _are_values(value: Value) -> bool:
+    names = set(value.keys)
+    return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= names
+
+
+def _of_flags(given: Callable[[str], Option | None], flags: _Flags) -> None:
+    if option := given("resource_naming_strategy"):
+        flags.strategy = _one_of(option, _STRATEGIES)
+    if option := given("driver_type"):
+        flags.mode = _one_of(option, _MODES)
+
+
+def _of_operator(spec: Value, flags: _Flags) -> None:
+    arguments = spec.at("devicePlugin", "devicePluginArguments")
+    given = {
+        name: Option(name, value.node, value)
+        for name in (arguments.keys if arguments else ())
+        if (value := arguments.at(name)) and isinstance(value.node, Scalar)  # type: ignore[union-attr]
+    }
+    _of_flags(given.get, flags)
+    source = spec.source
+    for name, option in given.items():
+        option.value.take()
+        if name not in ("resource_naming_strategy", "driver_type", *_OF_THE_PROCESS):
+            source.note(f"-{name}: the plugin has no such flag, and does not start with it.")
+    flags.has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=True)
+    driver = spec.at("driver", "driverType")
+    if driver is not None and isinstance(driver.take(), Scalar):
+        flags.mode = flags.mode or _one_of(Option("driverType", driver.node, driver), _MODES)  # type: ignore[arg-type]
     if flags.mode.endswith("passthrough"):  # otherwise the operator's default
         flags.strategy = flags.strategy or "mixed"
+    if not spec.is_true("devicePlugin", "enableDevicePlugin", otherwise=True):
+        source.note("devicePlugin.enableDevicePlugin is false: the operator does not start the plugin.")
+    for part in (spec.at("devicePlugin"), spec.at("driver")):
+        if part and (left := [one for one in part.others() if one not in _READ]):
+            source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")
+    spec.for_pods()
+    if isinstance(spec, Object):
+        return
+    if kept := spec.omit(*(key for key in spec.keys if key not in ("devicePlugin", "driver", *OF_PODS))):
+        source.note(f"{some(kept)}: parts of the AMD GPU operator, which keep their settings.")
 
 
-def _one_of(argument: Argument, known: tuple[str, ...], one: Object) -> str:
-    if argument.value not in known:
-        message = f"must be one of {', '.join(known)}, not {shown(argument.value)}"
-        one.place.diagnostics.add(argument.mark, argument.path, message)
-    return argument.value
+def _one_of(option: Option, known: tuple[str, ...]) -> str:
+    if option.text not in known:
+        option.place.report(option, f"must be one of {', '.join(known)}, not {shown(option.text)}")
+    return option.text
 
 
 def _entries(flags: _Flags) -> Iterator[Entry]:
@@ -125,7 +157,7 @@ def _entries(flags: _Flags) -> Iterator[Entry]:
     yield Entry(f"{DOMAIN}/gpu", "gpu", [{"vendor": "amd"}])
 
 
-def _written(flags: _Flags, notes: list[str]) -> str:
+def _written(flags: _Flags, source: Source) -> str:
     differs = ["the plugin checks health only with -pulse; devhost always does"]
     if flags.mode.endswith("passthrough"):
         differs.append("device ids of the plugin are IOMMU groups, those of devhost PCI addresses")
@@ -139,5 +171,5 @@ def _written(flags: _Flags, notes: list[str]) -> str:
             "driver_type, and import again"
         )
     if flags.has_labeller:
-        notes.append("The node labeller: set labels: {write: true} in this file, and remove the labeller.")
-    return document("the AMD GPU device plugin", differs, list(_entries(flags)), notes=notes)
+        source.note("The node labeller: set labels: {write: true} in this file, and remove the labeller.")
+    return document(source, "the AMD GPU device plugin", differs, list(_entries(flags)))

@@ -7,25 +7,24 @@ MicroShift. A comment in the result names each difference.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
-from devhost.backend.errors import ConfigError
-from devhost.config.diagnostics import WHOLE_FILE, Diagnostics, Place, one_line, shown, suggest
+from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass, read_text
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 
-from . import notation, overlap
-from .kubernetes import GUIDE, Object, at, config_map_entry, held, objects, opened, some
-from .notation import embedded
-from .workload import Container, containers
+from . import overlap
+from .source import GUIDE, Source, Value, node_at, some, text_at
+from .workload import Container, Options, the_container, version_of
+from .writing import Entry as Resource
+from .writing import Written, document
 
 FORMER_DOMAIN = "squat.ai"
 """The default domain of its resources before version 0.2.0."""
@@ -43,8 +42,6 @@ MICROSHIFT_DOMAIN = "device.microshift.io"
 
 CONFIG_KEYS = ("config.yaml", "config.yml")
 """Keys that are preferred in a ConfigMap with several: those that the plugin looks for."""
-
-CHOOSE = "choose one with --key"
 
 _OF_THE_PROCESS = frozenset(
     {"config", "config-file", "listen", "log-level", "plugin-directory", "version"},
@@ -163,23 +160,11 @@ class _Device:
     groups: Annotated[tuple[_Group, ...], Bounds(1, 1000)] = option()
 
 
-@dataclass(slots=True)
-class _Source:
-    """The devices of a source, and what was read with them.
-
-    ``domain`` is empty if the source does not contain it; ``remarks`` are for the head of the result.
-    """
-
-    devices: list[tuple[Node, Place]] = field(default_factory=list)
-    domain: str = ""
-    remarks: list[str] = field(default_factory=list)
-
-
 def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        text: the other plugin's configuration, or Kubernetes objects that contain it.
+        text: the other plugin's configuration, or objects or values that contain it.
         file_name: appears in the diagnostics.
         domain: of the resources; if empty, the one in the source.
         key: which entry of a ConfigMap to read; one of :data:`CONFIG_KEYS`, or the only one, if empty.
@@ -188,13 +173,11 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
         ConfigError: it is not a configuration of generic-device-plugin, with every error in it; or it does
             not contain the domain, whose default depends on the plugin's version.
     """
-    diagnostics = Diagnostics(file_name)
-    source = _read(objects(text, diagnostics), key)
-    known = domain or source.domain
-    devices = list(_devices(source.devices, known or DEFAULT_DOMAIN))
-    for collected in (diagnostics, *(place.diagnostics for _, place in source.devices)):
-        if collected.found:
-            raise collected.error()
+    source = Source(text, file_name, "generic-device-plugin")
+    given, found = _read(source, key)
+    known = domain or found
+    devices = list(_devices(given, known or DEFAULT_DOMAIN))
+    source.check()
     if devices and not known:
         file = "-" if file_name == "<stdin>" else file_name
         message = (
@@ -205,56 +188,98 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
             f"give the one that your pods request: devhost import generic-device-plugin --domain "
             f"{DEFAULT_DOMAIN} {file}, or with --domain {FORMER_DOMAIN}"
         )
-        diagnostics.fail(WHOLE_FILE, message, hint)
-    return "\n".join(_written(devices, known, source.remarks)) + "\n"
+        source.diagnostics.fail(WHOLE_FILE, message, hint)
+    return _written(devices, known, source)
 
 
-def _read(found: Sequence[Object], key: str) -> _Source:
-    """The devices of a file of any supported kind.
+def _read(source: Source, key: str) -> tuple[list[Value], str]:
+    """The devices, and the domain if the input contains it.
 
     Raises:
         ConfigError: they cannot be found in it.
     """
-    if len(found) == 1 and not found[0].kind:
-        return _bare(found[0].node, found[0].place)
-    running = [one for thing in found for one in containers(thing) if _runs_it(one)]
-    if len(running) > 1:
-        mark = running[1].node.mark
-        message = "several containers run generic-device-plugin; this is the second"
-        running[1].place.diagnostics.fail(mark, message, "give only one of them")
-    if running:
-        return _of_container(running[0], found, key)
-    return _of_config_map(found, key) if key else _of_config_map(found)
+    plugin = the_container(source, _runs_it, "generic-device-plugin")
+    if plugin is not None:
+        return _of_container(
+            plugin.options(("version",)), plugin, plugin.version, source, key, plugin.config_maps
+        )
+    values = source.values(
+        "generic-device-plugin", "app-template", recognized=lambda one: _app(one) is not None
+    )
+    if values is not None:
+        return _of_values(values, source, key)
+    bare = next((one for one in source.objects if not one.kind), None)
+    if bare is not None:
+        return _bare(bare)
+    return _of_config_map(source, key)
 
 
-def _bare(node: Node, place: Place) -> _Source:
+def _app(values: Value) -> Value | None:
+    """The container of the plugin in values of the chart app-template, which many home clusters install it
+    with."""
+    for name in ("controllers", "controller"):
+        found = values.at(name)
+        for controller in [found.at(one) for one in found.keys] if found else ():
+            listed = controller.at("containers") if controller else None
+            for container in [listed.at(one) for one in listed.keys] if listed else ():
+                if container and "generic-device-plugin" in text_at(container.node, "image", "repository"):
+                    return container
+    return None
+
+
+def _of_values(values: Value, source: Source, key: str) -> tuple[list[Value], str]:
+    container = _app(values)
+    if container is None:
+        values.place.diagnostics.fail(
+            values.node.mark, "no container in these values runs generic-device-plugin", f"see {GUIDE}"
+        )
+    version = version_of(text_at(container.node, "image", "tag").partition("@")[0])
+    options = Options(container, ("version",))
+    container.others("command", "args", "env")
+    for name in ("controllers", "controller"):
+        values.omit(name)
+    maps = values.at("configMaps") or values.at("configmap")
+    held: list[Value] = []
+    for name in maps.keys if maps else ():
+        data = maps.at(name, "data") if maps else None
+        for entry in data.keys if data else ():
+            inner = data.at(entry) if data else None
+            if inner is not None and isinstance(inner.node, Scalar) and (not key or entry == key):
+                held.append(inner)
+    likely = [one for one in held if "devices" in one.node.text or "device" in one.node.text]  # type: ignore[union-attr]
+    left = some(values.others("configMaps", "configmap"))
+    what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
+    source.note(f"{what}, not {left}." if left else f"{what}.")
+    return _of_container(options, container, version, source, key, (), likely[0] if likely else None)
+
+
+def _bare(value: Value) -> tuple[list[Value], str]:
     """The devices of a configuration file, or of the flag's argument."""
-    if isinstance(node, Fields) and MICROSHIFT in node.entries:
-        inner = node.entries[MICROSHIFT].value
-        source = _file(_of_microshift(inner), place.key(MICROSHIFT))
-        source.domain = source.domain or MICROSHIFT_DOMAIN
-        return source
-    if isinstance(node, Fields) and not {"name", "groups"} & node.entries.keys():
-        return _file(node, place)
-    return _Source(_listed(node.items if isinstance(node, Items) else (node,), place))
+    if (inner := value.at(MICROSHIFT)) is not None:
+        devices, domain = _file(replace(inner, node=_of_microshift(inner.node)))
+        if left := value.others(MICROSHIFT):
+            value.source.note(f"{', '.join(left)}: other settings of MicroShift.")
+        return devices, domain or MICROSHIFT_DOMAIN
+    if isinstance(value.node, Fields) and not {"name", "groups"} & value.node.entries.keys():
+        return _file(value)
+    if isinstance(value.node, Items):
+        return [_device(one) for one in value.each()], ""
+    return [_device(replace(value, place=value.place.item(0)))], ""
 
 
-def _listed(nodes: Sequence[Node], place: Place) -> list[tuple[Node, Place]]:
-    return [_device(node, place.item(n)) for n, node in enumerate(nodes)]
-
-
-def _device(node: Node, place: Place) -> tuple[Node, Place]:
-    """One device and its place; it may be a string, as in the flag's argument."""
+def _device(value: Value) -> Value:
+    """One device; it may be a string, as in the flag's argument."""
+    node = value.take()
     if not isinstance(node, Scalar):
-        return node, place
+        return value
     if node.text.lstrip().startswith(("{", "name:", "groups:", "---", "#")):
-        return embedded(node, place)
+        return replace(value, node=Scalar(node.mark, node.text, "str")).document()
     name, *paths = (Scalar(node.mark, text.strip(), "str") for text in node.text.split(","))
     if not paths:
-        return node, place
+        return value
     # the old format without groups: a name, and paths that each make devices
     groups = [_mapping(node, paths=Items(node.mark, (_mapping(node, path=path),))) for path in paths]
-    return _mapping(node, name=name, groups=Items(node.mark, tuple(groups))), place
+    return replace(value, node=_mapping(node, name=name, groups=Items(node.mark, tuple(groups))))
 
 
 def _mapping(source: Node, **values: Node) -> Fields:
@@ -277,140 +302,107 @@ def _of_microshift(node: Node) -> Node:
 
 
 def _runs_it(container: Container) -> bool:
-    return "generic-device-plugin" in container.image or any(
-        flag.name == "device" for flag in container.flags()
-    )
+    ours = "generic-device-plugin" in container.image
+    return ours or any(flag.name == "device" for flag in Options(container).flags)
 
 
-def _of_container(container: Container, found: Sequence[Object], key: str) -> _Source:
+def _of_container(
+    options: Options,
+    container: Value,
+    version: tuple[int, ...],
+    source: Source,
+    key: str,
+    names: Sequence[str],
+    held: Value | None = None,
+) -> tuple[list[Value], str]:
     """The devices in a container's flags, or in the file that they name."""
-    source = _Source()
-    domain, path = "", ""
-    for flag in container.flags(switches=("version",)):
-        if flag.name == "device":
-            source.devices.append(_device(flag.value, flag.place))
-        elif flag.name == "domain":
-            domain = flag.value.text
-        elif flag.name == "config":
-            path = flag.value.text
-        elif flag.name not in _OF_THE_PROCESS:
+    devices = [
+        _device(replace(flag.value, node=flag.given)) for flag in options.flags if flag.name == "device"
+    ]
+    for flag in options.flags:
+        if flag.name in _OF_THE_PROCESS - {"config"}:
+            source.note(_of_the_process(f"--{flag.name}"))
+        elif flag.name not in ("device", "domain", "config"):
             flag.place.report(
-                flag.value, f"the plugin has no flag --{flag.name}", suggest(flag.name, _FLAGS, "flags")
+                flag, f"the plugin has no flag --{flag.name}", suggest(flag.name, _FLAGS, "flags")
             )
+    path, domain = options.flag("config"), ""
+    if not devices:
+        if held is not None:
+            devices, domain = _bare(held.document())
+        elif any(one.kind == "ConfigMap" for one in source.objects):
+            wanted = path.text.rpartition("/")[2] if path else ""
+            devices, domain = _of_config_map(source, key or wanted, names)
         else:
-            source.remarks.append(_of_the_process(f"--{flag.name}"))
-    if not source.devices:
-        maps = [one for one in found if one.kind == "ConfigMap"]
-        if not maps:
-            message = f"its devices are in the file {path or '/etc/generic-device-plugin/config.yaml'}"
+            file = path.text if path else "/etc/generic-device-plugin/config.yaml"
+            message = f"its devices are in the file {file}"
             hint = "give that file, or the ConfigMap that contains it, as well"
             container.place.diagnostics.fail(container.node.mark, message, hint)
-        inner = _of_config_map(maps, key or path.rpartition("/")[2])
-        source.devices, source.domain = inner.devices, inner.domain
-        source.remarks += inner.remarks
     # the plugin's order of precedence: the flag, the variable, the file
-    source.domain = domain or container.variable("DOMAIN") or source.domain
-    if not source.domain and container.version:
-        source.domain = DEFAULT_DOMAIN if container.version >= _CHANGED else FORMER_DOMAIN
-        version = ".".join(map(str, container.version))
-        source.remarks.append(f"Domain: {source.domain}, the default of version {version}.")
-    return source
+    given = options.flag("domain") or options.variable("DOMAIN")
+    domain = given.text if given else domain
+    options.finish("device", *_OF_THE_PROCESS)
+    if not domain and version:
+        domain = DEFAULT_DOMAIN if version >= _CHANGED else FORMER_DOMAIN
+        source.note(f"Domain: {domain}, the default of version {'.'.join(map(str, version))}.")
+    return devices, domain
 
 
-def _of_config_map(found: Sequence[Object], key: str = "") -> _Source:
+def _of_config_map(source: Source, key: str, names: Sequence[str] = ()) -> tuple[list[Value], str]:
     """The devices of the only ConfigMap that has any.
 
     Raises:
         ConfigError: none has devices, or several have.
     """
-    maps = [one for one in found if one.kind == "ConfigMap"]
-    if not maps:
-        first = found[0]
-        kind = at(first.node, "kind") or first.node
-        message = (
-            (f"a {shown(first.kind)} contains no configuration")
-            if first.kind
-            else "it is not a configuration"
-        )
-        hint = (
+    found = source.config_map(*CONFIG_KEYS, likely=_has_devices, key=key, names=names)
+    if found is None:
+        source.refuse(
             "give the DaemonSet of generic-device-plugin, a ConfigMap, or the configuration itself; "
             f"for other plugins see {GUIDE}"
         )
-        first.place.diagnostics.fail(kind.mark, message, hint)
-    likely = [one for one in maps if _keys(one, key)] or maps
-    if len(likely) > 1:
-        names = some([one.name for one in likely])
-        message = f"several ConfigMaps may contain the configuration: {names}"
-        likely[1].place.diagnostics.fail(likely[1].node.mark, message, "give only one of them")
-    (chosen,) = likely
-    keys = _keys(chosen, key)
-    name = (
-        keys[0]
-        if len(keys) == 1
-        else config_map_entry(chosen, key or CONFIG_KEYS[0], CHOOSE, strict=bool(key))
-    )
-    return _bare(*opened(*held(chosen, "data", name)))
+    return _bare(found)
 
 
-def _keys(config_map: Object, key: str) -> list[str]:
-    """Entries that may be the configuration: the requested one, one with a known name, those with devices."""
-    data = at(config_map.node, "data")
-    names = [*data.entries] if isinstance(data, Fields) else []
-    for wanted in (key,) if key else CONFIG_KEYS:
-        if wanted in names:
-            return [wanted]
-    if key:
-        return []
-    return [name for name in names if _has_devices(config_map, name)]
-
-
-def _has_devices(config_map: Object, name: str) -> bool:
-    entry = at(config_map.node, "data", name)
-    if not isinstance(entry, Scalar):
-        return False
-    try:
-        node, _ = embedded(entry, config_map.place)
-    except ConfigError:
-        return False
-    return at(node, "devices") is not None or at(node, "device") is not None
+def _has_devices(node: Node) -> bool:
+    return node_at(node, "devices") is not None or node_at(node, "device") is not None
 
 
 def _of_the_process(key: str) -> str:
     return f"{one_line(key)}: not part of this file; see the options of `devhost run`."
 
 
-def _file(root: Node, place: Place) -> _Source:
-    """The domain and the devices of a configuration file."""
-    source = _Source()
-    found: tuple[Node, Place] | None = None
-    entries = root.entries if isinstance(root, Fields) else {}
+def _file(value: Value) -> tuple[list[Value], str]:
+    """The devices and the domain of a configuration file."""
+    place, domain = value.place, ""
+    found: Value | None = None
+    entries = value.node.entries if isinstance(value.node, Fields) else {}
     for key, entry in entries.items():
-        here = place.key(key)
+        here = replace(value, node=entry.value, place=place.key(key))
         if key == "domain":
-            text = read_text(entry.value, here)
-            source.domain = "" if text is WRONG else text
+            text = read_text(here.take(), here.place)
+            domain = "" if text is WRONG else text
         elif key in ("device", "devices"):
-            found = entry.value, here
+            found = here
         elif key.replace("_", "-") in _OF_THE_PROCESS:
-            source.remarks.append(_of_the_process(key))
+            here.take()
+            value.source.note(_of_the_process(key))
         else:
             known = "known keys: device, devices, domain"
-            here.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", known)
+            place.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", known)
     if found is None:
         hint = f"generic-device-plugin lists them under devices; for other plugins see {GUIDE}"
-        place.report(root, "it has no devices", hint)
-    else:
-        devices, here = found
-        if isinstance(devices, Items):
-            source.devices = _listed(devices.items, here)
-        else:
-            here.report(devices, f"must be a list of devices, not {devices}")
-    return source
+        place.report(value.node, "it has no devices", hint)
+        return [], domain
+    found.take()
+    if not isinstance(found.node, Items):
+        found.place.report(found.node, f"must be a list of devices, not {found.node}")
+    return [_device(one) for one in found.each()], domain
 
 
-def _devices(nodes: Sequence[tuple[Node, Place]], domain: str) -> Iterator[_Device]:
+def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
     seen: set[str] = set()
-    for node, here in nodes:
+    for value in values:
+        node, here = value.take(), value.place
         device = read_dataclass(node, _Device, here)
         if device is WRONG:
             continue
@@ -447,38 +439,37 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
     return found
 
 
-def _written(devices: Sequence[_Device], domain: str, remarks: Sequence[str]) -> Iterator[str]:
-    yield "# Converted from a configuration of generic-device-plugin. Differences:"
-    yield "# - devhost offers a path without wildcards that does not exist as unhealthy, the plugin omits it;"
-    yield "# - device ids stay the same after replugging and reboots."
+def _written(devices: Sequence[_Device], domain: str, source: Source) -> str:
+    differs = [
+        "devhost offers a path without wildcards that does not exist as unhealthy, the plugin omits it",
+        "device ids stay the same after replugging and reboots",
+    ]
     groups = [group for device in devices for group in device.groups]
     if any(_globs(group) > 1 for group in groups):
-        yield "# - the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware;"
-        yield "#   `pair: number` in a group is for nodes without hardware, `pair: order` pairs in order."
+        differs.append(
+            "the plugin pairs the nodes of several wildcards in a group in order, devhost by "
+            "hardware; `pair: number` "
+            "in a group is for nodes without hardware, `pair: order` pairs in order"
+        )
     if any(group.usb for group in groups):
-        yield "# - for devhost two equal USB devices are two devices, for the plugin one."
+        differs.append("for devhost two equal USB devices are two devices, for the plugin one")
     shared = _shared(groups)
     if shared:
-        yield "# As with the plugin, a node in several of these devices serves each of them: `shared: true`."
-        yield "# Remove `shared: true` if only one pod at a time may have the node."
+        source.note(
+            "As with the plugin, a node in several of these devices serves each of them: `shared: "
+            "true`. Remove "
+            "`shared: true` if only one pod at a time may have the node."
+        )
     if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
-        yield "# If two paths lead to one node under different names, by a link, devhost offers it for the"
-        yield "# first path, or for both if both have `shared: true`. The plugin always offers it for both."
-    for remark in remarks:
-        yield f"# {one_line(remark)}"
-    yield "version: 1"
-    yield ""
-    yield "resources:" if devices else "resources: []"
-    for device in devices:
-        yield from _resource(device, domain)
-    if devices:
-        yield ""
-        yield "backends:"
-        yield "  udev:"
-        yield "    groups:"
-    for device in devices:
-        for group in device.groups:
-            yield from _group(device.name, group, shared)
+        source.note(
+            "If two paths lead to one node under different names, by a link, devhost offers it for "
+            "the first path, or "
+            "for both if both have `shared: true`. The plugin always offers it for both."
+        )
+    entries = [_resource(device, domain) for device in devices]
+    written = [_group(device.name, group, shared) for device in devices for group in device.groups]
+    backends = {"udev": {"groups": written} if written else {}}
+    return document(source, "generic-device-plugin", differs, entries, backends=backends)
 
 
 def _globs(group: _Group) -> int:
@@ -486,79 +477,67 @@ def _globs(group: _Group) -> int:
     return sum(path.varies and path.type == "Device" for path in group.paths)
 
 
-def _resource(device: _Device, domain: str) -> Iterator[str]:
-    yield f"  - name: {notation.text(f'{domain}/{device.name}')}"
-    yield "    backend: udev"
-    yield f"    where: {{group: {notation.text(device.name)}}}"
+def _resource(device: _Device, domain: str) -> Resource:
     counts = [max(group.count, 1) for group in device.groups]
+    keys: dict[str, Written] = {}
     if max(counts) > 1:
-        yield "    share:"
-        yield f"      replicas: {counts[0]}"
         others = [(n, count) for n, count in enumerate(counts) if count != counts[0]]
-        if others:
-            yield "      overrides:"
-        for n, count in others:
-            yield f"        - {{where: {{alternative: {n}}}, replicas: {count}}}"
+        overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
+        keys["share"] = {"replicas": counts[0], **({"overrides": overrides} if overrides else {})}
+    remarks = []
+    for group in device.groups:
+        mounts = [path for path in group.paths if path.type == "Mount"]
+        if any(path.varies for path in mounts):
+            remarks.append(
+                "Mounts: the plugin gives each device of the group one match, devhost all of them."
+            )
+        elif mounts and any(path.varies for path in group.paths):
+            limit = max(path.limit or 1 for path in mounts)
+            remarks.append(
+                f"Mounts: from the plugin only {limit} of the group's devices get the mount, from "
+                f"devhost all."
+            )
+        if _globs(group) > 1:
+            remarks.append("Several wildcards: the plugin pairs these in order, devhost by hardware.")
+    return Resource(f"{domain}/{device.name}", "udev", [{"group": device.name}], keys, remarks)
 
 
-def _group(name: str, group: _Group, shared: Set[int]) -> Iterator[str]:
-    yield f"      - name: {notation.text(name)}"
-    mounts = [path for path in group.paths if path.type == "Mount"]
+def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
     several = any(path.varies for path in group.paths)
-    if _globs(group) > 1:
-        yield "        # the plugin pairs these in order, devhost by hardware"
+    found: dict[str, Written] = {"name": name}
     if group.nodes:
-        yield "        members:"
-    for path in group.nodes:
-        yield from _entry(_member(path, shared=id(path) in shared, several=several))
-    if mounts:
-        yield "        mounts:"
-    for path in mounts:
-        if path.varies:
-            yield "          # the plugin gives each device of the group one match, devhost all of them"
-        elif several:
-            limit = path.limit or 1
-            yield f"          # from the plugin only {limit} of the group's devices get it, from devhost all"
-        yield from _entry(_mount(path))
-    if len(group.usb) > 1:
-        yield "        # these are different hardware: the first of each are combined"
-        yield "        pair: order"
+        found["members"] = [_member(path, shared=id(path) in shared, several=several) for path in group.nodes]
+    if mounts := [_mount(path) for path in group.paths if path.type == "Mount"]:
+        found["mounts"] = mounts
+    if len(group.usb) > 1:  # these are different hardware: the first of each are combined
+        found["pair"] = "order"
     if group.usb:
-        yield "        usb:"
-    for usb in group.usb:
-        values = {"idVendor": json.dumps(usb.hex(usb.vendor)), "idProduct": json.dumps(usb.hex(usb.product))}
-        if usb.serial:
-            values["serial"] = notation.text(usb.serial)
-        if id(usb) in shared:
-            values["shared"] = "true"
-        yield from _entry(values)
+        found["usb"] = [
+            {"idVendor": usb.hex(usb.vendor), "idProduct": usb.hex(usb.product)}
+            | ({"serial": usb.serial} if usb.serial else {})
+            | ({"shared": True} if id(usb) in shared else {})
+            for usb in group.usb
+        ]
+    return found
 
 
-def _member(path: _Path, *, shared: bool, several: bool) -> dict[str, str]:
-    values = {"path": notation.text(path.host)}
-    if path.mount_path:
-        values["containerPath"] = notation.text(path.mount_path)
-    values["permissions"] = path.permissions or "mrw"
+def _member(path: _Path, *, shared: bool, several: bool) -> dict[str, Written]:
+    values = _place(path) | {"permissions": path.permissions or "mrw"}
     limit = path.limit or 1
     if limit > 1 or (several and not path.varies):
-        values["limit"] = str(limit)
+        values["limit"] = limit
     if path.optional:
-        values["optional"] = "true"
+        values["optional"] = True
     if shared:
-        values["shared"] = "true"
+        values["shared"] = True
     return values
 
 
-def _mount(path: _Path) -> dict[str, str]:
-    values = {"path": notation.text(path.host)}
-    if path.mount_path:
-        values["containerPath"] = notation.text(path.mount_path)
-    values["readOnly"] = "true" if path.read_only else "false"
-    if path.optional:
-        values["optional"] = "true"
-    return values
+def _mount(path: _Path) -> dict[str, Written]:
+    optional: dict[str, Written] = {"optional": True} if path.optional else {}
+    return _place(path) | {"readOnly": path.read_only} | optional
 
 
-def _entry(values: dict[str, str]) -> Iterator[str]:
-    for n, (key, value) in enumerate(values.items()):
-        yield f"          {'- ' if n == 0 else '  '}{key}: {value}"
+def _place(path: _Path) -> dict[str, Written]:
+    values: dict[str, Written] = {"path": path.host}
+    return values | ({"containerPath": path.mount_path} if path.mount_path else {})

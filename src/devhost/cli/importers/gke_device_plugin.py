@@ -7,20 +7,19 @@ variable ``XID_CONFIG``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError
-from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.reader import WRONG, Bounds, read_dataclass
+from devhost.config.diagnostics import shown
+from devhost.config.document import Fields, Node
+from devhost.config.reader import WRONG, Bounds, keys
 from devhost.planning.settings import MAX_REPLICAS
 
-from .gojson import Remark
-from .kubernetes import configuration, objects, of_kinds
-from .nvidia.config import pruned
-from .workload import WORKLOADS, Argument, program
-from .writing import Entry, Value, document
+from .source import Source
+from .workload import WORKLOADS, Option, Options, the_container
+from .writing import Entry, Written, document
 
 CONFIG_KEY = "gpu_config.json"
 """The file's name below ``/etc/nvidia``, which is also the key of a ConfigMap."""
@@ -72,7 +71,6 @@ class _Result:
     driver: str = DRIVER
     xids: list[int] = field(default_factory=list)
     is_watched: bool = True
-    notes: list[str] = field(default_factory=list)
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
@@ -86,71 +84,70 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
-    diagnostics = Diagnostics(file_name)
+    source = Source(data, file_name, "gke-device-plugin")
+    every = source.of_kinds("", "ConfigMap", *WORKLOADS, hint=_HINT)
     result = _Result()
-    remarks: list[Remark] = []
-    is_found = False
-    every = objects(data, diagnostics)
-    for one in of_kinds(every, ("", "ConfigMap", *WORKLOADS), diagnostics, hint=_HINT):
-        if one.kind in WORKLOADS:
-            if found := program(one, "nvidia-gpu-device-plugin"):
-                is_found = True
-                _of_flags(found.arguments(_SWITCHES), result)
-                if xids := found.environment().get("XID_CONFIG"):
-                    result.xids += _xids(xids, diagnostics)
-            continue
-        is_found = True
-        node, place = configuration(one, key or CONFIG_KEY)
-        config = read_dataclass(pruned(node, _Config, place, remarks.append), _Config, place)
-        if config is WRONG:
-            raise place.diagnostics.error()
-        result.config = config
-    if not is_found:
+    plugin = the_container(
+        source, lambda one: one.starts("nvidia-gpu-device-plugin"), "the GKE GPU device plugin"
+    )
+    if plugin is not None:
+        _of_flags(plugin.options(_SWITCHES), result, source)
+    bare = next((one for one in every if not one.kind), None)
+    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare
+    if found is not None:
+        config = found.as_dataclass(_Config, source.remark)
+        result.config = result.config if config is WRONG else config
+    elif plugin is None:
         what = "none of its containers runs the GKE GPU device plugin (nvidia-gpu-device-plugin)"
-        diagnostics.fail(every[0].node.mark, what, _HINT)
-    if diagnostics.found:
-        raise diagnostics.error()
-    result.notes[:0] = map(str, remarks)
-    return _written(result)
+        source.diagnostics.fail(every[0].node.mark, what, _HINT)
+    source.check()
+    return _written(result, source)
 
 
-def _of_flags(given: Mapping[str, Argument], result: _Result) -> None:
-    on = {name for name in _SWITCHES if name in given and given[name].value.lower() in ("true", "t", "1")}
+def _is_config(node: Node) -> bool:
+    names = {key.lower() for key in keys(_Config)}
+    return isinstance(node, Fields) and any(key.lower() in names for key in node.entries)
+
+
+def _of_flags(options: Options, result: _Result, source: Source) -> None:
+    on = {name for name in _SWITCHES if (one := options.flag(name)) and one.is_true}
     result.is_watched = "enable-health-monitoring" in on
-    for name, argument in given.items():
-        if name == "host-path":
-            result.driver = argument.value
-        elif name == "container-path" and argument.value != "/usr/local/nvidia":
-            result.notes.append(f"-container-path {argument.value}: devhost always uses /usr/local/nvidia.")
-        elif name in ("host-vulkan-icd-path", "container-vulkan-icd-path"):
-            result.notes.append(f"-{name}: devhost always uses vulkan/icd.d in the driver's directory.")
-        elif name == "enable-container-gpu-metrics" and name in on:
-            result.notes.append("-enable-container-gpu-metrics: devhost has no metrics of GPU usage.")
-        elif name == "publish-driver-version" and name in on:
-            result.notes.append("-publish-driver-version: devhost does not annotate the node.")
-        elif name not in {*_OF_THE_PROCESS, *_SWITCHES, "container-path"}:
-            result.notes.append(f"-{name}: the plugin has no such flag, and does not start with it.")
+    if driver := options.flag("host-path"):
+        result.driver = driver.text
+    path = options.flag("container-path")
+    if path and path.text != "/usr/local/nvidia":
+        source.note(f"-container-path {path.text}: devhost always uses /usr/local/nvidia.")
+    for name in ("host-vulkan-icd-path", "container-vulkan-icd-path"):
+        if options.flag(name):
+            source.note(f"-{name}: devhost always uses vulkan/icd.d in the driver's directory.")
+    if "enable-container-gpu-metrics" in on:
+        source.note("-enable-container-gpu-metrics: devhost has no metrics of GPU usage.")
+    if "publish-driver-version" in on:
+        source.note("-publish-driver-version: devhost does not annotate the node.")
+    if xids := options.variable("XID_CONFIG"):
+        result.xids += _xids(xids)
+    options.finish("LD_LIBRARY_PATH", *_OF_THE_PROCESS)
 
 
-def _xids(given: Argument, diagnostics: Diagnostics) -> Iterator[int]:
-    for number in given.value.split(","):
+def _xids(given: Option) -> Iterator[int]:
+    for number in given.text.split(","):
         if number.strip().isdecimal():
             yield int(number)
         else:
             message = f"XID_CONFIG: {shown(number)} is not a number"
-            diagnostics.add(given.mark, given.path, message, "as in 74,79")
+            given.place.report(given, message, "as in 74,79")
 
 
-def _written(result: _Result) -> str:
+def _written(result: _Result, source: Source) -> str:
     config = result.config
     sharing = config.GPU_sharing_config
     strategy, clients = sharing.GPU_sharing_strategy, sharing.Max_shared_clients_per_GPU
     if config.Max_time_shared_clients_per_GPU:
         strategy, clients = "time-sharing", config.Max_time_shared_clients_per_GPU
-    where: dict[str, Value] = {"vendor": "nvidia", "kind": "gpu"}
+    where: dict[str, Written] = {"vendor": "nvidia", "kind": "gpu"}
     if config.GPU_partition_size:
         where = {"vendor": "nvidia", "kind": "mig", "profile": config.GPU_partition_size}
-    keys: dict[str, Value] = {}
+    keys: dict[str, Written] = {}
     if strategy == "mps":
         keys["share"] = {"replicas": clients}
         keys["mps"] = {"pipeDirectory": "/tmp/nvidia-mps"}
@@ -158,7 +155,7 @@ def _written(result: _Result) -> str:
         keys["share"] = {"replicas": clients, "maxPerContainer": 1}
     keys["permissions"] = "mrw"
     xids = sorted({_ALWAYS, *config.Health_critical_xid, *result.xids})
-    options: dict[str, Value] = {"deviceListStrategy": "device-specs", "driverDirectory": result.driver}
+    options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": result.driver}
     if result.is_watched:
         options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": xids}
     else:
@@ -171,6 +168,4 @@ def _written(result: _Result) -> str:
         "the plugin sets the node condition XidCriticalError; devhost does not",
     ]
     entry = Entry("nvidia.com/gpu", "gpu", [where], keys)
-    return document(
-        "the GKE GPU device plugin", differs, [entry], notes=result.notes, backends={"gpu": options}
-    )
+    return document(source, "the GKE GPU device plugin", differs, [entry], backends={"gpu": options})

@@ -6,13 +6,17 @@ remark, because a misspelt selector selects more than intended.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
-from devhost.config.document import Fields, Node, Scalar
+from devhost.config.document import Entry, Fields, Items, Node, Scalar
+from devhost.config.reader import Raw, keys, members
 
 PCI_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
 """A vendor or device id in any notation; the second group has its digits."""
@@ -33,34 +37,46 @@ class Remark:
         return one_line(f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else ""))
 
 
-def known(
+def pruned(
     node: Node,
-    wanted: Iterable[str],
+    wanted: Any,
     place: Place,
     remark: Callable[[Remark], None],
     elsewhere: Mapping[str, str] | None = None,
+    only: Collection[str] = (),
 ) -> Node:
-    """A mapping with only those keys that the plugin reads. Keys with null are dropped.
+    """The value with only those keys, at any depth, that the plugin reads. Keys with null are dropped.
 
     Args:
-        wanted: the keys, in the spelling of the result.
+        wanted: the type that the value is read as.
         remark: called with each key that is ignored.
         elsewhere: hints for keys that occur in files although the plugin ignores them.
+        only: the keys of the value itself that the plugin reads; all if empty.
     """
-    if not isinstance(node, Fields):
+    if typing.get_origin(wanted) is Annotated:
+        wanted = typing.get_args(wanted)[0]
+    if wanted == Raw:
         return node
-    names = {key.lower(): key for key in wanted}
+    if isinstance(node, Items):
+        inner = next((one for one in typing.get_args(wanted) if one is not Ellipsis), None)
+        items = (pruned(one, inner, place.item(n), remark, elsewhere) for n, one in enumerate(node.items))
+        return Items(node.mark, tuple(items))
+    cls = next((one for one in members(wanted) if dataclasses.is_dataclass(one)), None)
+    if not isinstance(node, Fields) or cls is None:
+        return node
+    assert isinstance(cls, type)
+    names = {key.lower(): (key, one) for key, (_, one) in keys(cls).items() if not only or key in only}
     found = Fields(node.mark)
     for key, entry in node.entries.items():
-        name = names.get(key.lower())
         if isinstance(entry.value, Scalar) and entry.value.kind == "null":
             continue
-        if name is None:
-            hint = (elsewhere or {}).get(key) or suggest(key, names.values(), "keys")
+        if (known := names.get(key.lower())) is None:
+            hint = (elsewhere or {}).get(key) or suggest(key, [one for one, _ in names.values()], "keys")
             message = "the plugin ignores this unknown key"
             remark(Remark(entry.mark, place.key(key).path, message, hint))
         else:
-            found.entries[name] = entry
+            value = pruned(entry.value, known[1], place.key(key), remark, elsewhere)
+            found.entries[known[0]] = Entry(entry.mark, value)
     return found
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError
-from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.document import Fields
-from devhost.config.reader import WRONG, Bounds, keys, read_dataclass
+from devhost.config.diagnostics import shown
+from devhost.config.document import Fields, Items, Node, Scalar, parse
+from devhost.config.reader import WRONG, Bounds, keys
 from devhost.planning.settings import MAX_REPLICAS
 
-from .gojson import PCI_ID, Remark, known, pci_id
-from .kubernetes import Object, objects, of_kinds
-from .writing import Block, Entry, Value, document, several
+from .gojson import PCI_ID, pci_id
+from .source import OF_PODS, Object, Source, Value, node_at, text_at
+from .workload import Container, containers
+from .writing import Block, Entry, Written, document, several
 
 DEFAULT_SERVICES = "sym;asym"
 """The services of a QAT device of generation 4 unless the file or the user names others."""
@@ -45,10 +46,51 @@ _BY_SERVICE = frozenset({"4xxxvf", "420xxvf", "6xxxvf"})
 _DEFAULT_VF_DRIVERS = ("c6xxvf", "4xxxvf", "420xxvf")
 """The default of the plugin's flag ``-kernel-vf-drivers``."""
 
-_OF_THE_POD = ("image", "initImage", "nodeSelector", "tolerations", "logLevel")
-"""Keys of every object that control how and where the plugin runs."""
-
 _ELSEWHERE = {"resourceManager": "the plugin dropped it together with fractions of GPUs"}
+
+_FLAGS = {
+    "shared-dev-num": "sharedDevNum",
+    "allocation-policy": "preferredAllocationPolicy",
+    "allow-ids": "allowIDs",
+    "deny-ids": "denyIDs",
+    "bypath": "bypathMode",
+    "enable-monitoring": "enableMonitoring",
+    "monitoring-mode": "monitoringMode",
+    "mode": "mode",
+    "dpdk-driver": "dpdkDriver",
+    "kernel-vf-drivers": "kernelVfDrivers",
+    "max-num-devices": "maxNumDevices",
+    "driver": "driver",
+    "enclave-limit": "enclaveLimit",
+    "provision-limit": "provisionLimit",
+}
+"""Flags of the plugins and the keys of the operator's objects that lead to them."""
+
+_FLAG_DEFAULTS = {
+    "QatDevicePlugin": {"kernelVfDrivers": "[4xxxvf, 420xxvf]", "maxNumDevices": "64"},
+    "SgxDevicePlugin": {"enclaveLimit": "110", "provisionLimit": "110"},
+}
+"""Defaults of flags that differ from those of the operator's objects."""
+
+_CHART_DEFAULTS = {
+    "GpuDevicePlugin": {"enableMonitoring": "true", "monitoringMode": "single"},
+    "QatDevicePlugin": {"kernelVfDrivers": "[4xxxvf, 420xxvf]", "maxNumDevices": "128"},
+    "DsaDevicePlugin": {"sharedDevNum": "10"},
+    "IaaDevicePlugin": {"sharedDevNum": "10"},
+    "SgxDevicePlugin": {"enclaveLimit": "110", "provisionLimit": "110"},
+}
+"""Defaults of the charts that differ from those of the operator's objects."""
+
+_WITHOUT_PLACE = {
+    "health-management": "devhost checks the health of GPUs itself.",
+    "xpumd-endpoint": "devhost checks the health of GPUs itself.",
+    "temp-limit": "set backends: {gpu: {temperatureLimit: …}} to this number of degrees.",
+    "gpu-temp-limit": "set backends: {gpu: {temperatureLimit: …}} to this number of degrees.",
+    "memory-temp-limit": "set backends: {gpu: {temperatureLimit: …}} to this number of degrees.",
+    "wsl": "add an entry of the backend udev with devNode: /dev/dxg.",
+    "dcap-infra-resources": "devhost has no resources for Intel DCAP.",
+}
+"""Flags without a counterpart, and what to do instead."""
 
 Shared = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
@@ -74,7 +116,7 @@ class _Gpu:
         _check_ids("denyIDs", self.deny_IDs)
         if self.allow_IDs and self.deny_IDs:
             raise OptionError("cannot be used with allowIDs", key="denyIDs", hint="remove one of the two")
-        if self.preferred_allocation_policy and self.shared_dev_num < 2:
+        if self.preferred_allocation_policy in ("balanced", "packed") and self.shared_dev_num < 2:
             hint = "set sharedDevNum to 2 or more, or remove it"
             raise OptionError("requires sharedDevNum above 1", key="preferredAllocationPolicy", hint=hint)
 
@@ -89,7 +131,7 @@ class _Qat:
     dpdk_driver: Literal["vfio-pci", "igb_uio"] = "vfio-pci"
     kernel_vf_drivers: tuple[str, ...] = ()
     max_num_devices: Annotated[int, Bounds(1, 10000)] = 64
-    preferred_allocation_policy: Literal["balanced", "packed", ""] = ""
+    preferred_allocation_policy: Literal["balanced", "packed", "none", ""] = ""
     provisioning_config: str = ""
 
     def __post_init__(self) -> None:
@@ -125,17 +167,17 @@ class _Npu:
 
 @dataclass(slots=True)
 class _Result:
+    source: Source
     services: str
     configured: Mapping[str, str]
     entries: list[Entry] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     differs: dict[str, None] = field(default_factory=dict)
-    options: dict[str, Value] = field(default_factory=dict)
+    options: dict[str, Written] = field(default_factory=dict)
 
     def add(
-        self, name: str, backend: str, where: Block, replicas: int = 1, *remarks: str, **more: Value
+        self, name: str, backend: str, where: Block, replicas: int = 1, *remarks: str, **more: Written
     ) -> None:
-        share: dict[str, Value] = {"share": {"replicas": replicas}} if replicas > 1 else {}
+        share: dict[str, Written] = {"share": {"replicas": replicas}} if replicas > 1 else {}
         self.entries.append(Entry(name, backend, [where], share | more, remarks))
 
     def add_difference(self, *differs: str) -> None:
@@ -147,7 +189,7 @@ def _gpu(one: _Gpu, result: _Result) -> None:
     result.add_difference(
         "ids of GPUs are card0-0 for the plugin, PCI addresses for devhost: drain the node before the switch"
     )
-    where: dict[str, Value] = {"vendor": "intel"}
+    where: dict[str, Written] = {"vendor": "intel"}
     if one.allow_IDs:
         where["deviceID"] = several(_ids(one.allow_IDs))
     if one.deny_IDs:
@@ -155,21 +197,21 @@ def _gpu(one: _Gpu, result: _Result) -> None:
     if one.bypath_mode not in ("", "single"):
         result.options.setdefault("bypath", one.bypath_mode)
     policy = {"balanced": "spread", "packed": "pack"}.get(one.preferred_allocation_policy, "")
-    more: dict[str, Value] = {"prefer": policy} if policy else {}
-    both: dict[str, Value] = {"exclusive": False} if one.enable_monitoring else {}
+    more: dict[str, Written] = {"prefer": policy} if policy else {}
+    both: dict[str, Written] = {"exclusive": False} if one.enable_monitoring else {}
     result.add("gpu.intel.com/{driver}", "gpu", where, one.shared_dev_num, **more, **both)
     if not one.enable_monitoring:
         return
-    names: dict[str, Mapping[str, Value]] = {"monitoring": {}}
+    names: dict[str, Mapping[str, Written]] = {"monitoring": {}}
     if one.monitoring_mode == "split":
         names = {f"{driver}_monitoring": {"driver": driver} for driver in ("i915", "xe")}
     elif not one.monitoring_mode:
-        result.notes.append(
+        result.source.note(
             "enableMonitoring: releases without monitoringMode offer i915_monitoring and xe_monitoring. "
             "To get these names, add monitoringMode: split, and import again."
         )
     for name, driver in names.items():
-        use: dict[str, Value] = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
+        use: dict[str, Written] = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
         result.add(f"gpu.intel.com/{name}", "gpu", {**where, **driver}, 1, **use)
 
 
@@ -187,7 +229,7 @@ def _fpga(one: _Fpga, result: _Result) -> None:
         ),
     )
     kind = "af" if one.mode == "af" else "region"
-    more: dict[str, Value] = {"development": True} if one.mode == "regiondevel" else {}
+    more: dict[str, Written] = {"development": True} if one.mode == "regiondevel" else {}
     result.add("fpga.intel.com/{intelName}", "fpga", {"vendor": "intel", "kind": kind}, 1, **more)
 
 
@@ -204,7 +246,7 @@ def _qat(one: _Qat, result: _Result) -> None:
     )
     drivers = one.kernel_vf_drivers or _DEFAULT_VF_DRIVERS
     policy = {"balanced": "spread", "packed": "pack"}.get(one.preferred_allocation_policy, "")
-    more: dict[str, Value] = {"prefer": policy} if policy else {}
+    more: dict[str, Written] = {"prefer": policy} if policy else {}
     remarks = [] if one.kernel_vf_drivers else [f"kernelVfDrivers: {', '.join(drivers)} by default."]
     for name, some in (
         ("generic", [driver for driver in drivers if driver not in _BY_SERVICE]),
@@ -221,7 +263,7 @@ def _service_name(one: _Qat, result: _Result) -> str:
     services = result.configured.get(one.provisioning_config) or result.services
     if not services:
         services = DEFAULT_SERVICES
-        result.notes.append(
+        result.source.note(
             "qat.intel.com/cy: the object does not name the services of a device of generation 4; "
             "its cfg_services does. sym;asym is assumed; use --services for others."
         )
@@ -255,7 +297,7 @@ def _queues(domain: str, node: str, one: _Queues, result: _Result) -> None:
         "the switch"
     )
     if one.provisioning_config:
-        result.notes.append(
+        result.source.note(
             f"provisioningConfig {one.provisioning_config}: devhost configures no queues. Keep the init "
             "container with accel-config, or use a systemd unit."
         )
@@ -333,41 +375,142 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     """
     if services:
         service_name(services)
-    diagnostics = Diagnostics(file_name)
-    every = objects(data, diagnostics)
-    hint = f"give one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1"
-    result = _Result(services, dict(_configured(every)))
-    remarks: list[Remark] = []
-    for one in of_kinds(every, _KINDS, diagnostics, hint=hint):
-        kind = _KINDS[one.kind]
-        found = one.at("spec")
-        if found is None:  # every key has a default
-            kind.add(kind.spec(), result)
-            continue
-        node, place = found
-        wanted = (*keys(kind.spec), *_OF_THE_POD)
-        pruned = known(node, wanted, place, remarks.append, _ELSEWHERE)
-        if isinstance(pruned, Fields):
-            mine = {key: entry for key, entry in pruned.entries.items() if key not in _OF_THE_POD}
-            pruned = Fields(pruned.mark, mine)
-        spec = read_dataclass(pruned, kind.spec, place)
+    source = Source(data, file_name, "intel-device-plugins")
+    result = _Result(source, services, dict(_configured(source.objects)))
+    found = [
+        (one.kind, one.at("spec") or replace(one, node=Fields(one.node.mark)))
+        for one in source.objects
+        if one.kind in _KINDS
+    ]
+    found += [(name, _of_container(one, name)) for one in containers(source) if (name := _kind_of(one))]
+    found += _of_values(source)
+    if not found:
+        source.refuse(
+            f"give one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1, a DaemonSet, or values of a chart"
+        )
+    for name, value in found:
+        kind = _KINDS[name]
+        value.for_pods()
+        rest = Fields(
+            value.node.mark,
+            {}
+            if not isinstance(value.node, Fields)
+            else {key: entry for key, entry in value.node.entries.items() if key not in OF_PODS},
+        )
+        spec = replace(value, node=rest).as_dataclass(kind.spec, source.remark, _ELSEWHERE)
         if spec is not WRONG:
             kind.add(spec, result)
-    if diagnostics.found:
-        raise diagnostics.error()
-    notes = [*(str(remark) for remark in remarks), *result.notes]
+    source.check()
     backends = {"gpu": result.options} if result.options else {}
     differs = [*result.differs, "set nodeSelector and tolerations for the pods of devhost"]
-    return document("the Intel device plugins", differs, result.entries, notes=notes, backends=backends)
+    return document(source, "the Intel device plugins", differs, result.entries, backends=backends)
+
+
+def _kind_of(one: Container) -> str:
+    """The kind of object that the operator would make of a container's plugin; empty for other containers."""
+    found = re.search(r"intel-(dlb|dsa|fpga|gpu|iaa|npu|qat|sgx)-plugin", one.image)
+    return f"{found[1].title()}DevicePlugin" if found else ""
+
+
+def _of_container(one: Container, kind: str) -> Value:
+    """The flags of a plugin as the object that leads to them."""
+    options = one.options(("enable-monitoring", "health-management", "wsl"))
+    spec: Value = one.source.document(Fields(one.node.mark), one.place)
+    fields = {key: inner for key, (_, inner) in keys(_KINDS[kind].spec).items()}
+    for name, key in _FLAGS.items():
+        if key not in fields or (option := options.flag(name)) is None:
+            continue
+        text = option.text
+        kinds = {"true": "bool", "false": "bool"}
+        node: Node = Scalar(
+            option.mark,
+            text,
+            "int" if text.isdecimal() and key not in ("allowIDs", "denyIDs") else kinds.get(text, "str"),
+        )
+        if key == "kernelVfDrivers":
+            node = Items(option.mark, tuple(Scalar(option.mark, part, "str") for part in text.split(",")))
+        spec = spec.put((key,), node)
+    for key, value in _FLAG_DEFAULTS.get(kind, {}).items():
+        if spec.at(key) is None:
+            spec = spec.put((key,), parse(value.encode(), one.source.diagnostics))
+    for name, why in _WITHOUT_PLACE.items():
+        if (option := options.flag(name)) is not None and option.text != "false":
+            one.source.note(f"-{name}{'' if option.bare else ' ' + option.text}: {why}")
+    options.finish(
+        "v",
+        "logtostderr",
+        "stderrthreshold",
+        "alsologtostderr",
+        "kubeconfig",
+        "master",
+        "node-name",
+        "prefix",
+    )
+    return spec
+
+
+def _of_values(source: Source) -> list[tuple[str, Value]]:
+    """Values of a chart as the object that the chart makes of them."""
+    charts = {f"intel-device-plugins-{name[:-12].lower()}": name for name in _KINDS}
+    charts |= {f"{name[:-12].lower()}-device-plugin": name for name in _KINDS}
+    values = source.values(*charts, recognized=lambda one: bool(_kind_of_values(one)))
+    if values is None:
+        return []
+    chart = values.chart if isinstance(values, Object) and values.chart in charts else ""
+    chart = chart or values.place.path.rpartition(".")[2]
+    kind = charts.get(chart) or _kind_of_values(values)
+    if not kind:
+        message = "these values do not show which plugin they are for"
+        hint = "give the object that the chart made: kubectl get gpudeviceplugins -o yaml, or another kind"
+        values.place.diagnostics.fail(values.node.mark, message, hint)
+    values.omit("name", "nodeFeatureRule")
+    if (policy := values.at("allocationPolicy")) is not None:
+        values = values.put(("preferredAllocationPolicy",), policy.take())
+    node = values.node
+    assert isinstance(node, Fields)
+    left = {
+        key: entry
+        for key, entry in node.entries.items()
+        if key not in ("allocationPolicy", "name", "nodeFeatureRule")
+    }
+    values = replace(values, node=Fields(node.mark, left))
+    for key, value in _CHART_DEFAULTS.get(kind, {}).items():
+        if values.at(key) is None:
+            values = values.put((key,), parse(value.encode(), source.diagnostics))
+            source.note(f"{key}: {value} is the chart's default.")
+    return [(kind, values)]
+
+
+def _kind_of_values(value: Value) -> str:
+    """The kind of object that the chart makes, by what is particular to it."""
+    text = " ".join([text_at(value.node, "name"), *_keys_at(value.node, "nodeSelector")])
+    for name in _KINDS:
+        short = name[:-12].lower()
+        if f"{short}deviceplugin" in text or f"node.kubernetes.io/{short}" in text:
+            return name
+    own = {name: set(keys(kind.spec)) for name, kind in _KINDS.items()}
+    own["GpuDevicePlugin"].add("allocationPolicy")
+    mine = [
+        name
+        for name in own
+        if any(sum(key in each for each in own.values()) == 1 for key in value.keys if key in own[name])
+    ]
+    return mine[0] if len(mine) == 1 else ""
+
+
+def _keys_at(node: Node, key: str) -> list[str]:
+    found = node_at(node, key)
+    return [*found.entries] if isinstance(found, Fields) else []
 
 
 def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
     """Names of ConfigMaps, and the services that the init container would set for QAT devices."""
     for one in every:
-        text = one.text("data", "qat.conf") if one.kind == "ConfigMap" else ""
+        text = text_at(one.node, "data", "qat.conf") if one.kind == "ConfigMap" else ""
         if found := _CONFIGURED.search(text):
             try:
                 service_name(found[1])
             except ValueError:
                 continue
-            yield one.text("metadata", "name"), found[1]
+            one.take()
+            yield one.name, found[1]

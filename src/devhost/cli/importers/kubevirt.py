@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from devhost.backend import OptionError, option
-from devhost.config.diagnostics import Diagnostics, Place, shown
-from devhost.config.document import Entry as Key
+from devhost.config.diagnostics import shown, suggest
 from devhost.config.document import Fields, Items, Node, Scalar
-from devhost.config.reader import WRONG, Bounds, Raw, keys, read_dataclass
+from devhost.config.reader import WRONG, Bounds, Raw
 from devhost.planning import naming
 
-from .gojson import PCI_ID, Remark, known, pci_id
-from .kubernetes import objects, of_kinds
-from .writing import Block, Entry, Value, document
+from .gojson import PCI_ID, Remark, pci_id
+from .source import Object, Source, Value, some
+from .writing import Block, Entry, Written, document
 
 _PATHS = (
     ("spec", "configuration", "permittedHostDevices"),
@@ -86,7 +85,7 @@ class _UsbSelector:
                 raise OptionError(f"{shown(value)} is not a USB id", key=key, hint=hint)
 
     @property
-    def ids(self) -> dict[str, Value]:
+    def ids(self) -> dict[str, Written]:
         return {"idVendor": _hex(self.vendor), "idProduct": _hex(self.product)}
 
 
@@ -114,7 +113,7 @@ _KINDS: Mapping[str, type[_Device]] = {"pciHostDevices": _Pci, "mediatedDevices"
 class _Result:
     pci: dict[str, list[Block]] = field(default_factory=dict)
     usb: dict[str, list[Block]] = field(default_factory=dict)
-    groups: list[Mapping[str, Value]] = field(default_factory=list)
+    groups: list[Mapping[str, Written]] = field(default_factory=list)
     own: dict[str, None] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
 
@@ -129,56 +128,83 @@ def convert(data: bytes, file_name: str) -> str:
     Raises:
         ConfigError: it has no ``permittedHostDevices``, or KubeVirt would refuse them.
     """
-    diagnostics = Diagnostics(file_name)
-    found = of_kinds(objects(data, diagnostics), ("", "KubeVirt", "HyperConverged"), diagnostics, hint=_HINT)
-    result, remarks = _Result(), list[Remark]()
-    lists = 0
+    source = Source(data, file_name, "kubevirt")
+    found = source.of_kinds("", "KubeVirt", "HyperConverged", hint=_HINT)
+    result = _Result()
+    lists, misplaced = 0, 0
     for one in found:
         for path in _PATHS:
-            if permitted := one.at(*path):
+            if (permitted := one.at(*path)) is not None:
                 lists += 1
-                for device in _devices(*permitted, remarks):
+                for device in _devices(permitted):
                     _add(device, result)
-    if not lists:
+        misplaced += _name_others(one)
+    if not lists and not misplaced:
         missing = "it has no spec.configuration.permittedHostDevices"
-        diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
-    if diagnostics.found:
-        raise diagnostics.error()
-    return _written(result, remarks)
+        source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
+    return _written(result, source)
 
 
-def _devices(node: Node, place: Place, remarks: list[Remark]) -> Iterator[_Device]:
-    fields = known(node, _LISTS, place, remarks.append)
-    if not isinstance(fields, Fields):
-        place.report(node, f"must be a mapping, not {node}", f"its keys: {', '.join(_LISTS[:3])}")
-        return
-    for key, entry in fields.entries.items():
-        kind = _KINDS[_SPELLINGS.get(key, key)]
-        here = place.key(key)
-        if not isinstance(entry.value, Items):
-            here.report(entry.value, f"must be a list, not {entry.value}")
+def _name_others(value: Value, depth: int = 0) -> int:
+    """Remarks on lists of devices in other places, where KubeVirt ignores them; the number of such lists."""
+    count, left = 0, list[str]()
+    for key in value.keys:
+        inner = value.at(key)
+        if inner is None or value.source.is_read(inner):
             continue
-        for n, item in enumerate(entry.value.items):
-            device = read_dataclass(_pruned(item, kind, here.item(n), remarks), kind, here.item(n))
-            if device is not WRONG and not device.disabled:
-                yield device
-
-
-def _pruned(node: Node, kind: type, place: Place, remarks: list[Remark]) -> Node:
-    """The mapping without keys that KubeVirt does not know, and with the others in its spelling."""
-    fields = known(node, (*keys(kind), *_SPELLINGS), place, remarks.append)
-    if isinstance(fields, Fields):
-        named = {_SPELLINGS.get(key, key): entry for key, entry in fields.entries.items()}
-        selectors = named.get("selectors")
-        if selectors is not None and isinstance(selectors.value, Items):
-            here = place.key("selectors")
-            items = (
-                known(item, keys(_UsbSelector), here.item(n), remarks.append)
-                for n, item in enumerate(selectors.value.items)
+        if key in ("pciHostDevices", "mediatedDevices", "usbHostDevices"):
+            count += 1
+            value.source.note(
+                f"{inner.place.path}: KubeVirt ignores it here: move it below permittedHostDevices, "
+                f"and import again."
             )
-            named["selectors"] = Key(selectors.mark, Items(selectors.value.mark, tuple(items)))
-        return Fields(fields.mark, named)
-    return fields
+            inner.take()
+        elif isinstance(value, Object) and value.kind and depth == 0 and key != "spec":
+            continue
+        elif key in ("spec", "configuration", "permittedHostDevices", "virtualization"):
+            count += _name_others(inner, depth + 1)
+        else:
+            left.append(key)
+            if key == "mediatedDevicesConfiguration":
+                value.source.note("mediatedDevicesConfiguration: KubeVirt makes mediated devices: keep it.")
+            inner.take()
+    if left:
+        value.source.note(f"{some(left)}: other settings of KubeVirt, which stay there.")
+    return count
+
+
+def _devices(permitted: Value) -> Iterator[_Device]:
+    if not isinstance(permitted.node, Fields):
+        hint = f"its keys: {', '.join(_LISTS[:3])}"
+        permitted.place.report(permitted.node, f"must be a mapping, not {permitted.node}", hint)
+        return
+    for key in permitted.keys:
+        name = next((one for one in _LISTS if one.lower() == key.lower()), "")
+        listed = permitted.at(key)
+        if listed is None:
+            continue
+        listed.take()
+        if not name:
+            hint = suggest(key, _LISTS, "keys")
+            message = "the plugin ignores this unknown key"
+            permitted.source.remark(Remark(listed.node.mark, listed.place.path, message, hint))
+        elif not isinstance(listed.node, Items):
+            listed.place.report(listed.node, f"must be a list, not {listed.node}")
+        else:
+            for one in listed.each():
+                kind = _KINDS[_SPELLINGS.get(name, name)]
+                device = replace(one, node=_spelled(one.node)).as_dataclass(kind, one.source.remark)
+                if device is not WRONG and device.disabled:
+                    one.source.note(f"{device.resource_name} is disabled: omitted.")
+                elif device is not WRONG:
+                    yield device
+
+
+def _spelled(node: Node) -> Node:
+    """The mapping with KubeVirt's spelling of keys."""
+    if not isinstance(node, Fields):
+        return node
+    return Fields(node.mark, {_SPELLINGS.get(key, key): entry for key, entry in node.entries.items()})
 
 
 def _add(device: _Device, result: _Result) -> None:
@@ -224,11 +250,10 @@ def _own(name: str, result: _Result) -> list[str]:
     )
 
 
-def _written(result: _Result, remarks: list[Remark]) -> str:
-    notes = [str(remark) for remark in remarks]
+def _written(result: _Result, source: Source) -> str:
     if result.own:
         names = ", ".join(result.own)
-        notes.append(
+        source.note(
             "Set externalResourceProvider: true for the selectors of these in the KubeVirt object, before "
             f"devhost starts: {names}. Otherwise KubeVirt's own plugin and devhost serve the same name."
         )
@@ -249,5 +274,5 @@ def _written(result: _Result, remarks: list[Remark]) -> str:
     ]
     if result.groups:
         differs.append("both combine the first of each of several USB devices under one name")
-    options: dict[str, Mapping[str, Value]] = {"udev": {"groups": result.groups}} if result.groups else {}
-    return document("KubeVirt", differs, list(_entries(result)), notes=notes, backends=options)
+    groups = {"groups": result.groups} if result.groups else {}
+    return document(source, "KubeVirt", differs, list(_entries(result)), backends={"udev": groups})

@@ -7,33 +7,24 @@ the NVIDIA network operator, which contain it as a string. What the plugin refus
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from devhost.backend import OptionError, option
-from devhost.config.diagnostics import Diagnostics, Place, shown, suggest
-from devhost.config.document import Entry, Fields, Node
+from devhost.config.diagnostics import shown, suggest
 from devhost.config.language import MAX_RESOURCES
-from devhost.config.reader import WRONG, Bounds, Raw, keys, read_dataclass, read_fields
+from devhost.config.reader import WRONG, Bounds, Raw, keys
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 
-from .gojson import Remark, check_ids, check_texts, known, literal, odd_ids, pci_id
-from .kubernetes import objects, unwrapped
-from .notation import quoted, text
+from .gojson import Remark, check_ids, check_texts, literal, odd_ids, pci_id
+from .network_operator import configuration
+from .source import Source, Value
+from .writing import Entry, Written, document, several
 
 DEFAULT_PREFIX = "rdma"
 """The domain of a resource that has no ``resourcePrefix``."""
-
-CONFIG_KEY = "config.json"
-"""The key of a ConfigMap that the plugin's manifests use."""
-
-FIELDS = dict.fromkeys(("NicClusterPolicy", "NicNodePolicy"), ("spec", "rdmaSharedDevicePlugin", "config"))
-"""The place in the network operator's objects: one for the cluster, or one for a group of nodes."""
-
-_BELONGS = dict.fromkeys(FIELDS, (("spec", "sriovDevicePlugin", "config"), "sriov-network-device-plugin"))
-"""Configurations of other plugins in these objects, and their importers."""
 
 _OF_THE_PROCESS = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}
 """Keys in the plugin's examples that no version of it reads, and where they belong."""
@@ -110,7 +101,7 @@ class _Resource:
 @dataclass(frozen=True, slots=True)
 class _File:
     config_list: Annotated[tuple[Raw, ...], Bounds(1, MAX_RESOURCES)] = option()
-    periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] = 60
+    periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,50 +112,61 @@ class _Import:
     remarks: Sequence[Remark]
 
 
-def convert(data: bytes, file_name: str) -> str:
+def convert(data: bytes, file_name: str, key: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's configuration, or a Kubernetes object that contains it, as JSON or YAML.
+        data: the plugin's configuration, or an object or values that contain it, as JSON or YAML.
         file_name: appears in the diagnostics.
+        key: which entry of a ConfigMap to read; ``config.json`` if empty.
 
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
-    diagnostics = Diagnostics(file_name)
-    found = objects(data, diagnostics)
-    node, place = unwrapped(found, config_map_key=CONFIG_KEY, fields=FIELDS, belongs=_BELONGS)
-    remarks: list[Remark] = []
-    values = read_fields(known(node, keys(_File), place, remarks.append, _OF_THE_PROCESS), _File, place)
-    imports = _imports(values.get("config_list", ()), place.key("configList"))
-    for collected in (diagnostics, place.diagnostics):
-        if collected.found:
-            raise collected.error()
-    return "\n".join(_written(imports, values.get("periodic_update_interval"), remarks)) + "\n"
+    source = Source(data, file_name, "rdma-shared-dev-plugin")
+    found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared", key)
+    if options is not None:
+        if (cdi := options.flag("use-cdi")) and cdi.is_true:
+            source.note("-use-cdi: set inject: cdi, see docs/cdi.md.")
+        options.finish("config-file", "v", "version", "logtostderr", "stderrthreshold")
+    read = found.as_dataclass(_File, source.remark, _OF_THE_PROCESS)
+    imports: list[_Import] = []
+    if read is not WRONG:
+        if read.periodic_update_interval is not None:
+            source.note(
+                f"periodicUpdateInterval: {read.periodic_update_interval} is omitted: the kernel "
+                f"notifies devhost of "
+                "changes."
+            )
+        imports = _imports(
+            [
+                replace(found, node=node, place=found.place.key("configList").item(n))
+                for n, node in enumerate(read.config_list)
+            ]
+        )
+    source.check()
+    served = {one.resource.name: one.resource.where() for one in imports if one.resource.rdma_hca_max}
+    overlaps = _Overlaps(served)
+    entries = [_entry(one, overlaps) for one in imports]
+    return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
 
 
-def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
+def _imports(values: Sequence[Value]) -> list[_Import]:
     found: list[_Import] = []
     names: set[str] = set()
-    for index, node in enumerate(nodes):
-        here = place.item(index)
+    for value in values:
         remarks: list[Remark] = []
-        fields = known(node, keys(_Resource), here, remarks.append)
-        if isinstance(fields, Fields) and "selectors" in fields.entries:
-            entry = fields.entries["selectors"]
-            selectors = known(entry.value, keys(_Selectors), here.key("selectors"), remarks.append)
-            fields.entries["selectors"] = Entry(entry.mark, selectors)
-        resource = read_dataclass(fields, _Resource, here)
+        resource = value.as_dataclass(_Resource, remarks.append)
         if resource is WRONG:
-            for remark in remarks:  # they may explain the error
-                here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
             continue
         if resource.resource_name in names:
             # the names of the plugin's sockets have no prefix, so it refuses this as well
-            here.key("resourceName").report(node, f"{shown(resource.resource_name)} occurs twice")
+            value.place.key("resourceName").report(
+                value.node, f"{shown(resource.resource_name)} occurs twice"
+            )
         names.add(resource.resource_name)
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
-        remarks += odd_ids(ids, node.mark, here.key("selectors").path)
+        remarks += odd_ids(ids, value.node.mark, value.place.key("selectors").path)
         found.append(_Import(resource, remarks))
     return found
 
@@ -194,61 +196,41 @@ class _Overlaps:
         return sorted(found, key=self._order.__getitem__)
 
 
-def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence[Remark]) -> Iterator[str]:
-    yield "# Converted from a configuration of k8s-rdma-shared-dev-plugin. Differences:"
-    yield "# - devhost does not give an HCA without an active port to containers, the plugin does. To allow"
-    yield "#   it, set backends: {rdma: {ignorePortState: true}};"
-    yield "# - devhost also gives an HCA without umad (iWARP) or a scalable function, the plugin never does;"
-    yield "# - devhost does not give an HCA for the subnet manager of NVSwitches to containers, the plugin"
-    yield "#   does. To allow it, add a block with purpose: fabric-management;"
-    yield "# - the plugin sets interfaces up, devhost does not change the host;"
-    yield "# - the plugin does not start if each network namespace has its own RDMA devices, devhost does."
-    if interval is not None:
-        yield f"# periodicUpdateInterval: {interval} is omitted: the kernel notifies devhost of changes."
-    for remark in remarks:
-        yield f"# {remark}"
-    yield "version: 1"
-    yield ""
-    served = {one.resource.name: one.resource.where() for one in imports if one.resource.rdma_hca_max}
-    overlaps = _Overlaps(served)
-    yield "resources:" if served else "resources: []"
-    for one in imports:
-        resource = one.resource
-        for remark in one.remarks:
-            yield f"  # {remark}"
-        if resource.rdma_hca_max:
-            yield from _entry(resource, overlaps.of(resource.name))
-        else:
-            yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
+def _entry(one: _Import, overlaps: _Overlaps) -> Entry:
+    resource, remarks = one.resource, [str(remark) for remark in one.remarks]
+    if not resource.rdma_hca_max:
+        why = f"{resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
+        return Entry(remarks=[*remarks, why])
+    where = {key: several(values) for key, values in resource.where().items()}
+    if "pciBusID" in where:
+        remarks.append("pciBusID: the plugin offers only PCI devices, no rxe or siw.")
+    remarks += [
+        "The second block is for an HCA that carries the node's own network, which the plugin offers too.",
+        "Each container gets all of these HCAs. To give each container one HCA, near its CPUs, with "
+        "this number of "
+        "replicas for every HCA, remove `of: all`.",
+    ]
+    keys: dict[str, Written] = {
+        "share": {"replicas": resource.rdma_hca_max, "of": "all"},
+        "permissions": "rwm",
+    }
+    if overlapping := overlaps.of(resource.name):
+        few = ", ".join(overlapping[:3])
+        few += f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
+        remarks.append(f"If an HCA is also selected by {few}, it serves both, as with the plugin.")
+        keys["exclusive"] = False
+    keys["whenEmpty"] = "register"
+    return Entry(resource.name, "rdma", [where, where | {"purpose": "node-network"}], keys, remarks)
 
 
-def _block(resource: _Resource, *more: str) -> Iterator[str]:
-    """One block of ``where``."""
-    start = "      - "
-    for key, values in resource.where().items():
-        # most ids look like numbers in YAML
-        written = ", ".join(map(quoted if key in ("vendor", "device") else text, values))
-        why = "  # the plugin offers only PCI devices, no rxe or siw" if key == "pciBusID" else ""
-        yield f"{start}{key}: {f'[{written}]' if len(values) > 1 else written}{why}"
-        start = "        "
-    yield from (f"{start}{line}" for line in more)
-
-
-def _entry(resource: _Resource, overlapping: Sequence[str]) -> Iterator[str]:
-    yield f"  - name: {text(resource.name)}"
-    yield "    backend: rdma"
-    yield "    where:"
-    yield from _block(resource)
-    yield "      # An HCA that carries the node's own network, which the plugin offers too."
-    yield from _block(resource, "purpose: node-network")
-    yield "    # Each container gets all of these HCAs. To give each container one HCA, near its CPUs, with"
-    yield "    # this number of replicas for every HCA, remove `of: all`."
-    yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"
-    yield "    permissions: rwm"
-    if overlapping:
-        few = ", ".join(overlapping[:3]) + (
-            f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
-        )
-        yield f"    # If an HCA is also selected by {few}, it serves both, as with the plugin."
-        yield "    exclusive: false"
-    yield "    whenEmpty: register"
+_DIFFERS = [
+    "devhost does not give an HCA without an active port to containers, the plugin does. To allow "
+    "it, set backends: "
+    "{rdma: {ignorePortState: true}}",
+    "devhost also gives an HCA without umad (iWARP) or a scalable function, the plugin never does",
+    "devhost does not give an HCA for the subnet manager of NVSwitches to containers, the plugin "
+    "does. To allow it, "
+    "add a block with purpose: fabric-management",
+    "the plugin sets interfaces up, devhost does not change the host",
+    "the plugin does not start if each network namespace has its own RDMA devices, devhost does",
+]

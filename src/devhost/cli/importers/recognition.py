@@ -6,16 +6,19 @@ import re
 
 _WORDS = {
     "akri": r"akri\.sh/",
-    "intel-device-plugins": r"deviceplugin\.intel\.com/",
+    "intel-device-plugins": r"deviceplugin\.intel\.com/|\bintel-(dlb|dsa|fpga|gpu|iaa|npu|qat|sgx)-plugin\b"
+    r"|\bintel-device-plugins-|\bintel\.feature\.node\.kubernetes\.io/",
     "kubevirt": r"\b(permittedHostDevices|pciHostDevices|mediatedDevices|mediatedDevicesTypes)\b",
-    "sriov-network-device-plugin": r"\bresourceList\b|/sriov-network-device-plugin\b",
-    "rdma-shared-dev-plugin": r"\b(configList|pfNetdevices)\b|/k8s-rdma-shared-dev-plugin\b",
+    "sriov-network-device-plugin": r"\b(resourceList|sriovDevicePlugin)\b|/sriov-network-device-plugin\b",
+    "rdma-shared-dev-plugin": r"\b(configList|pfNetdevices|rdmaSharedDevicePlugin)\b"
+    r"|/k8s-rdma-shared-dev-plugin\b",
     "smarter-device-manager": r"\bdevicematch\b",
     "amd-device-plugin": r"\bamd\.com/v1alpha1\b|\brocm/k8s-device-plugin\b",
     "gke-device-plugin": r"\bGPU(PartitionSize|SharingConfig)\b|\bMaxTimeSharedClientsPerGPU\b"
     r"|\bHealthCriticalXid\b|/(nvidia-gpu-device-plugin|device-plugin-gpu)\b",
     "nvidia-device-plugin": r"\bmigStrategy\b|\btimeSlicing\b|\bdevice(ListStrategy|IDStrategy)\b|\bmps:"
-    r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b",
+    r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b|\bnvidia\.com/v1\b|\bgpu-operator\b"
+    r"|\bmigManager:",
     "generic-device-plugin": r"/generic-device-plugin\b|(?s:\bgroups[\"']?:.*\bpaths?[\"']?:)",
 }
 """By the name of the importer: keys, API groups and images. The most particular ones come first."""

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from devhost.backend import OptionError, option
-from devhost.config.diagnostics import Diagnostics, Mark, Place, shown
+from devhost.config.diagnostics import shown
 from devhost.config.document import Items, Node
-from devhost.config.reader import WRONG, Bounds, keys, read_dataclass
+from devhost.config.reader import WRONG, Bounds
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 
 from . import regular
-from .gojson import Remark, known
-from .kubernetes import configuration, objects, of_kinds
 from .regular import Globs, Inexpressible, Invalid
-from .writing import Block, Entry, Value, document, several
+from .source import Source, Value, node_at, some
+from .workload import the_container
+from .writing import Block, Entry, Written, document, several
 
 CONFIG_KEY = "conf.yaml"
 """The key of a ConfigMap that the plugin's manifests use."""
@@ -62,10 +62,10 @@ class _Rule:
 @dataclass(slots=True)
 class _Result:
     entries: list[Entry] = field(default_factory=list)
-    groups: dict[str, Mapping[str, Value]] = field(default_factory=dict)
+    groups: dict[str, Mapping[str, Written]] = field(default_factory=dict)
 
     def add(self, name: str, blocks: Sequence[Block], replicas: int, remarks: Sequence[str]) -> None:
-        share: dict[str, Value] = {"share": {"replicas": replicas}} if replicas > 1 else {}
+        share: dict[str, Written] = {"share": {"replicas": replicas}} if replicas > 1 else {}
         self.entries.append(Entry(name, "udev", blocks, share, remarks))
 
     def leave_out(self, *remarks: str) -> None:
@@ -83,34 +83,45 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
-    diagnostics = Diagnostics(file_name)
-    found = of_kinds(objects(data, diagnostics), ("", "ConfigMap"), diagnostics, hint=_HINT)
-    remarks: list[Remark] = []
-    rules: list[tuple[Mark, _Rule]] = []
-    for one in found:
-        node, place = configuration(one, key or CONFIG_KEY)
-        rules += _rules(node, place, remarks)
-        if place.diagnostics.found:
-            raise place.diagnostics.error()
+    source = Source(data, file_name, "smarter-device-manager")
+    plugin = the_container(source, lambda one: one.starts("smarter-device-manager"), "smarter-device-manager")
+    if plugin is not None:
+        plugin.options().finish()
+    values = source.values("smarter-device-manager", recognized=lambda one: one.at("config") is not None)
+    names = plugin.config_maps if plugin else ()
+    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key, names=names)
+    bare = next((one for one in source.objects if not one.kind and one is not values), None)
+    if values is not None:  # of the project's chart a list, of the k8s-at-home chart text
+        values.for_pods()
+        if left := values.others("config"):
+            source.note(f"{some(left)}: settings of the chart, which are not converted.")
+        config = values.at("config")
+        found = config.document() if config else found
+        if found is None:
+            values.place.diagnostics.fail(values.node.mark, "these values have no config", _HINT)
+    found = found or bare
+    if found is None and plugin is not None:
+        message = "its configuration is in a ConfigMap, which is not in this file"
+        plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
+    if found is None:
+        source.refuse(_HINT)
     result = _Result()
-    for _, rule in rules:
+    for rule in _rules(found):
         _add(rule, result)
-    return _written(result, remarks)
+    return _written(result, source)
 
 
-def _rules(node: Node, place: Place, remarks: list[Remark]) -> Iterator[tuple[Mark, _Rule]]:
-    if not isinstance(node, Items):
-        place.diagnostics.fail(node.mark, f"it must be a list of rules, not {node}", _HINT)
-    for n, item in enumerate(node.items):
-        here = place.item(n)
-        mine: list[Remark] = []
-        rule = read_dataclass(known(item, keys(_Rule), here, mine.append), _Rule, here)
-        if rule is WRONG:
-            for remark in mine:  # they may explain the error
-                here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
-        else:
-            remarks += mine
-            yield item.mark, rule
+def _is_config(node: Node) -> bool:
+    return isinstance(node, Items) and any(node_at(one, "devicematch") is not None for one in node.items)
+
+
+def _rules(value: Value) -> Iterator[_Rule]:
+    if not isinstance(value.node, Items):
+        value.place.diagnostics.fail(value.node.mark, f"it must be a list of rules, not {value.node}", _HINT)
+    for one in value.each():
+        rule = one.as_dataclass(_Rule, one.source.remark)
+        if rule is not WRONG:
+            yield rule
 
 
 def _add(rule: _Rule, result: _Result) -> None:
@@ -129,6 +140,10 @@ def _add(rule: _Rule, result: _Result) -> None:
             _add_files(rule, alternatives, result)
 
 
+_LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")
+"""A link that udev makes; in a glob, ? is a dot of the expression."""
+
+
 def _add_files(rule: _Rule, alternatives: Sequence[Globs], result: _Result) -> None:
     """Entries for the matches of a rule: one for each plain path, one for each directory of other paths."""
     remark = f"devicematch: {rule.devicematch}"
@@ -136,16 +151,24 @@ def _add_files(rule: _Rule, alternatives: Sequence[Globs], result: _Result) -> N
     remarks: dict[str, list[str]] = {}
     for one in alternatives:
         for pattern in one.some:
-            if not any(sign in pattern for sign in "*?["):
+            if _LINK.fullmatch(pattern) or not any(sign in pattern for sign in "*?["):
                 _add_path(pattern, rule, result, [remark])
                 continue
             before, _, base = pattern.rpartition("/")
+            if "/by-" in before:
+                group = re.sub("[^A-Za-z0-9_.-]", "_", before)
+                result.groups[group] = {"name": group, "members": [{"path": f"/dev/{pattern}"}]}
+                why = (
+                    "The plugin makes a resource of each of these links, devhost one of all: change the pods."
+                )
+                result.add(f"{DOMAIN}/{group}", [{"group": group}], rule.nummaxdevices, [remark, why])
+                continue
             mine = remarks.setdefault(before, [remark])
             if any(sign in before for sign in "*?["):
                 mine.append(f"/dev/{pattern} has a wildcard in a directory's name: omitted.")
                 continue
             never = [f"/dev/{glob}" for glob in one.never]
-            where: dict[str, Value] = {"devNode": f"/dev/{pattern}"}
+            where: dict[str, Written] = {"devNode": f"/dev/{pattern}"}
             if "*" in base and not one.never:
                 never.append(f"/dev/{before}/*/*" if before else "/dev/*/*")
                 mine.append("The plugin names files in subdirectories differently: omitted.")
@@ -176,6 +199,10 @@ def _add_path(path: str, rule: _Rule, result: _Result, remarks: Sequence[str]) -
         result.groups[group] = {"name": group, "members": [{"path": f"/dev/{path}"}]}
         notes = [*remarks, f"A directory: the container gets every node below /dev/{path}."]
         result.add(name, [{"group": group}], rule.nummaxdevices, notes)
+    elif _LINK.fullmatch(path):  # the plugin gives the node at the path of the link
+        group = re.sub("[^A-Za-z0-9_.-]", "_", path)[-63:].strip("._-")
+        result.groups[group] = {"name": group, "members": [{"path": f"/dev/{path}"}]}
+        result.add(name, [{"group": group}], rule.nummaxdevices, remarks)
     else:
         result.add(name, [{"devNode": f"/dev/{path}"}], rule.nummaxdevices, remarks)
 
@@ -195,7 +222,7 @@ def _add_jetson(rule: _Rule, result: _Result) -> None:
     result.add(f"{DOMAIN}/nvidia-gpu0", [{"group": "nvidia-gpu0"}], rule.nummaxdevices, remarks)
 
 
-def _written(result: _Result, remarks: Sequence[Remark]) -> str:
+def _written(result: _Result, source: Source) -> str:
     differs = [
         "the plugin scans /dev once, when it starts; devhost follows changes",
         "the plugin makes names from the file's name, devhost from the kernel's name of the device: "
@@ -209,10 +236,5 @@ def _written(result: _Result, remarks: Sequence[Remark]) -> str:
     ]
     if any("members" in group for group in result.groups.values()):
         differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
-    return document(
-        "smarter-device-manager",
-        differs,
-        result.entries,
-        notes=[str(remark) for remark in remarks],
-        backends={"udev": {"groups": list(result.groups.values())}} if result.groups else {},
-    )
+    groups = {"groups": list(result.groups.values())} if result.groups else {}
+    return document(source, "smarter-device-manager", differs, result.entries, backends={"udev": groups})

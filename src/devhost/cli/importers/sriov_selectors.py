@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Literal
 
 from devhost.backend import OptionError
-from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
 from devhost.config.diagnostics import Mark, shown
 
 from .gojson import Remark, check_ids, check_texts, literal, odd_ids, pci_id
@@ -44,10 +43,6 @@ READ: Mapping[DeviceType, Sequence[str]] = {
 """The selectors that the plugin reads for a type of device; it ignores others."""
 
 Interval = tuple[int, int]
-
-_HEX = frozenset({"vendor", "device", "pciClass", "pciBusID", "pfPciBusID", "pKey"})
-_NUMBERS = frozenset({"acpiIndex", "vfIndex", "sfNum"})
-"""Attributes of the backend that are compared without regard to case, or as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,20 +231,6 @@ def _both(
 def _span(interval: Interval) -> str:
     low, high = interval
     return str(low) if low == high else f"{low}-{high}"
-
-
-def condition(blocks: Iterable[Mapping[str, tuple[str, ...]]]) -> Where:
-    """The meaning of the blocks of :meth:`Selectors.where` to the backend."""
-    return tuple(Block(tuple(Term(key, _patterns(key, one[key])) for key in one)) for one in blocks)
-
-
-def _patterns(key: str, values: tuple[str, ...]) -> tuple[Pattern, ...]:
-    if key == "isRdma":
-        return (Flag(True),)
-    if key not in _NUMBERS:
-        return tuple(Text(value, fold=key in _HEX) for value in values)
-    spans = (span.partition("-") for value in values for span in value.split(","))
-    return tuple(Range(int(low), int(high or low)) for low, _, high in spans)
 
 
 def _block(values: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:

@@ -4,57 +4,115 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from devhost.config.diagnostics import Mark, Place
-from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.document import Fields, Scalar
 
-from .kubernetes import Object, at, text_at
+from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
 
 _TEMPLATE = ("spec", "template", "spec")
-_POD_SPEC: Mapping[str, Sequence[str]] = {
-    "DaemonSet": _TEMPLATE,
-    "Deployment": _TEMPLATE,
-    "StatefulSet": _TEMPLATE,
-    "ReplicaSet": _TEMPLATE,
+_POD: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet"), _TEMPLATE),
     "Pod": ("spec",),
 }
 """The place of the pod's ``spec`` in objects that run containers."""
+
+WORKLOADS = (*_POD,)
+"""Kinds that start a plugin."""
+
+_STARTING = ("command", "args", "env", "envFrom")
+"""Keys of a container that configure its program."""
+
+_OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")
+"""Keys of a workload that need no remark."""
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
-WORKLOADS = ("DaemonSet", "Deployment", "Pod")
-"""Kinds that start a plugin."""
-
-
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag as given. Without a value, ``value`` is empty and ``bare`` is true."""
+class Option:
+    """A flag or a variable as given, and the value to mark as read. ``bare`` is a flag without a value."""
 
     name: str
-    value: Scalar
-    place: Place
+    given: Scalar
+    value: Value
     bare: bool = False
 
+    @property
+    def text(self) -> str:
+        """The text; ``true`` for a flag without a value, as in Go."""
+        return "true" if self.bare else self.given.text.strip()
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """The value of a flag or a variable, and its place."""
+    @property
+    def is_true(self) -> bool:
+        return self.text.lower() in ("true", "t", "1")
 
-    value: str
-    mark: Mark
-    path: str
+    @property
+    def mark(self) -> Mark:
+        return self.given.mark
+
+    @property
+    def place(self) -> Place:
+        return self.value.place
+
+    def __str__(self) -> str:
+        return self.name if self.name.isupper() else f"-{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """One container of an object."""
+class Options:
+    """The flags and variables that start a program.
 
-    node: Node
-    place: Place
+    Args:
+        value: a mapping with ``command``, ``args`` and ``env``: a container, or a part of an operator's
+        object. switches: names of flags that never use the next argument as their value.
+    """
+
+    def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
+        self.flags = list(_flags(value, switches))
+        """All flags, also those that are given several times."""
+        self.variables: dict[str, Option] = {}
+        for one in value.each("env"):
+            given, name = node_at(one.node, "value"), text_at(one.node, "name")
+            if isinstance(given, Scalar):
+                self.variables[name] = Option(name, given, one)
+            elif (
+                node_at(one.node, "valueFrom", "fieldRef") is not None
+            ):  # facts of the pod, such as NODE_NAME
+                one.take()
+
+        self._used: set[str] = set()
+
+    def flag(self, *names: str) -> Option | None:
+        """The last flag with one of these names."""
+        self._used.update(names)
+        return next((one for one in reversed(self.flags) if one.name in names), None)
+
+    def variable(self, *names: str) -> Option | None:
+        """The first of these variables that is set."""
+        self._used.update(names)
+        return next((self.variables[name] for name in names if name in self.variables), None)
+
+    def finish(self, *omitted: str) -> None:
+        """Adds a remark on each flag and variable that was not read.
+
+        Args:
+            omitted: names of those that control the process, or that need no equivalent.
+        """
+        for one in (*self.flags, *self.variables.values()):
+            one.value.take()
+            if one.name not in self._used.union(omitted):
+                note = "the plugin has no such flag, and does not start with it."
+                one.value.source.note(f"{one}: {UNKNOWN if one.name in self.variables else note}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Container(Value):
+    """A container of an object."""
+
+    holder: Object
 
     @property
     def image(self) -> str:
@@ -63,95 +121,131 @@ class Container:
     @property
     def version(self) -> tuple[int, ...]:
         """The version in the image's tag; empty if there is none."""
-        tag = self.image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-        found = _VERSION.fullmatch(tag)
-        return tuple(map(int, found.groups())) if found else ()
+        return version_of(self.image.partition("@")[0].rpartition("/")[2].partition(":")[2])
 
     @property
     def program(self) -> str:
         """The name of the program without its directory; empty if the image defines it."""
-        command = at(self.node, "command")
-        words = command.items if isinstance(command, Items) else ()
-        return words[0].text.rpartition("/")[2] if words and isinstance(words[0], Scalar) else ""
+        words = _words(self) if node_at(self.node, "command") else []
+        return words[0][0].text.rpartition("/")[2] if words else ""
 
-    def variable(self, name: str) -> str:
-        """The value of a variable in the object; empty if the object does not contain it."""
-        return {key: value.text for key, value in self.variables()}.get(name, "")
+    @property
+    def config_maps(self) -> list[str]:
+        """The names of the ConfigMaps that its pod mounts."""
+        return [name for one in self._pod.each("volumes") if (name := text_at(one.node, "configMap", "name"))]
 
-    def variables(self) -> Iterator[tuple[str, Scalar]]:
-        """The variables whose values are in the object, in its order."""
-        for _, variable in self._variables():
-            yield variable
-
-    def _variables(self) -> Iterator[tuple[int, tuple[str, Scalar]]]:
-        listed = at(self.node, "env")
-        for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
-            value = at(one, "value")
-            if isinstance(value, Scalar):
-                yield n, (text_at(one, "name"), value)
-
-    def flags(self, switches: Collection[str] = (), *, shell: bool = False) -> Iterator[Flag]:
-        """The flags with two hyphens or one, as ``--name=value`` or ``--name value``.
-
-        Args:
-            switches: names of flags that never use the next argument as their value.
-            shell: whether an argument may be a shell command line with flags in it.
-        """
-        words = list(self._words(shell))
-        n = 0
-        while n < len(words):
-            word, place = words[n]
-            n += 1
-            if not _FLAG.match(word.text):
-                continue
-            name, sign, text = word.text.lstrip("-").partition("=")
-            given, bare = Scalar(word.mark, text, "str"), not sign
-            if bare and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
-                given, place = words[n]
-                n, bare = n + 1, False
-            yield Flag(name, given, place, bare)
-
-    def arguments(self, switches: Collection[str] = ()) -> dict[str, Argument]:
-        """The last value of each flag; ``true`` for one without a value, as in Go."""
-        return {
-            flag.name: Argument("true" if flag.bare else flag.value.text, flag.value.mark, flag.place.path)
-            for flag in self.flags(switches, shell=True)
-        }
-
-    def environment(self) -> dict[str, Argument]:
-        """The variables whose values are in the object, by name."""
-        listed = self.place.key("env")
-        return {
-            name: Argument(value.text, value.mark, listed.item(n).path)
-            for n, (name, value) in self._variables()
-        }
+    @property
+    def _pod(self) -> Value:
+        return self.holder.at(*_POD[self.holder.kind]) or self.holder
 
     def starts(self, word: str) -> bool:
         """Whether the image, the command or an argument contains this word."""
-        return word in self.image or any(word in one.text for one, _ in self._words())
+        return word in self.image or any(word in one.text for one, _ in _words(self))
 
-    def _words(self, shell: bool = False) -> Iterator[tuple[Scalar, Place]]:
-        for key in ("command", "args"):
-            listed = at(self.node, key)
-            for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
-                if not isinstance(one, Scalar):
-                    continue
-                for word in shlex.split(one.text) if shell and " -" in one.text else (one.text,):
-                    yield Scalar(one.mark, word, one.kind), self.place.key(key).item(n)
+    def mounted(self, path: str) -> str:
+        """The directory of the host that the container has at this path; empty if there is none."""
+        paths = {
+            text_at(one.node, "name"): text_at(one.node, "hostPath", "path")
+            for one in self._pod.each("volumes")
+        }
+        names = [
+            one.node
+            for one in self.each("volumeMounts")
+            if text_at(one.node, "mountPath").rstrip("/") == path
+        ]
+        return next((paths.get(text_at(node, "name"), "") for node in names), "")
+
+    def options(self, switches: Collection[str] = ()) -> Options:
+        """Its flags and variables. Everything else of the object is marked as read; what matters is named."""
+        value: Value = self.holder
+        left: list[str] = []
+        for key in _POD[self.holder.kind]:
+            left += value.others(key)
+            value = value.at(key) or value
+        left += value.others("containers", "initContainers")
+        others = [one for one in value.each("containers") if one.place.path != self.place.path]
+        for one in (*others, *value.each("initContainers")):
+            one.take()
+        left += self.others(*_STARTING)
+        self.source.pods |= dict.fromkeys(one for one in left if one not in _OF_OBJECTS)
+        names = [text_at(one.node, "name") for one in (*value.each("initContainers"), *others)]
+        if names:
+            self.source.note(f"{self.holder}: its other containers are not converted: {some(names)}.")
+        return Options(self, switches)
 
 
-def containers(found: Object) -> Iterator[Container]:
-    """The containers of an object, without init containers."""
-    path = (*_POD_SPEC.get(found.kind, ()), "containers")
-    listed = at(found.node, *path) if found.kind in _POD_SPEC else None
-    place = found.place
-    for key in path:
-        place = place.key(key)
-    for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
-        if isinstance(one, Fields):
-            yield Container(one, place.item(n))
+def version_of(tag: str) -> tuple[int, ...]:
+    """The version in the tag of an image; empty if it is none."""
+    found = _VERSION.fullmatch(tag)
+    return tuple(map(int, found.groups())) if found else ()
 
 
-def program(found: Object, word: str) -> Container | None:
-    """The first container that :meth:`~Container.starts` a program; ``None`` without one."""
-    return next((one for one in containers(found) if one.starts(word)), None)
+def containers(source: Source) -> list[Container]:
+    """The containers of all objects that run any, without init containers."""
+    return [
+        Container(source, value.root, value.node, value.place, one)
+        for one in source.objects
+        if one.kind in _POD
+        for pod in (one.at(*_POD[one.kind]),)
+        if pod is not None
+        for value in pod.each("containers")
+        if isinstance(value.node, Fields)
+    ]
+
+
+def the_container(source: Source, runs: Callable[[Container], bool], program: str) -> Container | None:
+    """The only container that runs a program; ``None`` if none does.
+
+    Raises:
+        ConfigError: several do.
+    """
+    found = [one for one in containers(source) if runs(one)]
+    if len(found) > 1:
+        message = f"several containers run {program}; this is the second"
+        found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
+    return found[0] if found else None
+
+
+def _flags(value: Value, switches: Collection[str]) -> Iterator[Option]:
+    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``. Other words are marked
+    as read."""
+    words = _words(value)
+    n = 0
+    while n < len(words):
+        word, at = words[n]
+        n += 1
+        if not _FLAG.match(word.text):
+            at.take()
+            continue
+        name, sign, text = word.text.lstrip("-").partition("=")
+        given, bare = Scalar(word.mark, text, "str"), not sign
+        if bare and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
+            at.take()
+            given, at = words[n]
+            n, bare = n + 1, False
+        yield Option(name, given, at, bare)
+
+
+def _words(value: Value) -> list[tuple[Scalar, Value]]:
+    """The words of the command line, and those of a script that a shell runs."""
+    found: list[tuple[Scalar, Value]] = []
+    is_script = False
+    for one in (*value.each("command"), *value.each("args")):
+        if not isinstance(one.node, Scalar):
+            continue
+        text = one.node.text
+        if text == "-c":
+            one.take()
+            is_script = True
+            continue
+        parts = _split(text) if is_script else [text]
+        is_script = False
+        found += [(replace(one.node, text=part), one) for part in parts]
+    return found
+
+
+def _split(script: str) -> list[str]:
+    try:
+        return shlex.split(script)
+    except ValueError:  # quotes that are not closed
+        return script.split()

@@ -3,6 +3,8 @@ entries."""
 
 from __future__ import annotations
 
+import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +13,16 @@ from devhost.backend import where
 from devhost.config.diagnostics import one_line
 from devhost.planning import naming
 
-from .notation import text
+from .source import Source
 
-Value = str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
-Block = Mapping[str, Value]
+Written = str | int | bool | Sequence["Written"] | Mapping[str, "Written"]
+Block = Mapping[str, Written]
 """One block of ``where``."""
 
 _WIDTH = 110
+
+_PLAIN = re.compile(r"[/A-Za-z][A-Za-z0-9_./-]*")
+_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
 @dataclass(slots=True)
@@ -30,35 +35,43 @@ class Entry:
     name: str = ""
     backend: str = ""
     where: Sequence[Block] = ()
-    keys: Mapping[str, Value] = field(default_factory=dict)
+    keys: Mapping[str, Written] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
 
 def document(
+    source: Source,
     peer: str,
     differs: Sequence[str],
     entries: Sequence[Entry],
     *,
-    notes: Sequence[str] = (),
-    backends: Mapping[str, Mapping[str, Value]] | None = None,
+    backends: Mapping[str, Mapping[str, Written]] | None = None,
+    labels: Mapping[str, Written] | None = None,
 ) -> str:
     """The whole file.
 
     Args:
+        source: the input, whose remarks are at the head.
         peer: the plugin whose configuration was converted.
         differs: the differences between the plugin and devhost, without a full stop.
         entries: the entries, in the order of the file.
-        notes: further remarks, as complete sentences.
         backends: options, by backend. In a list of mappings each mapping has its own line.
+        labels: the key ``labels``, if the plugin's companion labels nodes.
+
+    Raises:
+        ConfigError: something was wrong with the input.
     """
+    source.check()
     lines = [f"# Converted from a configuration of {peer}. Differences:"]
     for n, one in enumerate(differs, 1):
         lines += _comment(one + ("." if n == len(differs) else ";"), "# - ", "#   ")
-    for note in notes:
+    for note in source.remarks():
         lines += _comment(note, "# ", "#   ")
     lines += ["version: 1", ""]
     if any(backends.values() if backends else ()):
         lines += _backends(backends or {})
+    if labels:
+        lines += [f"labels: {flow(labels)}", ""]
     kept = list(_kept(entries))
     lines.append("resources:" if any(entry.name for entry in kept) else "resources: []")
     for entry in kept:
@@ -66,7 +79,7 @@ def document(
     return "\n".join(lines) + "\n"
 
 
-def flow(value: Value) -> str:
+def flow(value: Written) -> str:
     """A value in YAML's flow style, which YAML reads back unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -79,7 +92,17 @@ def flow(value: Value) -> str:
     return f"[{', '.join(map(flow, value))}]"
 
 
-def several(values: Sequence[str]) -> Value:
+def text(value: str) -> str:
+    """A string for YAML, with quotes only if it needs them."""
+    return value if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS else quoted(value)
+
+
+def quoted(value: str) -> str:
+    """A string for YAML in double quotes; characters that do not print are escaped."""
+    return json.dumps(value, ensure_ascii=not value.isprintable()).replace("\x7f", "\\u007f")
+
+
+def several(values: Sequence[str]) -> Written:
     """A list, or its only member."""
     return values[0] if len(values) == 1 else list(values)
 
@@ -117,15 +140,27 @@ def _taker(above: Sequence[tuple[Entry, where.Where]], later: Entry, block: wher
     return ""
 
 
+_NUMBERS = frozenset({"acpiIndex", "index", "sfNum", "vfIndex"})
+_HEX = frozenset({"device", "pKey", "pciBusID", "pciClass", "pfPciBusID", "vendor"})
+"""Attributes that backends compare as numbers, or without regard to case."""
+
+
 def _condition(block: Block) -> where.Block:
+    """The meaning of a block to the backends."""
     terms: list[where.Term] = []
     refuse: list[where.Block] = []
     for key, value in block.items():
         values = [value] if isinstance(value, (str, int, Mapping)) else list(value)
         if key == "not":
             refuse += [_condition(one) for one in values if isinstance(one, Mapping)]
+        elif key in _NUMBERS:
+            spans = (span.partition("-") for one in values for span in str(one).split(","))
+            terms.append(where.Term(key, tuple(where.Range(int(a), int(b or a)) for a, _, b in spans)))
+        elif isinstance(value, bool):
+            terms.append(where.Term(key, (where.Flag(value),)))
         else:
-            terms.append(where.Term(key, tuple(where.Text(flow(one)) for one in values)))
+            texts = (where.Text(str(one), fold=key in _HEX) for one in values)
+            terms.append(where.Term(key, tuple(texts)))
     return where.Block(tuple(terms), tuple(refuse))
 
 
@@ -140,7 +175,7 @@ def _comment(remark: str, first: str, further: str) -> list[str]:
     )
 
 
-def _backends(backends: Mapping[str, Mapping[str, Value]]) -> Iterator[str]:
+def _backends(backends: Mapping[str, Mapping[str, Written]]) -> Iterator[str]:
     yield "backends:"
     for name, options in backends.items():
         yield f"  {name}:"
@@ -148,7 +183,7 @@ def _backends(backends: Mapping[str, Mapping[str, Value]]) -> Iterator[str]:
     yield ""
 
 
-def _nested(values: Mapping[str, Value], indent: str) -> Iterator[str]:
+def _nested(values: Mapping[str, Written], indent: str) -> Iterator[str]:
     """A mapping in YAML's block style; values that fit into a line are in flow style."""
     for key, value in values.items():
         line = f"{indent}{text(key)}: {flow(value)}"
@@ -169,12 +204,12 @@ def _nested(values: Mapping[str, Value], indent: str) -> Iterator[str]:
             yield line
 
 
-def _is_deep(values: Mapping[str, Value]) -> bool:
+def _is_deep(values: Mapping[str, Written]) -> bool:
     """Whether it contains a list of mappings, which would be hard to read on one line."""
     return any(not isinstance(one, (str, int, Mapping)) and _are_mappings(one) for one in values.values())
 
 
-def _are_mappings(values: Sequence[Value]) -> bool:
+def _are_mappings(values: Sequence[Written]) -> bool:
     return bool(values) and all(isinstance(one, Mapping) for one in values)
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import typing
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
-from devhost.cli.importers.gojson import Remark, known
-from devhost.config.diagnostics import Place, shown
-from devhost.config.document import Entry, Fields, Items, Node, Scalar
-from devhost.config.reader import Bounds, Raw, keys
+from devhost.config.diagnostics import shown
+from devhost.config.document import Fields, Items, Scalar
+from devhost.config.reader import Bounds, Raw
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 
@@ -195,22 +191,3 @@ class Config:
         """
         slicing = self.sharing.time_slicing
         return self.sharing.mps is not None or bool(slicing and slicing.fail_requests_greater_than_one)
-
-
-def pruned(node: Node, wanted: Any, place: Place, remark: Callable[[Remark], None]) -> Node:
-    """The document without unknown keys, at any depth. Calls ``remark`` for each of them."""
-    kinds = [wanted, *typing.get_args(wanted)]
-    kind = next((one for one in kinds if dataclasses.is_dataclass(one)), None)
-    if kind is None:
-        return node
-    if isinstance(node, Items):
-        items = (pruned(item, kind, place.item(n), remark) for n, item in enumerate(node.items))
-        return Items(node.mark, tuple(items))
-    assert isinstance(kind, type)
-    fields = known(node, keys(kind), place, remark)
-    if isinstance(fields, Fields):
-        for key, (_, inner) in keys(kind).items():
-            if (entry := fields.entries.get(key)) is not None:
-                inner = typing.get_args(inner)[0] if typing.get_origin(inner) is Annotated else inner
-                fields.entries[key] = Entry(entry.mark, pruned(entry.value, inner, place.key(key), remark))
-    return fields

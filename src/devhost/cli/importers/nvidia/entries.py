@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+
+from devhost.cli.importers.writing import Entry, Written
 
 from .config import DOMAIN, GPU, Config, Pattern, Shared, full_name
 
 IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
 """The remark for keys that the plugin reads but ignores."""
 
-Value = str | int | bool | Sequence[str] | Sequence[int]
-Where = dict[str, Value]
+Where = dict[str, Written]
 
 _MIG = f"{DOMAIN}/mig-"
 
@@ -28,39 +28,24 @@ _BY_STRATEGY = {
 """Remarks on whole GPUs, by value of ``migStrategy``."""
 
 
-@dataclass(slots=True)
-class Entry:
-    """One entry under ``resources`` of the result. ``no`` excludes devices, ``overrides`` are other replicas.
-
-    ``most`` is the maximum that a container may request; ``None`` for any number.
-    """
-
-    name: str
-    where: list[Where]
-    replicas: int = 1
-    prefer: str = ""
-    most: int | None = None
-    overrides: list[tuple[Where, int]] = field(default_factory=list)
-    no: Where = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-    mps_root: str = ""
-
-
 class Entries:
     """The entries for one configuration.
 
     Args:
+        config: the configuration.
+        note: called with remarks for the head of the result.
         as_written: apply settings that the plugin reads but ignores.
     """
 
-    def __init__(self, config: Config, *, as_written: bool) -> None:
+    def __init__(self, config: Config, note: Callable[[str], None], *, as_written: bool) -> None:
         slicing = config.sharing.time_slicing or config.sharing.mps
         policy = config.flags.plugin.shared_devices_allocation_policy
         self._config = config
+        self._note = note
         self._as_written = as_written
-        self._shares: dict[str, Shared] = {}
+        self._shares: dict[str, list[Shared]] = {}
         for share in slicing.resources if slicing else ():
-            self._shares.setdefault(full_name(share.name), share)
+            self._shares.setdefault(full_name(share.name), []).append(share)
         self._mps_root = ""
         if config.sharing.mps:
             self._mps_root = config.flags.mps_root.rstrip("/") or _MPS_ROOT
@@ -68,31 +53,26 @@ class Entries:
         self._prefer = "pack" if policy == "packed" else "spread"
         self._served: set[str] = set()
 
-    def all(self, notes: list[str]) -> Iterator[Entry]:
-        """The entries in order. Adds to ``notes`` what they cannot express."""
+    def all(self) -> Iterator[Entry]:
+        """The entries in order."""
         given, strategy = self._config.resources, self._config.flags.mig_strategy
         if (given.gpus or given.mig) and not self._as_written:
-            notes.append(f"resources: names by pattern: {IGNORED}")
+            self._note(f"resources: names by pattern: {IGNORED}")
         where: Where = {"vendor": "nvidia", "kind": ["gpu", "mig"] if strategy == "single" else "gpu"}
         patterns = (given.gpus if self._as_written else ()) or (Pattern("*", GPU),)
-        for name, blocks in _grouped(patterns, where, "product", notes):
+        for name, blocks in _grouped(patterns, where, "product", self._note):
             remarks = [_BY_STRATEGY[strategy]] if strategy in _BY_STRATEGY else []
-            for entry in self._resource(name, blocks, remarks):
-                if entry.replicas > 1 or entry.overrides:  # MPS serves only shared devices
-                    entry.mps_root = self._mps_root
-                yield entry
+            yield from self._resource(name, blocks, remarks, self._mps_root)
         if strategy == "mixed":
-            yield from self._instances(notes)
-        notes += [
-            f"sharing: {name} is not a resource with migStrategy {strategy}: omitted."
-            for name in self._shares
-            if name not in self._served
-        ]
+            yield from self._instances()
+        for name in self._shares:
+            if name not in self._served:
+                self._note(f"sharing: {name} is not a resource with migStrategy {strategy}: omitted.")
 
-    def _instances(self, notes: list[str]) -> Iterator[Entry]:
+    def _instances(self) -> Iterator[Entry]:
         base: Where = {"vendor": "nvidia", "kind": "mig"}
         patterns = self._config.resources.mig if self._as_written else ()
-        for name, blocks in _grouped(patterns, base, "profile", notes):
+        for name, blocks in _grouped(patterns, base, "profile", self._note):
             yield from self._resource(name, blocks, [])
             if base in blocks:
                 return
@@ -101,43 +81,74 @@ class Entries:
                 profile = name.removeprefix(_MIG).replace("gb.", "gb+")
                 yield from self._resource(name, [base | {"profile": profile}], [])
         remark = "As with the plugin, instances with fewer compute slices than GPU slices are not offered."
-        yield Entry(f"{_MIG}{{profile}}", [base], no={"profile": "?c.*"}, remarks=[remark])
+        where = base | {"not": {"profile": "?c.*"}}
+        yield Entry(f"{_MIG}{{profile}}", "gpu", [where], remarks=[remark])
 
-    def _resource(self, name: str, where: list[Where], remarks: list[str]) -> Iterator[Entry]:
-        """One resource, or two if only some of its devices are shared under another name."""
+    def _resource(
+        self, name: str, where: list[Where], remarks: list[str], mps_root: str = ""
+    ) -> Iterator[Entry]:
+        """One resource, and others if some of its devices are shared under other names."""
         self._served.add(name)
-        share = self._shares.get(name)
-        if share is None:
-            yield Entry(name, where, remarks=remarks)
-            return
-        if share.rename and not self._as_written:
-            remarks.append(f"rename: {IGNORED}")
-        renamed = f"{name}.shared" if self._renames else ""
-        if share.rename and self._as_written:
-            renamed = full_name(share.rename)
-        some = self._some(share, where, remarks)
         most = 1 if self._config.refuses_several else None
-        if not some:
-            yield Entry(renamed or name, where, share.replicas, self._prefer, most, remarks=remarks)
-        elif renamed:
-            yield Entry(renamed, some, share.replicas, self._prefer, most, remarks=remarks)
-            yield Entry(name, where)
-        else:
-            overrides = [(block, share.replicas) for block in some]
-            if most:
+        overrides: list[tuple[Where, int]] = []
+        replicas = 1
+        for share in self._effective(name, remarks):
+            renamed = f"{name}.shared" if self._renames else ""
+            renamed = full_name(share.rename) if share.rename else renamed
+            some = self._some(share, where, remarks)
+            if renamed or not some:
+                keys = self._keys(share.replicas, [], most, mps_root)
+                yield Entry(renamed or name, "gpu", some or where, keys, remarks)
+                remarks = []
+            elif most:
                 remarks.append(
                     "maxPerContainer limits whole GPUs of this resource as well; the plugin limits "
                     "only shares."
                 )
-            yield Entry(name, where, 1, self._prefer, most, overrides, remarks=remarks)
+            if not some:
+                return
+            overrides += [] if renamed else [(block, share.replicas) for block in some]
+        yield Entry(name, "gpu", where, self._keys(replicas, overrides, most, mps_root), remarks)
+
+    def _effective(self, name: str, remarks: list[str]) -> list[Shared]:
+        """The entries of ``sharing`` for a resource, as the plugin applies them.
+
+        It ignores ``rename`` and ``devices``. Of several entries for one resource it then adds up the
+        devices by their ids, so the highest number counts (``updateDeviceMapWithReplicas`` in
+        ``internal/rm/device_map.go``).
+        """
+        shares = self._shares.get(name, [])
+        if self._as_written or not shares:
+            return shares
+        if any(share.rename for share in shares):
+            remarks.append(f"rename: {IGNORED}")
+        if any(share.count or share.listed for share in shares):
+            remarks.append(f"devices, which shares only some: {IGNORED}")
+        replicas = max(share.replicas for share in shares)
+        if len(shares) > 1:
+            remarks.append(
+                f"sharing has {len(shares)} entries for this resource; for the plugin the highest "
+                f"number counts."
+            )
+        return [Shared(name, replicas)]
+
+    def _keys(
+        self, replicas: int, overrides: Sequence[tuple[Where, int]], most: int | None, mps_root: str
+    ) -> dict[str, Written]:
+        share: dict[str, Written] = {"replicas": replicas} if replicas > 1 else {}
+        if not share and not overrides:
+            return {}
+        if most:
+            share["maxPerContainer"] = most
+        if overrides:
+            share["overrides"] = [{"where": block, "replicas": number} for block, number in overrides]
+        keys: dict[str, Written] = {"share": share}
+        if mps_root:  # MPS serves only shared devices
+            keys["mps"] = {"root": mps_root}
+        return keys | {"prefer": self._prefer}
 
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
         """The devices that are shared; empty for all."""
-        if not share.count and not share.listed:
-            return []
-        if not self._as_written:
-            remarks.append(f"devices, which shares only some: {IGNORED}")
-            return []
         if share.count:
             remarks.append(f"devices: {share.count} means the {share.count} devices with the lowest numbers.")
             return [block | {"index": f"0-{share.count - 1}"} for block in where]
@@ -153,7 +164,7 @@ class Entries:
 
 
 def _grouped(
-    patterns: Sequence[Pattern], where: Where, attribute: str, notes: list[str]
+    patterns: Sequence[Pattern], where: Where, attribute: str, note: Callable[[str], None]
 ) -> list[tuple[str, list[Where]]]:
     """The conditions of each name.
 
@@ -165,7 +176,7 @@ def _grouped(
         found.setdefault(full_name(pattern.name), []).append(block)
         if block == where:
             if number < len(patterns):
-                notes.append(f"resources: patterns after {pattern.pattern} never match: omitted.")
+                note(f"resources: patterns after {pattern.pattern} never match: omitted.")
             break
     return list(found.items())
 

@@ -1,0 +1,170 @@
+"""Finds the configuration of a plugin for adapters, which the NVIDIA network operator may contain.
+
+The operator has them in its NicClusterPolicy and NicNodePolicy as text, and had them in values of its chart
+until release 24.10, whose template made the text.
+"""
+
+from __future__ import annotations
+
+from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse
+
+from .source import GUIDE, Object, Source, Value, node_at, some, text_at
+from .workload import Options, the_container
+
+_POLICIES = ("NicClusterPolicy", "NicNodePolicy")
+_IMPORTERS = {
+    "rdmaSharedDevicePlugin": "rdma-shared-dev-plugin",
+    "sriovDevicePlugin": "sriov-network-device-plugin",
+}
+
+_DEFAULTS = {
+    "rdmaSharedDevicePlugin": b"[{name: rdma_shared_device_a, vendors: [15b3]}]",
+    "sriovDevicePlugin": b"[{name: hostdev, vendors: [15b3]}]",
+}
+"""The chart's own values of ``resources``."""
+
+_FORMER = {
+    "sriov": "sriov-network-device-plugin replaced it: write its resourceList with these interfaces "
+    "in pfNames, "
+    "and give that to `devhost import sriov-network-device-plugin`",
+    "hca": "k8s-rdma-shared-dev-plugin replaced it: write its configList, and give that to "
+    "`devhost import rdma-shared-dev-plugin`",
+}
+"""What to do with a configuration of k8s-rdma-sriov-dev-plugin, by its mode."""
+
+
+def configuration(
+    source: Source, section: str, top: str, program: str, key: str
+) -> tuple[Value, Options | None]:
+    """The plugin's document, and the flags that start the plugin if the input has them.
+
+    Args:
+        source: the input.
+        section: the plugin's section in objects and values of the operator.
+        top: the key of the list in the plugin's file.
+        program: a word that its image or command has.
+        key: the entry of a ConfigMap that the user chose.
+
+    Raises:
+        ConfigError: it is in no object, or several objects have one.
+    """
+    plugin = the_container(
+        source, lambda one: one.starts(program) or bool(Options(one).flag("resource-prefix")), program
+    )
+    options = plugin.options() if plugin else None
+    names = plugin.config_maps if plugin else ()
+    policies = [one for one in source.objects if one.kind in _POLICIES]
+    other = next(name for name in _IMPORTERS if name != section)
+    mine = [one for one in policies if one.at("spec", section, "config")]
+    values = source.values(
+        "network-operator",
+        recognized=lambda one: any(
+            node_at(one.node, name, "resources") or node_at(one.node, name, "deploy") for name in _IMPORTERS
+        ),
+    )
+    bare = [one for one in source.objects if not one.kind and one is not values]
+    if len(mine) + len(bare) > 1:
+        named = " and ".join(str(one) for one in (*mine, *bare)[:3])
+        second = (*mine, *bare)[1]
+        message = f"several objects contain a configuration: {named}"
+        second.place.diagnostics.fail(second.node.mark, message, "give only one of them")
+    if mine:
+        found = _of_policy(mine[0], section)
+    elif policies:
+        one = policies[0]
+        message = f"it has no spec.{section}.config"
+        hint = f"is it the right object? For other plugins see {GUIDE}"
+        if one.at("spec", other, "config"):
+            message = f"this {one} has spec.{other}.config, but no spec.{section}.config"
+            hint = f"devhost import {_IMPORTERS[other]}"
+        one.place.diagnostics.fail(one.node.mark, message, hint)
+    elif values is not None:
+        found = _of_values(values, section, top)
+    elif bare:
+        found = bare[0]
+    else:
+        held = source.config_map(
+            "config.json", likely=lambda node: node_at(node, top) is not None, key=key, names=names
+        )
+        if held is None:
+            if plugin is not None:
+                message = "its configuration is in a ConfigMap, which is not in this file"
+                plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
+            source.refuse(
+                "give one ConfigMap, one NicClusterPolicy, one NicNodePolicy, or the configuration "
+                "itself; for other "
+                f"plugins see {GUIDE}"
+            )
+        found = held
+        if source.left:
+            source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
+    mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
+    if mode in _FORMER and node_at(found.node, top) is None:
+        message = f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}"
+        found.place.diagnostics.fail(found.node.mark, message, _FORMER[mode])
+    return found, options
+
+
+def _of_policy(one: Object, section: str) -> Value:
+    spec = one.at("spec")
+    assert spec is not None
+    plugin = spec.at(section)
+    assert plugin is not None
+    if plugin.is_true("useCdi"):
+        one.source.note(f"{plugin.place.path}.useCdi: set inject: cdi, see docs/cdi.md.")
+    plugin.for_pods()
+    others = spec.others(section)
+    if len(others) > 0:
+        one.source.note(f"{some(others)}: parts of the network operator, which keep their settings.")
+    found = plugin.at("config")
+    assert found is not None
+    return found.document()
+
+
+def _of_values(values: Value, section: str, top: str) -> Value:
+    """What the chart makes of its values: each item has a name, and selectors beside it."""
+    source, plugin = values.source, values.at(section)
+    values.for_pods()
+    if others := values.others(section):
+        source.note(f"{some(others)}: other parts of the network operator, which keep their settings.")
+    resources = plugin.at("resources") if plugin else None
+    if plugin is not None and resources is None and plugin.is_true("deploy"):
+        node = parse(_DEFAULTS[section], source.diagnostics)
+        resources = source.document(node, plugin.place.key("resources"))
+        source.note(f"{section}.resources are those of the chart's default.")
+    if plugin is None or resources is None:
+        other = next(
+            (name for name in _IMPORTERS if name != section and node_at(values.node, name, "resources")), ""
+        )
+        hint = f"devhost import {_IMPORTERS[other]}" if other else "is it the right file?"
+        values.place.diagnostics.fail(values.node.mark, f"these values have no {section}.resources", hint)
+    if not plugin.is_true("deploy", otherwise=True):
+        source.note(f"{section}.deploy is false: the operator does not start the plugin.")
+    if plugin.is_true("useCdi"):
+        source.note(f"{section}.useCdi: set inject: cdi, see docs/cdi.md.")
+    plugin.for_pods()
+    made = [_item(one, section) for one in resources.each()]
+    node = Fields(plugin.node.mark, {top: Entry(plugin.node.mark, Items(plugin.node.mark, tuple(made)))})
+    resources.take()
+    return source.document(node, plugin.place)
+
+
+def _item(one: Value, section: str) -> Node:
+    entries = dict(one.node.entries) if isinstance(one.node, Fields) else {}
+    mark = one.node.mark
+    outer = {"resourceName": entries.pop("name")} if "name" in entries else {}
+    if section == "sriovDevicePlugin":
+        outer["resourcePrefix"] = Entry(mark, Scalar(mark, "nvidia.com", "str"))
+        entries["isRdma"] = Entry(mark, Scalar(mark, "true", "bool"))
+    else:
+        if "rdmaHcaMax" not in entries:
+            one.source.note(
+                "rdmaHcaMax is 63, the default of the chart since 23.7; older releases have 1000."
+            )
+        outer["rdmaHcaMax"] = entries.pop("rdmaHcaMax", Entry(mark, Scalar(mark, "63", "int")))
+    selectors = {
+        key: entry
+        for key, entry in entries.items()
+        if not (isinstance(entry.value, Items) and not entry.value.items)
+    }
+    return Fields(mark, {**outer, "selectors": Entry(mark, Fields(mark, selectors))})

@@ -1,0 +1,458 @@
+"""Finds the settings of the NVIDIA device plugin: its file, and the flags and variables that win over it.
+
+They are set by a workload, by values of the plugin's chart, or by the GPU operator, whose ``ClusterPolicy``
+has the same keys as the values of its chart (``TransformDevicePlugin`` in
+``controllers/object_controls.go``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
+from devhost.cli.importers.workload import Container, Option, Options, containers, the_container
+from devhost.config.diagnostics import Mark, suggest
+from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.reader import WRONG, keys, read
+
+from .config import Config, Flags, Imex, Plugin
+
+CONFIG_KEY = "default"
+"""The configuration in a ConfigMap that the plugin's chart uses for a node without a label."""
+
+_PLUGIN = ("flags", "plugin")
+_SECTIONS: Mapping[tuple[str, ...], type] = {("flags",): Flags, _PLUGIN: Plugin, ("imex",): Imex}
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A key of the file, its variables, further flags, and its place in the values of the plugin's chart."""
+
+    section: tuple[str, ...]
+    name: str
+    variables: tuple[str, ...]
+    chart: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        return (*self.flags, *(name.lower().replace("_", "-") for name in self.variables))
+
+
+_SETTINGS = (
+    _Setting(("flags",), "migStrategy", ("MIG_STRATEGY",), ("migStrategy",)),
+    _Setting(("flags",), "failOnInitError", ("FAIL_ON_INIT_ERROR",), ("failOnInitError",)),
+    _Setting(
+        ("flags",), "nvidiaDriverRoot", ("NVIDIA_DRIVER_ROOT",), ("nvidiaDriverRoot",), ("driver-root",)
+    ),
+    _Setting(("flags",), "nvidiaDevRoot", ("NVIDIA_DEV_ROOT",), ("nvidiaDevRoot",), ("dev-root",)),
+    _Setting(("flags",), "gdrcopyEnabled", ("GDRCOPY_ENABLED",), ("gdrcopyEnabled",)),
+    _Setting(("flags",), "gdsEnabled", ("GDS_ENABLED",), ("gdsEnabled",)),
+    _Setting(("flags",), "mofedEnabled", ("MOFED_ENABLED",), ("mofedEnabled",)),
+    _Setting(
+        ("flags",), "deviceDiscoveryStrategy", ("DEVICE_DISCOVERY_STRATEGY",), ("deviceDiscoveryStrategy",)
+    ),
+    _Setting(("flags",), "mpsRoot", ("MPS_ROOT",), ("mps", "root")),
+    _Setting(_PLUGIN, "passDeviceSpecs", ("PASS_DEVICE_SPECS",), ("compatWithCPUManager",)),
+    _Setting(_PLUGIN, "deviceListStrategy", ("DEVICE_LIST_STRATEGY",), ("deviceListStrategy",)),
+    _Setting(_PLUGIN, "deviceIDStrategy", ("DEVICE_ID_STRATEGY",), ("deviceIDStrategy",)),
+    _Setting(_PLUGIN, "cdiAnnotationPrefix", ("CDI_ANNOTATION_PREFIX",)),
+    _Setting(
+        _PLUGIN, "nvidiaCTKPath", ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"), ("cdi", "nvidiaHookPath")
+    ),
+    _Setting(_PLUGIN, "containerDriverRoot", ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT")),
+    _Setting(_PLUGIN, "sharedDevicesAllocationPolicy", ("SHARED_DEVICES_ALLOCATION_POLICY",)),
+    _Setting(("imex",), "channelIDs", ("IMEX_CHANNEL_IDS",)),
+    _Setting(("imex",), "required", ("IMEX_REQUIRED",)),
+)
+"""Settings of the plugin's file with their variables and flags (``cmd/nvidia-device-plugin/main.go``)."""
+
+_HEALTH = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
+_SWITCHES = frozenset(
+    {"fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled"}
+    | {"pass-device-specs"}
+)
+"""Flags that need no value."""
+
+_OF_THE_PROCESS = (
+    "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
+)  # fmt: skip
+"""Flags and variables that control the plugin's process and its container."""
+
+_HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")
+"""Other programs in the plugin's image."""
+
+_CHART = frozenset(one.chart[0] for one in _SETTINGS if one.chart) | {"config", "devicePlugin", "gfd"}
+"""Keys of the plugin's chart that are read here."""
+
+_OPERATOR = frozenset({
+    "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects",
+    "gdrcopy", "gds",
+    "gpuCluster", "hostPaths", "kataManager", "kataSandboxDevicePlugin", "mig", "migManager", "nfd",
+    "node-feature-discovery", "nodeStatusExporter", "operator", "platform", "psa", "psp",
+    "sandboxDevicePlugin",
+    "sandboxWorkloads", "toolkit", "validator", "vfioManager", "vgpuDeviceManager", "vgpuManager",
+})  # fmt: skip
+"""Keys of the GPU operator's chart, and of its ClusterPolicy."""
+
+_CHARTS = ("nvidia-device-plugin", "gpu-operator")
+_HINT = (
+    "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; "
+    "for other plugins "
+    f"see {GUIDE}"
+)
+
+
+@dataclass(slots=True)
+class Settings:
+    """The resulting configuration of the plugin, as in its file, and its variables for health checks."""
+
+    config: Value
+    health: dict[str, str] = field(default_factory=dict)
+
+    def set(self, section: tuple[str, ...], name: str, value: Value) -> None:
+        """Sets a key of the file unless the value is invalid, which is then among the diagnostics."""
+        node = value.take()
+        kind = keys(_SECTIONS[section])[name][1]
+        if isinstance(node, Scalar) and name in ("deviceListStrategy", "channelIDs") and "," in node.text:
+            parts = (Scalar(node.mark, one.strip(), "str") for one in node.text.split(","))
+            node = Items(node.mark, tuple(parts))
+        if name == "channelIDs":
+            each = node.items if isinstance(node, Items) else (node,)
+            node = Items(
+                node.mark, tuple(Scalar(one.mark, one.text, "int") for one in each if isinstance(one, Scalar))
+            )
+        if read(node, kind, value.place) is not WRONG:
+            self.config = self.config.put((*section, name), node)
+
+    def set_text(self, section: tuple[str, ...], name: str, text: str) -> None:
+        """Sets a key of the file to what an operator or a chart sets by itself."""
+        kind = "bool" if text in ("true", "false") else "str"
+        self.config = self.config.put((*section, name), Scalar(self.config.node.mark, text, kind))
+
+    def follow(self, options: Options) -> None:
+        """Applies variables, and then flags, which take precedence."""
+        for one in _SETTINGS:
+            given = options.variable(*one.variables), options.flag(*one.all_flags)
+            for each in filter(None, given):
+                self.set(one.section, one.name, _typed(each, one.name))
+        for name in _HEALTH:
+            if (option := options.variable(name)) is not None:
+                self.health[name] = option.text
+        for names, what in (
+            (("CDI_FEATURE_FLAGS", "cdi-feature-flags"), "feature flags"),
+            (("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), "disabled hooks"),
+        ):
+            if (option := options.variable(*names) or options.flag(*names)) and option.text:
+                self.config.source.note(f"{option} {option.text}: devhost passes no {what} to nvidia-ctk.")
+        options.finish(*_OF_THE_PROCESS)
+
+
+def _typed(option: Option, name: str) -> Value:
+    """The value of a flag or a variable as in the file; the plugin's flags take 1 and t for true."""
+    boolean = name in ("required", "passDeviceSpecs", "failOnInitError") or name.endswith("Enabled")
+    text, kind = option.text, "str"
+    if boolean and text.lower() in ("1", "t", "true", "0", "f", "false"):
+        text, kind = "true" if option.is_true else "false", "bool"
+    return Value(option.value.source, option.value.root, Scalar(option.mark, text, kind), option.place)
+
+
+def settings(source: Source, key: str) -> Settings:
+    """The settings in an input.
+
+    Args:
+        source: the input.
+        key: which of several configurations; if empty, the default.
+
+    Raises:
+        ConfigError: there are none, they are elsewhere, or several are possible.
+    """
+    policies = [one for one in source.objects if one.kind == "ClusterPolicy"]
+    if policies:
+        return _of_operator(source, policies[0].at("spec") or policies[0], key, str(policies[0]))
+    plugin = the_container(source, _runs_it, "the NVIDIA device plugin")
+    if plugin is not None:
+        return _of_container(source, plugin, key)
+    values = source.values(*_CHARTS, recognized=_are_values)
+    if values is not None:
+        is_operator = bool(set(values.keys) & _OPERATOR) or node_at(values.node, "devicePlugin", "config")
+        chart = values.chart if isinstance(values, Object) else ""
+        if is_operator or chart == "gpu-operator":
+            return _of_operator(source, values, key, "")
+        return _of_chart(source, values, key)
+    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key)
+    if found is None:
+        found = next((one for one in source.objects if not one.kind and not one.holder), None)
+    if found is None:
+        source.refuse(_HINT)
+    _note_others(source, source.chosen, source.left)
+    return Settings(_checked(found))
+
+
+def _checked(value: Value) -> Value:
+    """A document that must be a configuration of the plugin.
+
+    Raises:
+        ConfigError: it has no key that the plugin knows.
+    """
+    if not isinstance(value.node, Fields) or (value.keys and not _is_config(value.node)):
+        hint = f"known keys: {', '.join(sorted(keys(Config)))}; for other plugins see {GUIDE}"
+        message = "it has no key of the NVIDIA device plugin's configuration"
+        value.place.diagnostics.fail(value.node.mark, message, hint)
+    return value
+
+
+def _is_config(node: Node) -> bool:
+    """Whether the plugin reads any of the keys. ``resources`` of a chart is not the key of the plugin."""
+    names = {name.lower() for name in keys(Config)}
+    for name, entry in node.entries.items() if isinstance(node, Fields) else ():
+        inner = {one.lower() for one in entry.value.entries} if isinstance(entry.value, Fields) else set()
+        foreign = name.lower() == "resources" and inner and not inner & {"gpus", "mig"}
+        if name.lower() in names and not foreign:
+            return True
+    return False
+
+
+def _are_values(value: Value) -> bool:
+    if set(value.keys) & {"version", "flags", "sharing", "imex"}:
+        return False
+    paths = [
+        *(one.chart for one in _SETTINGS if one.chart),
+        *(("config", name) for name in ("map", "name", "default", "fallbackStrategies")),
+        ("devicePlugin", "config"), ("devicePlugin", "env"), ("gfd", "enabled"), ("mig", "strategy"),
+        *((name,) for name in ("dcgmExporter", "migManager", "nodeStatusExporter", "sandboxDevicePlugin")),
+        ("driver", "enabled"), ("toolkit", "enabled"), ("hostPaths", "driverInstallDir"),
+    ]  # fmt: skip
+    return isinstance(value, Object) and bool(
+        value.holder == "the values" or any(node_at(value.node, *path) is not None for path in paths)
+    )
+
+
+def _runs_it(container: Container) -> bool:
+    """Whether it is the NVIDIA device plugin, not a helper from the same image."""
+    image, name = container.image, text_at(container.node, "name")
+    ours = "nvidia" in image and "k8s-device-plugin" in image
+    return ours and container.program not in _HELPERS and not name.startswith(_HELPERS)
+
+
+def _empty(value: Value) -> Value:
+    """An empty configuration file."""
+    return value.source.document(Fields(value.node.mark), value.place)
+
+
+def _of_container(source: Source, plugin: Container, key: str) -> Settings:
+    others = [one for one in containers(source) if one is not plugin]
+    defaults = {
+        name: text
+        for one in others
+        for each in one.each("env")
+        if (name := text_at(each.node, "name")) and (text := text_at(each.node, "value"))
+    }
+    options = plugin.options(_SWITCHES)
+    wanted = key or defaults.get("DEFAULT_CONFIG", "")
+    found = None
+    if not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
+        source.note(f"A node without a label uses no configuration: {CHOOSE}.")
+    else:
+        found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=plugin.config_maps)
+    is_named = options.variable("CONFIG_FILE") or options.flag("config-file")
+    if found is not None and not _is_config(found.node) and not is_named:
+        found = None
+    elif found is None and is_named and (wanted or "FALLBACK_STRATEGIES" not in defaults):
+        message = "its configuration is in a ConfigMap, which is not in this file"
+        plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
+    if found is not None:
+        _note_others(source, source.chosen, source.left)
+    result = Settings(found or _empty(plugin))
+    root = plugin.mounted("/driver-root")
+    if root and root != "/" and not options.variable("NVIDIA_DRIVER_ROOT"):
+        result.set_text(("flags",), "nvidiaDriverRoot", root)
+        source.note(
+            f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node."
+        )
+    result.follow(options)
+    if any(
+        one.program == "gpu-feature-discovery" or text_at(one.node, "name") == "gpu-feature-discovery"
+        for one in others
+    ):
+        _discover_features(result, enabled=True)
+    return result
+
+
+def _of_chart(source: Source, values: Value, key: str) -> Settings:
+    """The settings of the plugin's own chart, which makes variables of them."""
+    section = values.at("config")
+    strategies = values.at("config", "fallbackStrategies")
+    fallbacks = ["named", "single"]
+    if strategies is not None:
+        fallbacks = [text_at(one.node) for one in values.each("config", "fallbackStrategies")]
+        strategies.take()
+    result = Settings(_chosen(source, values, section, "map", fallbacks, key) or _empty(values))
+    for one in _SETTINGS:
+        if one.chart and (value := values.at(*one.chart)) is not None:
+            result.set(one.section, one.name, value)
+    if features := values.text("cdi", "featureFlags"):
+        source.note(f"cdi.featureFlags {features}: devhost passes no feature flags to nvidia-ctk.")
+    if not values.is_true("devicePlugin", "enabled", otherwise=True):
+        source.note("devicePlugin.enabled is false: the chart does not start the plugin.")
+    _discover_features(result, enabled=values.is_true("gfd", "enabled"))
+    for name in ("mps", "gfd", "devicePlugin"):
+        if (part := values.at(name)) and (names := set(part.others()) - {"enabled", "root"}):
+            source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
+    _name_unknown(values, _CHART, "the chart")
+    return result
+
+
+def _of_operator(source: Source, spec: Value, key: str, policy: str) -> Settings:
+    """The settings of the GPU operator: what it sets for the plugin, and then ``devicePlugin``.
+
+    ``policy`` is the ClusterPolicy; empty for values of the chart, which have other defaults.
+    """
+    section = spec.at("devicePlugin", "config")
+    # the operator lets its config-manager fall back to no configuration
+    result = Settings(_chosen(source, spec, section, "data", ["empty"], key, policy) or _empty(spec))
+    driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
+    if not spec.is_true("driver", "enabled", otherwise=True):
+        driver = spec.text("hostPaths", "rootFS") or "/"
+    strategy = spec.text("mig", "strategy") or ("" if policy else "single")
+    is_cdi = spec.is_true("cdi", "enabled", otherwise=True)
+    if not policy and spec.at("cdi", "enabled") is None:
+        source.note(
+            "cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases."
+        )
+    result.set_text(_PLUGIN, "passDeviceSpecs", "true")
+    result.set_text(_PLUGIN, "deviceListStrategy", "envvar")
+    result.set_text(_PLUGIN, "deviceIDStrategy", "uuid")
+    result.set_text(("flags",), "failOnInitError", "true")
+    result.set_text(("flags",), "mpsRoot", spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps")
+    if spec.is_true("gds", "enabled"):
+        result.set_text(("flags",), "gdsEnabled", "true")
+        result.set_text(("flags",), "mofedEnabled", "true")
+    if spec.is_true("gdrcopy", "enabled"):
+        result.set_text(("flags",), "gdrcopyEnabled", "true")
+    if strategy and (value := spec.at("mig", "strategy")) is not None:
+        result.set(("flags",), "migStrategy", value)
+    elif strategy:
+        result.set_text(("flags",), "migStrategy", strategy)
+    if is_cdi:
+        node = Items(
+            spec.node.mark,
+            tuple(Scalar(spec.node.mark, one, "str") for one in ("cdi-annotations", "cdi-cri")),
+        )
+        result.config = result.config.put((*_PLUGIN, "deviceListStrategy"), node)
+        if spec.is_true("toolkit", "enabled", otherwise=True):
+            directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
+            result.set_text(_PLUGIN, "nvidiaCTKPath", f"{directory}/toolkit/nvidia-cdi-hook")
+    if (plugin := spec.at("devicePlugin")) is not None:
+        if not plugin.is_true("enabled", otherwise=True):
+            source.note("devicePlugin.enabled is false: the operator does not start the plugin.")
+        result.follow(Options(plugin, _SWITCHES))
+    # the driver's validator has the last word, by a file that the plugin's entrypoint reads
+    result.set_text(("flags",), "nvidiaDriverRoot", driver)
+    _discover_features(result, enabled=spec.is_true("gfd", "enabled", otherwise=True))
+    if spec.is_true("sandboxWorkloads", "enabled"):
+        source.note(
+            "sandboxWorkloads.enabled: for GPUs of virtual machines keep sandboxDevicePlugin, or "
+            "import KubeVirt's object."
+        )
+    for name in ("cdi", "gfd", "mig", "hostPaths", "devicePlugin"):
+        if (part := spec.at(name)) is not None:
+            part.for_pods()
+            if left := part.others("config"):
+                source.note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
+    kept = spec.omit(*(name for name in spec.keys if name in _OPERATOR))
+    if kept := sorted(set(kept) - {"mig", "hostPaths", "cdi"}):
+        source.note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
+    _name_unknown(spec, _CHART | _OPERATOR, "the operator")
+    return result
+
+
+def _chosen(
+    source: Source,
+    values: Value,
+    section: Value | None,
+    listed: str,
+    fallbacks: Sequence[str],
+    key: str,
+    policy: str = "",
+) -> Value | None:
+    """One of the named configurations, in the order in which the plugin's config-manager looks for one."""
+    default = section.text("default") if section else ""
+    name = section.text("name") if section else ""
+    configs = section.at(listed) if section else None
+    place = (section or values).place.key(listed) if section else values.place.key("config").key(listed)
+    if configs is None or not configs.keys:
+        held = next(
+            (one for one in source.objects if name and one.kind == "ConfigMap" and one.name == name), None
+        )
+        if held is None and name:
+            assert section is not None
+            which = f" --key {key or default}" if key or default else ""
+            first = (
+                "kubectl get clusterpolicies -o yaml" if policy else "helm get values RELEASE -n NAMESPACE"
+            )
+            command = f"kubectl get configmap {name} -n NAMESPACE -o yaml"
+            hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
+            what = f"{policy} names" if policy else "the configuration is in"
+            message = f"{what} the ConfigMap {name}, which is not in this file"
+            section.place.diagnostics.fail(section.node.mark, message, hint)
+        if held is not None:
+            configs = held.at("data")
+            place = held.place.key("data")
+    if section:
+        section.omit("create")
+    names = configs.keys if configs else []
+    if not configs or not names:
+        if key:
+            values.place.diagnostics.fail(values.node.mark, f"it has no {place.key(key).path}")
+        return None
+    wanted = key or default
+    if not wanted and "named" in fallbacks and "default" in names:
+        wanted = "default"
+    if not wanted and "single" in fallbacks and len(names) == 1:
+        wanted = names[0]
+    if not wanted and "empty" in fallbacks:
+        configs.take()
+        source.note(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
+        return None
+    found = configs.at(wanted)
+    if found is None:
+        message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
+        place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
+    configs.others(wanted)
+    _note_others(source, wanted, [one for one in names if one != wanted])
+    return _checked(found.document())
+
+
+def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
+    """The remark if there are more configurations than the one that was read."""
+    if left := [*left]:
+        source.note(
+            f"This is the configuration {chosen}. For nodes with another one in the label "
+            f"nvidia.com/device-plugin.config ({some(left)}), import it with --key."
+        )
+
+
+def _discover_features(result: Settings, *, enabled: bool) -> None:
+    """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
+    given = result.config.at("flags", "gfd")
+    if enabled and given is None:
+        result.config = result.config.put(("flags", "gfd"), Fields(Mark(1, 1)))
+    elif not enabled and given is not None:
+        result.config = result.config.put(("flags", "gfd"), Scalar(given.node.mark, "", "null"))
+        result.config.source.note(
+            "flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are "
+            "written."
+        )
+
+
+def _name_unknown(values: Value, known: Iterable[str], reader: str) -> None:
+    values.for_pods()
+    for key in values.keys:
+        if key not in known and (value := values.at(key)) is not None and not values.source.is_read(value):
+            value.take()
+            hint = suggest(key, known, "keys")
+            values.source.note(f"{value.place.path}: {reader} ignores this unknown key ({hint})")

@@ -1,0 +1,560 @@
+"""Reads what people have of a device plugin's configuration, and remembers which keys were read.
+
+A configuration is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get
+values``, or in a Flux ``HelmRelease``, an Argo CD ``Application`` or a k3s ``HelmChart``), a custom
+resource, or the flags and variables of a workload (:mod:`.workload`). They come alone, as several
+documents, or in a List as printed by ``kubectl get``.
+
+An importer reads :class:`Value`, which has its place in the input. A key that no importer reads is named in
+the result (:meth:`Source.remarks`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from devhost.backend.errors import ConfigError
+from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, shown
+from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse, parse_all
+from devhost.config.reader import WRONG, read_dataclass
+
+from .gojson import Remark, pruned
+
+GUIDE = "docs/migration.md"
+"""The page for plugins and objects that cannot be imported."""
+
+CHOOSE = "choose one with --key"
+
+UNKNOWN = "this import does not know it, and does not convert it: check whether you need it."
+"""The remark on a key that no importer has read."""
+
+_IF_EMPTY = "is it the right file?"
+"""The hint for an empty document."""
+
+_IMPORTERS = {
+    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Dlb", "Dsa", "Fpga", "Gpu", "Iaa", "Npu")},
+    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Qat", "Sgx")},
+    "ClusterPolicy": "nvidia-device-plugin",
+    "Configuration": "akri",
+    "DeviceConfig": "amd-device-plugin",
+    "HyperConverged": "kubevirt",
+    "KubeVirt": "kubevirt",
+    "NicClusterPolicy": "sriov-network-device-plugin",
+}
+"""The importer for each kind of object that few importers read."""
+
+_BOOKKEEPING = ("apiVersion", "kind", "metadata", "status")
+"""Keys of every Kubernetes object, which configure nothing."""
+
+OF_PODS = frozenset({
+    "affinity", "annotations", "commonAnnotations", "commonLabels", "containerResources", "daemonsets",
+    "dnsPolicy", "fullnameOverride", "global", "hostNetwork", "image", "imagePullPolicy", "imagePullSecrets",
+    "initImage", "labels", "logLevel", "nameOverride", "namespace", "namespaceOverride", "nodeSelector",
+    "persistence", "podAnnotations", "podLabels", "podSecurityContext", "priorityClassName", "rbac",
+    "repository", "resources", "runtimeClassName", "securityContext", "service", "serviceAccount",
+    "tolerations", "updateStrategy", "version",
+})  # fmt: skip
+"""Keys for the pods of a plugin, which many charts and objects have."""
+
+_HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")
+"""The first line of ``helm get values``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A value of the input and its place. ``root`` is the number of its document."""
+
+    source: Source
+    root: int
+    node: Node
+    place: Place
+
+    def at(self, *path: str) -> Value | None:
+        """The value below these keys; ``None`` if one of them is missing or null."""
+        node, place = self.node, self.place
+        for key in path:
+            if not isinstance(node, Fields) or key not in node.entries:
+                return None
+            node, place = node.entries[key].value, place.key(key)
+        if isinstance(node, Scalar) and node.kind == "null":
+            return None
+        return Value(self.source, self.root, node, place)
+
+    def text(self, *path: str) -> str:
+        """The text below these keys; empty if there is none."""
+        found = self.at(*path)
+        if found is None or not isinstance(found.node, Scalar):
+            return ""
+        found.take()
+        return found.node.text
+
+    def is_true(self, *path: str, otherwise: bool = False) -> bool:
+        """Whether the value below these keys is true; ``otherwise`` if there is none."""
+        text = self.text(*path).lower()
+        return text in ("true", "t", "1") if text else otherwise
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of a mapping."""
+        return [*self.node.entries] if isinstance(self.node, Fields) else []
+
+    def each(self, *path: str) -> Iterator[Value]:
+        """The members of the list below these keys."""
+        found = self.at(*path)
+        for n, item in enumerate(found.node.items if found and isinstance(found.node, Items) else ()):
+            assert found is not None
+            yield Value(self.source, self.root, item, found.place.item(n))
+
+    def take(self) -> Node:
+        """The node, which is then read with all that it contains."""
+        self.source.mark_read(self.root, self.place.path)
+        return self.node
+
+    def omit(self, *names: str) -> list[str]:
+        """Marks keys as read, and lists those with a value that was not read before."""
+        found = {name: value for name in names if (value := self.at(name)) is not None}
+        unread = [name for name, value in found.items() if not self.source.is_read(value)]
+        for value in found.values():
+            value.take()
+        return unread
+
+    def others(self, *names: str) -> list[str]:
+        """The same for all keys except these."""
+        return self.omit(*(key for key in self.keys if key not in names))
+
+    def for_pods(self) -> None:
+        """Marks the settings of the plugin's pods as read; they are named in the result."""
+        self.source.pods |= dict.fromkeys(self.omit(*(key for key in self.keys if key in OF_PODS)))
+
+    def document(self) -> Value:
+        """The document in a string, or the value itself if it is a mapping or a list.
+
+        Diagnostics about a document in a string name the line and path of the string, then those within it.
+
+        Raises:
+            ConfigError: it is no text, or the text is not YAML; JSON always is.
+        """
+        node = self.node
+        if not isinstance(node, Scalar):
+            return self
+        if node.kind != "str":
+            self.place.diagnostics.fail(node.mark, f"{self.place.path} must be text, not {node}")
+        self.take()
+        inner = Diagnostics(f"{self.place.diagnostics.file}:{node.mark.line}: {self.place.path}")
+        self.source.collected.append(inner)
+        return self.source.document(parse(_bytes(node), inner, if_empty=_IF_EMPTY), Place(inner))
+
+    def as_dataclass(
+        self,
+        cls: type,
+        remark: Callable[[Remark], None],
+        elsewhere: Mapping[str, str] | None = None,
+        only: Collection[str] = (),
+        *,
+        explain: bool = True,
+    ) -> Any:
+        """The value as Go reads it into a struct; ``WRONG`` if the reason is among the diagnostics.
+
+        Args:
+            cls: the dataclass with the fields of the struct.
+            remark: called with each key that the plugin ignores.
+            elsewhere: hints for keys that occur in files although the plugin ignores them.
+            only: the keys that the plugin reads; all of the struct if empty.
+            explain: whether a misspelt key is a diagnostic if the value is wrong.
+        """
+        mine: list[Remark] = []
+        node = pruned(self.take(), cls, self.place, mine.append, elsewhere, only)
+        found = read_dataclass(node, cls, self.place)
+        for one in mine:
+            if found is WRONG and explain and one.hint.startswith(MEANT):
+                self.place.diagnostics.add(one.mark, one.path, one.message, one.hint)
+            else:
+                remark(one)
+        return found
+
+    def put(self, path: Sequence[str], node: Node) -> Value:
+        """A copy in which the value below these keys is another."""
+        key, *below = path
+        entries = dict(self.node.entries) if isinstance(self.node, Fields) else {}
+        if below:
+            inner = entries[key].value if key in entries else Fields(node.mark)
+            node = replace(self, node=inner).put(below, node).node
+        entries[key] = Entry(node.mark, node)
+        return replace(self, node=Fields(self.node.mark, entries))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Object(Value):
+    """A Kubernetes object or another document, whose ``kind`` is empty.
+
+    ``holder`` is the object that contains values of the chart ``chart``.
+    """
+
+    kind: str = ""
+    name: str = ""
+    chart: str = ""
+    holder: str = ""
+
+    def __str__(self) -> str:
+        return self.holder or f"{self.kind} {self.name}".strip() or "a document without kind"
+
+
+class Source:
+    """An input: its objects, what of them was read, diagnostics and remarks.
+
+    Args:
+        data: YAML or JSON.
+        file_name: appears in the diagnostics.
+        peer: the importer that reads it.
+
+    Raises:
+        ConfigError: it is not YAML, or it is empty.
+    """
+
+    def __init__(self, data: bytes, file_name: str, peer: str) -> None:
+        self.diagnostics = Diagnostics(file_name)
+        self.collected = [self.diagnostics]
+        self.pods: dict[str, None] = {}
+        self.chosen, self.left = "", list[str]()
+        """The entry of the ConfigMap that was read, and the others in it."""
+        self._peer = peer
+        self._notes: list[str] = []
+        self._documents: list[tuple[Node, Place, str]] = []
+        self._read: set[tuple[int, str]] = set()
+        self.objects = self._objects(data)
+
+    def _objects(self, data: bytes) -> list[Object]:
+        rest = _HEADER.sub(b"", data)
+        if rest != data and rest.strip() in (b"", b"null", b"{}"):
+            found = self.document(Fields(Mark(1, 1)), Place(self.diagnostics))
+            return [Object(self, found.root, found.node, found.place, holder="the values")]
+        documents = parse_all(_tabless(rest), self.diagnostics, if_empty=_IF_EMPTY)
+        objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics))]
+        if not objects:
+            listed = next((node for node in documents if isinstance(node, Fields)), None)
+            if listed is None:
+                self.diagnostics.fail(WHOLE_FILE, "it is empty", _IF_EMPTY)
+            self.diagnostics.fail(listed.mark, "the list has no objects", _IF_EMPTY)
+        return _overridden(objects)
+
+    def _flat(self, node: Node, place: Place) -> Iterator[Object]:
+        if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
+            return
+        kind, name, items = text_at(node, "kind"), text_at(node, "metadata", "name"), node_at(node, "items")
+        if kind.endswith("List") and isinstance(items, Items):
+            below = place.key("items")
+            inside = [one for n, item in enumerate(items.items) for one in self._flat(item, below.item(n))]
+            if not inside or any(one.kind or one.holder for one in inside):
+                yield from (one for one in inside if one.kind or one.holder)
+                return
+        elif kind == "List":
+            place.diagnostics.fail(
+                node.mark, f"it has no {place.key('items').path}", "is it the right object?"
+            )
+        root = self.document(node, place, f"{kind} {name}".strip())
+        yield from _unwrapped(Object(self, root.root, node, place, kind, name))
+
+    def document(self, node: Node, place: Place, name: str = "") -> Value:
+        """A further document of the input; ``name`` is that of an object."""
+        self._documents.append((node, place, name))
+        return Value(self, len(self._documents) - 1, node, place)
+
+    def mark_read(self, root: int, path: str) -> None:
+        """Remembers that a value was read with all that it contains."""
+        self._read.add((root, path))
+
+    def is_read(self, value: Value) -> bool:
+        """Whether a value was read as a whole."""
+        return (value.root, value.place.path) in self._read
+
+    def note(self, *remarks: str) -> None:
+        """Adds sentences for the head of the result."""
+        self._notes += remarks
+
+    def remark(self, remark: Remark) -> None:
+        """Adds a remark of a reader."""
+        self._notes.append(str(remark))
+
+    def of_kinds(self, *kinds: str, hint: str) -> list[Object]:
+        """The objects of these kinds; an empty kind means a document that is not a Kubernetes object.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        return [one for one in self.objects if one.kind in kinds] or self.refuse(hint)
+
+    def refuse(self, hint: str) -> NoReturn:
+        """Refuses an input without a configuration of the plugin.
+
+        Raises:
+            ConfigError: always.
+        """
+        first = next((one for one in self.objects if one.kind), self.objects[0])
+        what = "it is not a Kubernetes object"
+        if first.kind:
+            what = f"a {shown(first.kind)} contains no configuration"
+        if (reader := _IMPORTERS.get(first.kind, self._peer)) != self._peer:
+            hint = f"`devhost import {reader}` reads it"
+        mark = (node_at(first.node, "kind") or first.node).mark
+        first.place.diagnostics.fail(mark, what, hint)
+
+    def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Value | None:
+        """The values of one of these charts, also as a part of the values of another chart.
+
+        Args:
+            charts: the names of the charts.
+            recognized: whether a document is values of one of them.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        found: list[Value] = []
+        for one in self.objects:
+            inner = next((name for name in charts if isinstance(node_at(one.node, name), Fields)), "")
+            if one.kind:
+                continue
+            if inner and (value := one.at(inner)) is not None:
+                if left := one.others(inner):
+                    self.note(f"{some(left)}: values of other charts, which are not converted.")
+                found.append(value)
+            elif one.chart in charts or (not one.chart and isinstance(one.node, Fields) and recognized(one)):
+                found.append(one)
+        if len(found) > 1:
+            message = "these are the second values of the chart"
+            found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
+        return found[0] if found else None
+
+    def config_map(
+        self,
+        *keys: str,
+        likely: Callable[[Node], bool],
+        key: str = "",
+        names: Collection[str] = (),
+    ) -> Value | None:
+        """The document in an entry of a ConfigMap; ``None`` if there is no ConfigMap.
+
+        Args:
+            keys: the plugin's names of the entry, the preferred one first.
+            likely: whether a document is a configuration, for entries with other names.
+            key: the entry that the user chose.
+            names: the names of the ConfigMaps that the plugin uses, if known.
+
+        Raises:
+            ConfigError: several ConfigMaps or entries are possible, or the chosen one does not exist.
+        """
+        every = [one for one in self.objects if one.kind == "ConfigMap"]
+        maps = [one for one in every if one.name in names]
+        maps = maps or [one for one in every if one.name != "kube-root-ca.crt"]
+        if not maps:
+            return None
+
+        def entry_of(one: Object) -> str:
+            inside = _entries(one)
+            if found := next((name for name in ((key,) if key else keys) if name in inside), ""):
+                return found
+            hits = [name for name in inside if not key and _is_likely(one, name, likely)]
+            return hits[0] if len(hits) == 1 else ""
+
+        found = [one for one in maps if entry_of(one)]
+        if len(found) > 1:
+            message = f"several ConfigMaps may contain the configuration: {some([one.name for one in found])}"
+            found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
+        chosen = (found or maps)[0]
+        inside = _entries(chosen)
+        entry = entry_of(chosen) or (inside[0] if len(inside) == len(maps) == 1 and not key else "")
+        if (value := chosen.at("data", entry)) is None:
+            path = chosen.place.key("data").key(entry or key or keys[0]).path
+            hint = f"{CHOOSE}, which may be {some(inside)}" if inside else "is it the right object?"
+            mark = (node_at(chosen.node, "data") or chosen.node).mark
+            chosen.place.diagnostics.fail(mark, f"it has no {path}", hint)
+        self.chosen, self.left = entry, [one for one in inside if one != entry]
+        if data := chosen.at("data"):
+            data.omit(*self.left)
+        return value.document()
+
+    def check(self) -> None:
+        """Raises what was found wrong.
+
+        Raises:
+            ConfigError: there is anything.
+        """
+        for one in self.collected:
+            if one.found:
+                raise one.error()
+
+    def remarks(self) -> list[str]:
+        """All remarks for the head of the result, with one on each key that no importer has read."""
+        found = [*self._notes]
+        if self.pods:
+            names = ", ".join(sorted(self.pods))
+            found.append(
+                f"{names}: settings of the plugin's pods; for those of devhost see deploy/README.md."
+            )
+        objects, keys = self.unread()
+        if objects:
+            found.append(f"Not part of the plugin's configuration: {some(objects)}.")
+        return list(dict.fromkeys([*found, *(f"{key}: {UNKNOWN}" for key in keys)]))
+
+    def unread(self) -> tuple[list[str], list[str]]:
+        """The objects of which no importer has read anything, and the paths of other unread values."""
+        objects: list[str] = []
+        keys: list[str] = []
+        for root, (node, place, name) in enumerate(self._documents):
+            paths, is_read = self._unread(root, node, place, skip=_BOOKKEEPING if name else ())
+            if name and not is_read:
+                objects.append(name)
+            else:
+                keys += paths
+        return objects, keys
+
+    def _unread(
+        self, root: int, node: Node, place: Place, skip: Collection[str] = ()
+    ) -> tuple[list[str], bool]:
+        """The unread values below a value, and whether anything there was read."""
+        if (root, place.path) in self._read:
+            return [], True
+        if isinstance(node, Scalar):
+            return ([] if node.kind == "null" else [place.path]), False
+        found = [self._unread(root, one, at) for key, one, at in _inside(node, place) if key not in skip]
+        unread = [path for paths, _ in found for path in paths]
+        if any(is_read for _, is_read in found):
+            return unread, True
+        return ([place.path] if unread and place.path else unread), False
+
+
+def some(names: Sequence[str]) -> str:
+    """Names for a message: the first few, and the number of others."""
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def node_at(node: Node, *path: str) -> Node | None:
+    """The node below these keys, if there is one."""
+    for key in path:
+        if not isinstance(node, Fields) or key not in node.entries:
+            return None
+        node = node.entries[key].value
+    return node
+
+
+def text_at(node: Node, *path: str) -> str:
+    """The text below these keys; empty if there is none."""
+    found = node_at(node, *path)
+    return found.text if isinstance(found, Scalar) and found.kind != "null" else ""
+
+
+def _inside(node: Node, place: Place) -> Iterator[tuple[str, Node, Place]]:
+    if isinstance(node, Fields):
+        yield from ((key, entry.value, place.key(key)) for key, entry in node.entries.items())
+    elif isinstance(node, Items):
+        yield from (("", item, place.item(n)) for n, item in enumerate(node.items))
+
+
+def _entries(one: Object) -> list[str]:
+    data = node_at(one.node, "data")
+    return [*data.entries] if isinstance(data, Fields) else []
+
+
+def _is_likely(one: Object, name: str, likely: Callable[[Node], bool]) -> bool:
+    entry = node_at(one.node, "data", name)
+    if not isinstance(entry, Scalar):
+        return False
+    try:
+        return likely(parse(_bytes(entry), Diagnostics(""), if_empty=_IF_EMPTY))
+    except ConfigError:
+        return False
+
+
+def _bytes(node: Scalar) -> bytes:
+    return _tabless(node.text.encode(errors="surrogatepass"))
+
+
+def _tabless(data: bytes) -> bytes:
+    """JSON as valid YAML: tabs, which YAML refuses for indentation, become spaces.
+
+    Strings in JSON cannot contain a literal tab (RFC 8259, section 7), so only whitespace changes.
+    """
+    return data.replace(b"\t", b" ") if data.lstrip()[:1] in (b"{", b"[") else data
+
+
+_ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")
+"""Keys that name values outside the object."""
+
+
+_OF_VALUES = ("helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject")
+"""Keys that contain the values of a chart, or lead to them."""
+
+
+def _unwrapped(one: Object) -> Iterator[Object]:
+    """The values of a chart in an object that installs it; another object itself."""
+    spec = one.at("spec")
+    if spec is not None and one.kind == "HelmRelease":
+        paths = (("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
+        yield _values(one, spec, spec, next(filter(None, (text_at(spec.node, *path) for path in paths)), ""))
+    elif spec is not None and one.kind in ("HelmChart", "HelmChartConfig"):
+        yield _values(one, spec, spec, text_at(spec.node, "chart") or one.name)
+    elif spec is not None and one.kind in ("Application", "ApplicationSet"):
+        spec = spec.at("template", "spec") or spec
+        for part in [*spec.each("sources"), spec.at("source")]:
+            if part is not None and (part.at("chart") or part.at("helm")):
+                yield _values(one, part, part.at("helm") or part, text_at(part.node, "chart"))
+    else:
+        yield one
+
+
+def _values(one: Object, spec: Value, holder: Value, chart: str) -> Object:
+    source, chart = one.source, chart.rpartition("/")[2]
+    if elsewhere := holder.omit(*_ELSEWHERE):
+        name = text_at(holder.node, "releaseName") or one.name
+        message = f"{one} has values in other places: {', '.join(elsewhere)}"
+        hint = f"give all of them: helm get values {name}, with -n and its namespace"
+        one.place.diagnostics.fail(one.node.mark, message, hint)
+    values = next(filter(None, map(holder.at, ("valuesObject", "values", "valuesContent"))), None)
+    found = values.document() if values else source.document(Fields(one.node.mark), holder.place)
+    if values and isinstance(values.node, Fields):  # the object is read as a whole below, its values are not
+        found = source.document(values.node, values.place)
+    given = [(text_at(each.node, "name"), node_at(each.node, "value")) for each in holder.each("parameters")]
+    if (pairs := holder.at("set")) is not None:
+        given += [(key, node_at(pairs.node, key)) for key in pairs.keys]
+    left = [
+        key
+        for key in dict.fromkeys((*(one.at("spec") or one).keys, *spec.keys, *holder.keys))
+        if key not in _OF_VALUES
+    ]
+    one.take()
+    source.note(f"{one}: only its values are converted, not {', '.join(sorted(left))}.")
+    if given:
+        found.take()
+        for name, node in given:
+            found = found.put(re.split(r"(?<!\\)\.", name), _typed(node)) if node else found
+        found = source.document(found.node, found.place)
+    return Object(source, found.root, found.node, found.place, name=one.name, chart=chart, holder=str(one))
+
+
+def _typed(node: Node) -> Node:
+    """The value of ``--set``, which Helm reads as true, false, null, a number or text."""
+    if isinstance(node, Scalar) and node.kind == "str":
+        kind = {"true": "bool", "false": "bool", "null": "null"}.get(node.text, "str")
+        return replace(node, kind="int" if node.text.isdecimal() else kind)
+    return node
+
+
+def _overridden(objects: list[Object]) -> list[Object]:
+    """The objects, with values of a HelmChartConfig in those of the HelmChart with its name."""
+    found: list[Object] = []
+    for one in objects:
+        base = next((n for n, each in enumerate(found) if one.holder == f"HelmChartConfig {each.name}"), None)
+        if base is None:
+            found.append(one)
+        else:
+            merged: Value = found[base]
+            for key in one.keys:
+                if (value := one.at(key)) is not None:
+                    merged = merged.put((key,), value.node)
+            found[base].take()
+            one.take()
+            new = one.source.document(merged.node, merged.place)
+            found[base] = replace(found[base], node=new.node, root=new.root)
+    return found
