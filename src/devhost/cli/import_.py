@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from devhost.backend.errors import UsageError
-from devhost.cli.importers.nvidia import device_plugin as nvidia_plugin
+from devhost.cli.importers.nvidia import device_plugin as nvidia
 from devhost.config.diagnostics import Diagnostics, shown, suggest
 from devhost.config.document import read_file, read_standard_input
 
 from .importers import (
     akri,
     amd_device_plugin,
+    cluster,
     generic_device_plugin,
     gke_device_plugin,
     intel_device_plugins,
@@ -47,180 +51,150 @@ def command() -> None:
     """
 
 
-@click.command("generic-device-plugin")
-@click.argument("file")
-@click.option(
-    "--domain",
-    default="",
-    metavar="DOMAIN",
-    help="Domain of the resources. Required if FILE does not contain it: the plugin's default is "
-    f"{generic_device_plugin.FORMER_DOMAIN} before version 0.2.0 and {generic_device_plugin.DEFAULT_DOMAIN} "
-    "since.",
-)
-@click.option(
-    "--key",
-    default="",
-    metavar="KEY",
-    help="The entry of a ConfigMap to read, if it has several.  [default: config.yaml]",
-)
-def generic(file: str, domain: str, key: str) -> None:
-    """Converts the YAML of generic-device-plugin. "-" reads standard input.
+@dataclass(frozen=True, slots=True)
+class _Importer:
+    """An importer: what it converts, what it reads besides, and what ``--from-cluster`` looks for."""
 
-    FILE is its configuration file, the argument of its --device flag, a ConfigMap with the file, or the
-    DaemonSet, as printed by kubectl, together or alone.
-    """
-    click.echo(generic_device_plugin.convert(*_read(file), domain, key), nl=False)
+    name: str
+    convert: Callable[..., str]
+    what: str
+    reads: str
+    options: Sequence[click.Option] = ()
+    kinds: Sequence[str] = ()
+    images: Sequence[str] = ()
 
 
-@click.command("nvidia-device-plugin")
-@click.argument("file")
-@click.option(
-    "--key",
-    default="",
-    metavar="KEY",
-    help="The configuration to read, if there are several.  [default: the chart's config.default, else "
-    "default]",
-)
-@click.option(
-    "--as-written",
-    is_flag=True,
-    help="Apply settings that the plugin reads but ignores: names by pattern, rename, devices.",
-)
-def nvidia(file: str, key: str, as_written: bool) -> None:
-    """Converts the YAML of the NVIDIA device plugin. "-" reads standard input.
+def _key(default: str) -> click.Option:
+    text = f"The entry of a ConfigMap to read, if it has several.  [default: {default}]"
+    return click.Option(["--key"], default="", metavar="KEY", help=text)
 
-    FILE is its configuration file, a ConfigMap that contains one or more, the plugin's DaemonSet, or the
-    values of the Helm chart of the plugin or of the GPU operator. The result offers the same resources;
+
+_INTEL = ("dlb", "dsa", "fpga", "gpu", "iaa", "npu", "qat", "sgx")
+_OF_NETWORK_OPERATOR = (
+    "its file, a ConfigMap, its DaemonSet, a NicClusterPolicy or NicNodePolicy of the NVIDIA network "
+    "operator, or values "
+    "of the operator's chart"
+)
+_POLICIES = ("nicclusterpolicies.mellanox.com", "nicnodepolicies.mellanox.com")
+
+_ALL = (
+    _Importer(
+        "akri", akri.convert, "Configurations of Akri for its udev handler", "one or more "
+        "Configurations of akri.sh",
+        kinds=("configurations.akri.sh",),
+    ),
+    _Importer(
+        "amd-device-plugin", amd_device_plugin.convert, "the flags of the AMD GPU device plugin",
+        "its DaemonSet, a DeviceConfig of the AMD GPU operator, or values of the operator's chart",
+        kinds=("deviceconfigs.amd.com",), images=("rocm/k8s-device-plugin",),
+    ),
+    _Importer(
+        "generic-device-plugin", generic_device_plugin.convert, "the YAML of generic-device-plugin",
+        "its file, the argument of its --device flag, a ConfigMap, its DaemonSet, or values of the "
+        "chart app-template",
+        (
+            click.Option(
+                ["--domain"], default="", metavar="DOMAIN",
+                help="Domain of the resources. Required if FILE does not contain it: the plugin's default is "
+                f"{generic_device_plugin.FORMER_DOMAIN} before version 0.2.0 and "
+                f"{generic_device_plugin.DEFAULT_DOMAIN} since.",
+            ),
+            _key("config.yaml"),
+        ),
+        images=("generic-device-plugin",),
+    ),
+    _Importer(
+        "gke-device-plugin", gke_device_plugin.convert, "the configuration of the GKE GPU device plugin",
+        "/etc/nvidia/gpu_config.json of a node, a ConfigMap, or the plugin's DaemonSet",
+        (_key(gke_device_plugin.CONFIG_KEY),), images=("nvidia-gpu-device-plugin", "device-plugin-gpu"),
+    ),
+    _Importer(
+        "intel-device-plugins", intel_device_plugins.convert, "the Intel device plugins and their "
+        "operator's objects",
+        "objects of the kinds GpuDevicePlugin, FpgaDevicePlugin, QatDevicePlugin, DsaDevicePlugin, "
+        "IaaDevicePlugin, "
+        "DlbDevicePlugin, SgxDevicePlugin and NpuDevicePlugin, DaemonSets, or values of a chart",
+        (
+            click.Option(
+                ["--services"], default="", metavar="SERVICES",
+                help="Services of QAT devices of generation 4, in the format of cfg_services in sysfs.  "
+                "[default: the "
+                f"ConfigMap's in FILE, else {intel_device_plugins.DEFAULT_SERVICES}]",
+            ),
+        ),
+        tuple(f"{name}deviceplugins.deviceplugin.intel.com" for name in _INTEL),
+        tuple(f"intel-{name}-plugin" for name in _INTEL),
+    ),
+    _Importer(
+        "kubevirt", kubevirt.convert, "the permittedHostDevices of KubeVirt",
+        "a KubeVirt or HyperConverged object, or its spec",
+        kinds=("kubevirts.kubevirt.io",),
+    ),
+    _Importer(
+        "nvidia-device-plugin", nvidia.convert, "the YAML of the NVIDIA device plugin",
+        "its file, a ConfigMap, its DaemonSet, a ClusterPolicy of the GPU operator, or values of the "
+        "chart of one of "
+        "the two",
+        (
+            click.Option(
+                ["--key"], default="", metavar="KEY",
+                help="The configuration to read, if there are several.  "
+                "[default: the chart's config.default, else default]",
+            ),
+            click.Option(
+                ["--as-written"], is_flag=True,
+                help="Apply settings that the plugin reads but ignores: names by pattern, rename, devices.",
+            ),
+        ),
+        ("clusterpolicies.nvidia.com",), ("nvidia/k8s-device-plugin",),
+    ),
+    _Importer(
+        "rdma-shared-dev-plugin", rdma_shared_dev_plugin.convert, "the JSON of k8s-rdma-shared-dev-plugin",
+        _OF_NETWORK_OPERATOR, (_key("config.json"),), _POLICIES, ("k8s-rdma-shared-dev-plugin",),
+    ),
+    _Importer(
+        "smarter-device-manager", smarter_device_manager.convert, "the conf.yaml of smarter-device-manager",
+        "its file, a ConfigMap, or values of a chart",
+        (_key(smarter_device_manager.CONFIG_KEY),), images=("smarter-device-manager",),
+    ),
+    _Importer(
+        "sriov-network-device-plugin", sriov_network_device_plugin.convert, "the JSON of "
+        "sriov-network-device-plugin",
+        _OF_NETWORK_OPERATOR,
+        (
+            click.Option(
+                ["--resource-prefix", "prefix"], default="", metavar="DOMAIN",
+                help="Domain of resources without a prefix, as in the plugin's flag of this name.  "
+                f"[default: that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}]",
+            ),
+            _key("config.json"),
+        ),
+        _POLICIES, ("sriov-network-device-plugin",),
+    ),
+)  # fmt: skip
+
+
+def _as_command(one: _Importer) -> click.Command:
+    def run(file: str, *, from_cluster: bool, **options: Any) -> None:
+        if from_cluster == bool(file):
+            raise UsageError("give either FILE or --from-cluster", f"devhost import {one.name} --help")
+        data, name = (cluster.objects(one.kinds, one.images), "<cluster>") if from_cluster else _read(file)
+        try:
+            click.echo(one.convert(data, name, **options), nl=False)
+        except ValueError as error:  # of an option
+            raise click.BadParameter(str(error), param_hint="--services") from None
+
+    text = f"""Converts {one.what}. "-" reads standard input.
+
+    FILE contains {one.reads}; also in a List, in several documents, in a HelmRelease, an
+    Argo CD Application or a HelmChart, as printed by kubectl. The result offers the same resources;
     comments in it name the differences.
     """
-    click.echo(nvidia_plugin.convert(*_read(file), key, as_written=as_written), nl=False)
-
-
-@click.command("rdma-shared-dev-plugin")
-@click.argument("file")
-def rdma_shared(file: str) -> None:
-    """Converts the JSON of k8s-rdma-shared-dev-plugin. "-" reads standard input.
-
-    FILE is its configuration, a ConfigMap that contains it, or a NicClusterPolicy or NicNodePolicy of the
-    NVIDIA network operator, as printed by kubectl. The result offers the same resources; comments in it name
-    the differences.
-    """
-    click.echo(rdma_shared_dev_plugin.convert(*_read(file)), nl=False)
-
-
-@click.command("sriov-network-device-plugin")
-@click.argument("file")
-@click.option(
-    "--resource-prefix",
-    "prefix",
-    default="",
-    metavar="DOMAIN",
-    help="Domain of resources without a prefix, as in the plugin's flag of this name.  "
-    f"[default: that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}]",
-)
-@click.option(
-    "--key",
-    default="config.json",
-    show_default=True,
-    help="The entry of a ConfigMap to read, if it has several: for example a node's name.",
-)
-def sriov_network(file: str, prefix: str, key: str) -> None:
-    """Converts the JSON of sriov-network-device-plugin. "-" reads standard input.
-
-    FILE is its configuration, a ConfigMap that contains it, or a NicClusterPolicy or NicNodePolicy of the
-    NVIDIA network operator, as printed by kubectl. The result offers the same functions; comments in it name
-    the differences.
-    """
-    click.echo(sriov_network_device_plugin.convert(*_read(file), prefix, key), nl=False)
-
-
-@click.command("akri")
-@click.argument("file")
-def akri_udev(file: str) -> None:
-    """Converts Configurations of Akri for its udev handler. "-" reads standard input.
-
-    FILE contains one or more Configurations of akri.sh, as printed by kubectl. The result offers the same
-    devices under the Configuration's name; comments in it name the differences.
-    """
-    click.echo(akri.convert(*_read(file)), nl=False)
-
-
-@click.command("amd-device-plugin")
-@click.argument("file")
-def amd(file: str) -> None:
-    """Converts the flags of the AMD GPU device plugin. "-" reads standard input.
-
-    FILE contains the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator, as printed by kubectl.
-    The result offers the same resources; comments in it name the differences.
-    """
-    click.echo(amd_device_plugin.convert(*_read(file)), nl=False)
-
-
-@click.command("gke-device-plugin")
-@click.argument("file")
-@click.option(
-    "--key",
-    default=gke_device_plugin.CONFIG_KEY,
-    show_default=True,
-    help="The entry of a ConfigMap to read, if it has several.",
-)
-def gke(file: str, key: str) -> None:
-    """Converts the configuration of the GKE GPU device plugin. "-" reads standard input.
-
-    FILE is /etc/nvidia/gpu_config.json of a node, a ConfigMap that contains it, or the plugin's DaemonSet.
-    The result offers the same resources; comments in it name the differences.
-    """
-    click.echo(gke_device_plugin.convert(*_read(file), key), nl=False)
-
-
-@click.command("intel-device-plugins")
-@click.argument("file")
-@click.option(
-    "--services",
-    default="",
-    metavar="SERVICES",
-    help="Services of QAT devices of generation 4, in the format of cfg_services in sysfs.  "
-    f"[default: the ConfigMap's in FILE, else {intel_device_plugins.DEFAULT_SERVICES}]",
-)
-def intel(file: str, services: str) -> None:
-    """Converts the objects of the Intel device plugins operator. "-" reads standard input.
-
-    FILE contains one or more objects of the kinds GpuDevicePlugin, FpgaDevicePlugin, QatDevicePlugin,
-    DsaDevicePlugin, IaaDevicePlugin, DlbDevicePlugin, SgxDevicePlugin and NpuDevicePlugin, as printed by
-    kubectl. The result offers the same resources; comments in it name the differences.
-    """
-    try:
-        click.echo(intel_device_plugins.convert(*_read(file), services), nl=False)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--services") from None
-
-
-@click.command("kubevirt")
-@click.argument("file")
-def kubevirt_devices(file: str) -> None:
-    """Converts the permittedHostDevices of KubeVirt. "-" reads standard input.
-
-    FILE is a KubeVirt or HyperConverged object as printed by kubectl, or its spec. The result offers the same
-    resources to virtual machines; comments in it name the differences.
-    """
-    click.echo(kubevirt.convert(*_read(file)), nl=False)
-
-
-@click.command("smarter-device-manager")
-@click.argument("file")
-@click.option(
-    "--key",
-    default=smarter_device_manager.CONFIG_KEY,
-    show_default=True,
-    help="The entry of a ConfigMap to read, if it has several.",
-)
-def smarter(file: str, key: str) -> None:
-    """Converts the conf.yaml of smarter-device-manager. "-" reads standard input.
-
-    FILE is its configuration, or a ConfigMap that contains it. The result offers the same device nodes;
-    comments in it name the differences.
-    """
-    click.echo(smarter_device_manager.convert(*_read(file), key), nl=False)
+    whole = click.Option(
+        ["--from-cluster"], is_flag=True, help="Read the plugin's objects with kubectl instead of a file."
+    )
+    parameters = [click.Argument(["file"], default="", required=False), *one.options, whole]
+    return click.Command(one.name, callback=run, params=parameters, help=text)
 
 
 def _read(file: str) -> tuple[bytes, str]:
@@ -230,16 +204,5 @@ def _read(file: str) -> tuple[bytes, str]:
     return read_file(Path(file), Diagnostics(file)), file
 
 
-for one in (
-    akri_udev,
-    amd,
-    generic,
-    gke,
-    intel,
-    kubevirt_devices,
-    nvidia,
-    rdma_shared,
-    smarter,
-    sriov_network,
-):
-    command.add_command(one)
+for _one in _ALL:
+    command.add_command(_as_command(_one))

@@ -233,7 +233,13 @@ def _entries(result: _Result) -> Iterator[Entry]:
     for left in result.left:
         yield Entry(remarks=[left])
     for name, blocks in result.pci.items():
-        yield Entry(name, "sriov", blocks, {"kubevirt": True}, _own(name, result))
+        remarks = _own(name, result)
+        if len(blocks) > 1:
+            remarks.append(
+                "A machine gets one function for each that it requests. If these are functions of one card, "
+                "such as a GPU and its audio, give them different names, and request both."
+            )
+        yield Entry(name, "sriov", blocks, {"kubevirt": True}, remarks)
     for name, blocks in result.usb.items():
         if name in result.pci:
             why = f"{name}: USB devices under the name of PCI functions: omitted."

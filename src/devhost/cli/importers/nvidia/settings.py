@@ -254,17 +254,14 @@ def _of_container(source: Source, plugin: Container, key: str) -> Settings:
     options = plugin.options(_SWITCHES)
     wanted = key or defaults.get("DEFAULT_CONFIG", "")
     found = None
-    if not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
+    is_named = options.variable("CONFIG_FILE") or options.flag("config-file")  # else the plugin reads no file
+    if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
         source.note(f"A node without a label uses no configuration: {CHOOSE}.")
-    else:
+    elif is_named:
         found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=plugin.config_maps)
-    is_named = options.variable("CONFIG_FILE") or options.flag("config-file")
-    if found is not None and not _is_config(found.node) and not is_named:
-        found = None
-    elif found is None and is_named and (wanted or "FALLBACK_STRATEGIES" not in defaults):
-        message = "its configuration is in a ConfigMap, which is not in this file"
-        plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
-    if found is not None:
+        if found is None:
+            message = "its configuration is in a ConfigMap, which is not in this file"
+            plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
         _note_others(source, source.chosen, source.left)
     result = Settings(found or _empty(plugin))
     root = plugin.mounted("/driver-root")

@@ -1,0 +1,80 @@
+"""Reads a plugin's objects from a cluster with the user's own ``kubectl``; devhost needs no rights for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from devhost.backend.errors import UsageError
+
+PATIENCE = 60.0
+"""Seconds that one call of kubectl may take."""
+
+
+def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
+    """The plugin's objects and workloads and the ConfigMaps that they name, as a List.
+
+    Args:
+        kinds: custom resources of the plugin and its operator, as kubectl names them.
+        words: one of them is in the image of each container that runs the plugin.
+
+    Raises:
+        UsageError: kubectl fails, or the cluster has no such object.
+    """
+    found = [one for kind in kinds for one in _get(kind)]
+    for one in _get("daemonsets.apps"):
+        images = json.dumps(
+            [each.get("image") for each in _below(one, "spec", "template", "spec", "containers")]
+        )
+        found += [one] if any(word in images for word in words) else []
+    if not found:
+        what = ", ".join((*kinds, *(f"DaemonSets with the image {word}" for word in words)))
+        raise UsageError(f"the cluster has none of: {what}", "give a file, or check kubectl's context")
+    for name, namespace in dict.fromkeys(pair for one in found for pair in _config_maps(one)):
+        where = ("-n", namespace) if namespace else ("-A",)
+        found += _get("configmaps", "--field-selector", f"metadata.name={name}", where=where)
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": found}).encode()
+
+
+def _config_maps(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The names and namespaces of the ConfigMaps that an object names."""
+    namespace = one.get("metadata", {}).get("namespace", "")
+    for volume in _below(one, "spec", "template", "spec", "volumes"):
+        if name := volume.get("configMap", {}).get("name"):
+            yield name, namespace
+    for path in (("devicePlugin", "config"), ()):
+        spec = one.get("spec", {})
+        for key in path:
+            spec = spec.get(key) or {}
+        if name := spec.get("name" if path else "provisioningConfig"):
+            yield name, namespace
+
+
+def _below(one: dict[str, Any], *path: str) -> list[dict[str, Any]]:
+    found: Any = one
+    for key in path:
+        found = found.get(key) or {}
+    return found or []
+
+
+def _get(kind: str, *more: str, where: Sequence[str] = ("-A",)) -> list[dict[str, Any]]:
+    """The objects of a kind; none if the cluster does not know the kind."""
+    command = ["kubectl", "get", kind, *where, *more, "-o", "json"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+    except FileNotFoundError:
+        raise UsageError("kubectl is not installed", "install it, or give a file") from None
+    except (OSError, subprocess.TimeoutExpired):
+        raise UsageError(f"kubectl did not answer within {PATIENCE:g} s", "check its context") from None
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]  # after its log
+        if "the server doesn't have a resource type" in reason:
+            return []
+        raise UsageError(f"{' '.join(command)} failed: {reason}", "check kubectl's context and your rights")
+    try:
+        items = json.loads(done.stdout)["items"]
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{' '.join(command)} printed no list", "check kubectl") from None
+    return [one for one in items if isinstance(one, dict)]
