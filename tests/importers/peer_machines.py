@@ -184,6 +184,14 @@ def virtual_machines(root: Path) -> Tree:
     return tree
 
 
+def usb_sticks(root: Path, count: int) -> Tree:
+    """Equal USB sticks."""
+    tree = _sriov(root)
+    for port in range(1, count + 1):
+        _usb(tree, port, "46f4:0001", port + 1)
+    return tree
+
+
 def graphics(root: Path) -> Tree:
     """A desktop with Intel's graphics: i915 and a discrete card with xe."""
     return of_plugin("gpu", "gpu_intel").arc(root)

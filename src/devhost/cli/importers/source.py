@@ -494,7 +494,7 @@ def _unwrapped(one: Object) -> Iterator[Object]:
         paths = (("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
         yield _values(one, spec, spec, next(filter(None, (text_at(spec.node, *path) for path in paths)), ""))
     elif spec is not None and one.kind in ("HelmChart", "HelmChartConfig"):
-        yield _values(one, spec, spec, text_at(spec.node, "chart") or one.name)
+        yield _values(one, spec, spec, text_at(spec.node, "chart"))
     elif spec is not None and one.kind in ("Application", "ApplicationSet"):
         spec = spec.at("template", "spec") or spec
         for part in [*spec.each("sources"), spec.at("source")]:

@@ -1,0 +1,204 @@
+"""Every import reads the same containers of configuration, and loses no key of any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import peer_machines as machines
+import pytest
+from importing import converted, offered, refusal, run, said
+
+from devhost.discovery import catalog
+
+if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():
+    pytest.skip("the results are for several backends", allow_module_level=True)
+
+NVIDIA, SMARTER, INTEL = "nvidia-device-plugin", "smarter-device-manager", "intel-device-plugins"
+RULE = "config: [{devicematch: ^fuse$, nummaxdevices: 3}]"
+
+
+def application(**helm: object) -> str:
+    source = {"chart": "smarter-device-manager", "repoURL": "https://example.org", "helm": helm}
+    return json.dumps({"kind": "Application", "metadata": {"name": "x"}, "spec": {"source": source}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RULE,
+        f"USER-SUPPLIED VALUES:\n{RULE}\n",
+        f"smarter-device-manager:\n  {RULE}\nother: {{}}\n",
+        f"{{kind: HelmRelease, metadata: {{name: x}}, spec: {{values: {{{RULE}}}}}}}",
+        f"{{kind: HelmChart, metadata: {{name: x}}, spec: {{valuesContent: '{RULE}'}}}}",
+        application(values=RULE),
+        application(
+            valuesObject={"config": [{"devicematch": "^fuse$", "nummaxdevices": 3}]}, values="config: []"
+        ),
+        json.dumps({"kind": "List", "items": [json.loads(application(values=RULE))]}),
+    ],
+    ids=["helm-get", "header", "subchart", "flux", "k3s", "argo", "argo-object", "list"],
+)
+def test_values_of_a_chart_are_read_wherever_they_are(text: str) -> None:
+    assert converted(SMARTER, text)["smarter-devices/fuse"].share.replicas == 3
+
+
+def test_parameters_of_an_application_win_over_its_values() -> None:
+    text = json.loads(
+        application(values="migStrategy: none", parameters=[{"name": "migStrategy", "value": "mixed"}])
+    )
+    text["spec"]["source"]["chart"] = "nvidia-device-plugin"
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, json.dumps(text))
+
+
+@pytest.mark.parametrize("key", ["valuesFrom", "valuesSecrets"])
+def test_values_in_other_places_are_refused_with_the_command_that_prints_all(key: str) -> None:
+    kind = "HelmRelease" if key == "valuesFrom" else "HelmChart"
+    text = json.dumps(
+        {"kind": kind, "metadata": {"name": "nvdp"}, "spec": {"chart": {}, key: [{"name": "x"}]}}
+    )
+    assert "helm get values nvdp" in refusal(NVIDIA, text)
+
+
+def test_a_key_that_no_import_knows_is_named_with_what_to_do() -> None:
+    container = "{image: nvidia/k8s-device-plugin, env: [%s]}"
+    text = f"{{kind: DaemonSet, spec: {{template: {{spec: {{containers: [{container}]}}}}}}}}"
+    for one in ("{name: NEW, value: x}", "{name: NEW, valueFrom: {configMapKeyRef: {name: a, key: b}}}"):
+        assert "does not convert it: check whether you need it" in said(run(NVIDIA, text % one).stdout)
+
+
+def test_other_objects_are_named_once() -> None:
+    text = "kind: Secret\nmetadata: {name: token}\n---\nkind: GpuDevicePlugin\nspec: {}\n"
+    assert "Not part of the plugin's configuration: Secret token." in said(run(INTEL, text).stdout)
+
+
+POLICY = {"kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, ["deviceListStrategy: cdi", "driverRoot: /run/nvidia/driver", "labels: {write: true}"]),
+        ({"cdi": {"enabled": False}}, ["deviceListStrategy: [envvar, device-specs]"]),
+        ({"driver": {"enabled": False}, "cdi": {"enabled": False}}, ["[envvar, device-specs]"]),
+        ({"hostPaths": {"driverInstallDir": "/opt/nv"}}, ["driverRoot: /opt/nv"]),
+        (
+            {"toolkit": {"installDir": "/opt/tk"}},
+            [
+                "nvidiaCTKPath: /opt/tk/toolkit/nvidia-ctk",
+                "nvidiaCDIHookPath: /opt/tk/toolkit/nvidia-cdi-hook",
+            ],
+        ),
+        (
+            {"devicePlugin": {"env": [{"name": "DEVICE_LIST_STRATEGY", "value": "volume-mounts"}]}},
+            ["deviceListStrategy: [volume-mounts, device-specs]"],
+        ),
+        ({"devicePlugin": {"args": ["--mig-strategy=mixed"]}}, ["nvidia.com/mig-{profile}"]),
+        (
+            {"gds": {"enabled": True}, "gdrcopy": {"enabled": True}},
+            ["gdsEnabled: true", "gdrcopyEnabled: true"],
+        ),
+    ],
+)
+def test_what_the_gpu_operator_sets_by_itself_counts(spec: object, words: list[str]) -> None:
+    result = run(NVIDIA, json.dumps(POLICY | {"spec": spec})).stdout
+    for word in words:
+        assert word in result
+    if "driver" in str(spec) and "enabled': False" in str(spec.get("driver", "")):  # type: ignore[attr-defined]
+        assert "driverRoot" not in result
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"DP_DISABLE_HEALTHCHECKS": "all"}, "healthChecks: none"),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "48"}, "healthChecks: none"),
+        ({"DP_DISABLE_HEALTHCHECKS": "74, 63,word"}, "ignoreXids: [63, 74]"),
+        ({"DP_ENABLE_HEALTHCHECKS": "31"}, "heedXids: [31]"),
+        (
+            {"DP_ENABLE_HEALTHCHECKS": "all", "DP_DISABLE_HEALTHCHECKS": "63"},
+            "heedXids: [13, 31, 43, 45, 68, 109]",
+        ),
+    ],
+)
+def test_variables_for_health_checks_mean_what_they_mean_to_the_plugin(
+    variables: dict[str, str], words: str
+) -> None:
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    result = run(NVIDIA, json.dumps(POLICY | {"spec": {"devicePlugin": {"env": env}}})).stdout
+    assert words in result
+
+
+@pytest.mark.parametrize("order", [(2, 8), (8, 2)])
+def test_two_entries_for_one_resource_add_up_as_in_the_plugin(order: tuple[int, int]) -> None:
+    """It gives replicas ids from 0, so the higher number includes the lower one."""
+    shares = [{"name": "nvidia.com/gpu", "replicas": number} for number in order]
+    text = json.dumps({"sharing": {"timeSlicing": {"resources": shares}}})
+    assert converted(NVIDIA, text)["nvidia.com/gpu"].share.replicas == 8
+
+
+def test_as_written_keeps_every_entry_of_one_resource() -> None:
+    shares = [
+        {"name": "gpu", "rename": "light", "devices": ["0"], "replicas": 2},
+        {"name": "gpu", "devices": ["1"], "replicas": 8},
+        {"name": "gpu", "devices": ["2"], "replicas": 4},
+    ]
+    text = json.dumps({"sharing": {"timeSlicing": {"resources": shares}}})
+    entries = converted(NVIDIA, text, "--as-written")
+    assert entries["nvidia.com/light"].share.replicas == 2
+    assert [one.replicas for one in entries["nvidia.com/gpu"].share.overrides] == [8, 4]
+
+
+def test_equal_usb_selectors_of_kubevirt_are_different_sticks(tmp_path: Path) -> None:
+    two = {"resourceName": "kubevirt.io/two", "selectors": [{"vendor": "46f4", "product": "0001"}] * 2}
+    text = run("kubevirt", json.dumps({"permittedHostDevices": {"usb": [two]}})).stdout
+    machines.usb_sticks(tmp_path, 5)
+    first, second = (f"/dev/bus/usb/001/00{n} /dev/bus/usb/001/00{n + 1}" for n in (2, 4))
+    assert offered(text, tmp_path) == {"kubevirt.io/two": {first: 1, second: 1}}
+
+
+def test_several_functions_under_one_name_are_explained() -> None:
+    devices = [
+        {"pciVendorSelector": ids, "resourceName": "nvidia.com/gpu"} for ids in ("10de:1eb8", "10de:10f8")
+    ]
+    result = run("kubevirt", json.dumps({"permittedHostDevices": {"pciHostDevices": devices}})).stdout
+    assert "such as a GPU and its audio, give them different names" in said(result)
+
+
+def test_a_link_of_udev_becomes_a_group_with_its_path() -> None:
+    text = '- {devicematch: "^serial/by-id/usb-FTDI_A1-if00-port0$", nummaxdevices: 1}\n'
+    result = run(SMARTER, text).stdout
+    assert "- {path: /dev/serial/by-id/usb-FTDI_A1-if00-port0}" in result
+    assert "smarter-devices/serial_by-id_usb-FTDI_A1-if00-port0" in converted(SMARTER, text)
+
+
+@pytest.mark.parametrize(
+    ("image", "flags", "name", "replicas"),
+    [
+        ("intel/intel-gpu-plugin", ["-shared-dev-num", "4"], "gpu.intel.com/{driver}", 4),
+        ("example.org/intel-sgx-plugin:1", ["-enclave-limit=7"], "sgx.intel.com/enclave", 7),
+        ("intel/intel-sgx-plugin", [], "sgx.intel.com/provision", 110),
+        ("intel/intel-iaa-plugin", ["-shared-dev-num=9"], "iaa.intel.com/wq-user-shared", 9),
+    ],
+)
+def test_flags_of_intel_plugins_are_the_keys_of_their_objects(
+    image: str, flags: list[str], name: str, replicas: int
+) -> None:
+    spec = {"template": {"spec": {"containers": [{"image": image, "args": flags}]}}}
+    assert converted(INTEL, json.dumps({"kind": "DaemonSet", "spec": spec}))[name].share.replicas == replicas
+
+
+def test_an_object_of_intels_own_chart_is_accepted() -> None:
+    """The chart writes the policy none; only balanced and packed need shared devices."""
+    text = json.dumps(
+        {"kind": "GpuDevicePlugin", "spec": {"sharedDevNum": 1, "preferredAllocationPolicy": "none"}}
+    )
+    assert "gpu.intel.com/{driver}" in converted(INTEL, text)
+
+
+def test_values_of_the_network_operator_are_what_its_template_makes_of_them() -> None:
+    text = "sriovDevicePlugin: {deploy: true, resources: [{name: hostdev, vendors: [15b3], pfNames: []}]}"
+    assert set(converted("sriov-network-device-plugin", text)) == {"nvidia.com/hostdev"}
+    assert "isRdma: true" in run("sriov-network-device-plugin", text).stdout
+    default = "{deployCR: true, rdmaSharedDevicePlugin: {deploy: true}}"
+    assert converted("rdma-shared-dev-plugin", default)["rdma/rdma_shared_device_a"].share.replicas == 63
