@@ -12,18 +12,19 @@ from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.backend.model import PERMISSIONS
+from devhost.planning import naming as naming
 from devhost.planning.naming import SUBDOMAIN
 from devhost.planning.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,
-    LABEL_DIRECTORY,
-    MAX_REPLICAS,
     Inject,
     Of,
     Prefer,
     Serve,
     WhenEmpty,
 )
+from devhost.planning.settings import LABEL_DIRECTORY as LABEL_DIRECTORY
+from devhost.planning.settings import MAX_REPLICAS as MAX_REPLICAS
 
 from .reader import Bounds, Form, Mistaken, Raw
 

@@ -16,9 +16,8 @@ from typing import Annotated
 from devhost.backend import option
 from devhost.config.diagnostics import Place, shown
 from devhost.config.document import Scalar
+from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
-from devhost.planning import naming
-from devhost.planning.settings import MAX_REPLICAS
 
 from . import regular
 from .gojson import PCI_ID, Remark, literal, pci_id

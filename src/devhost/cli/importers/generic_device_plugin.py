@@ -16,9 +16,8 @@ from typing import Annotated, ClassVar, Literal
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
+from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass, read_text
-from devhost.planning import naming
-from devhost.planning.settings import MAX_REPLICAS
 
 from . import overlap
 from .source import GUIDE, Source, Value, node_at, some, text_at

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
 from devhost.config.document import Fields, Node
+from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import WRONG, Bounds, keys
-from devhost.planning.settings import MAX_REPLICAS
 
 from .source import Source
 from .workload import WORKLOADS, Option, Options, the_container

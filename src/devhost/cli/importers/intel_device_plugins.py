@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
 from devhost.config.document import Fields, Items, Node, Scalar, parse
+from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import WRONG, Bounds, keys
-from devhost.planning.settings import MAX_REPLICAS
 
 from .gojson import PCI_ID, pci_id
 from .source import OF_PODS, Object, Source, Value, node_at, text_at

@@ -15,8 +15,8 @@ from typing import Annotated
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown, suggest
 from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.language import naming
 from devhost.config.reader import WRONG, Bounds, Raw
-from devhost.planning import naming
 
 from .gojson import PCI_ID, Remark, pci_id
 from .source import Object, Source, Value, some

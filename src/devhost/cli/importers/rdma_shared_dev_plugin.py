@@ -13,10 +13,8 @@ from typing import Annotated
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown, suggest
-from devhost.config.language import MAX_RESOURCES
+from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
 from devhost.config.reader import WRONG, Bounds, Raw, keys
-from devhost.planning import naming
-from devhost.planning.settings import MAX_REPLICAS
 
 from .gojson import Remark, check_ids, check_texts, literal, odd_ids, pci_id
 from .network_operator import configuration

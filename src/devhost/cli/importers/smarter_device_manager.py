@@ -15,9 +15,8 @@ from typing import Annotated
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items, Node
+from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
-from devhost.planning import naming
-from devhost.planning.settings import MAX_REPLICAS
 
 from . import regular
 from .regular import Globs, Inexpressible, Invalid

@@ -15,9 +15,8 @@ from typing import Annotated
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items
-from devhost.config.language import MAX_RESOURCES
+from devhost.config.language import MAX_RESOURCES, naming
 from devhost.config.reader import WRONG, Bounds, Raw
-from devhost.planning import naming
 
 from .gojson import Remark
 from .network_operator import configuration

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from devhost.backend import where
 from devhost.config.diagnostics import one_line
-from devhost.planning import naming
+from devhost.config.language import naming
 
 from .source import Source
 

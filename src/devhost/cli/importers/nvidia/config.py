@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Fields, Items, Scalar
+from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Raw
-from devhost.planning import naming
-from devhost.planning.settings import MAX_REPLICAS
 
 DOMAIN = "nvidia.com"
 GPU = f"{DOMAIN}/gpu"

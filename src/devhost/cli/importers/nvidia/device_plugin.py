@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 
 from devhost.cli.importers.source import Source
 from devhost.cli.importers.writing import Written, document
+from devhost.config.language import LABEL_DIRECTORY
 from devhost.config.reader import WRONG
-from devhost.planning.settings import LABEL_DIRECTORY
 
 from .config import Config
 from .entries import Entries
