@@ -106,7 +106,7 @@ def test_the_reason_of_kubectl_is_reported_in_one_line(cluster: Path) -> None:
     assert "kubectl get kubevirts.kubevirt.io -A -o json failed: Forbidden: daemonsets" in str(done.exception)
 
 
-def test_without_kubectl_the_error_says_so(cluster: Path) -> None:
+def test_a_missing_kubectl_is_reported(cluster: Path) -> None:
     (cluster / "bin" / "kubectl").unlink()
     environment = {"PATH": str(cluster / "bin")}
     done = CliRunner().invoke(command, ["kubevirt", "--from-cluster"], env=environment)

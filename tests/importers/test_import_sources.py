@@ -67,6 +67,25 @@ def test_a_key_that_no_import_knows_is_named_with_what_to_do() -> None:
         assert "does not convert it: check whether you need it" in said(run(NVIDIA, text % one).stdout)
 
 
+def test_equal_pods_of_several_nodes_are_one_plugin() -> None:
+    spec = {
+        "containers": [
+            {"image": "nvidia/k8s-device-plugin", "env": [{"name": "MIG_STRATEGY", "value": "mixed"}]}
+        ]
+    }
+    pods = [{"kind": "Pod", "metadata": {"name": name}, "spec": spec} for name in ("a", "b")]
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, json.dumps({"kind": "List", "items": pods}))
+    other = {"containers": [{"image": "nvidia/k8s-device-plugin"}]}
+    pods.append({"kind": "Pod", "metadata": {"name": "c"}, "spec": other})
+    assert "several containers run" in refusal(NVIDIA, json.dumps({"kind": "List", "items": pods}))
+
+
+@pytest.mark.parametrize("more", ["", "nfd: {master: {}}\n", "gfd: {enabled: true}\nnfd: {}\n"])
+def test_values_of_the_plugins_chart_are_not_taken_for_those_of_the_operator(more: str) -> None:
+    result = run(NVIDIA, f"deviceListStrategy: volume-mounts\ncompatWithCPUManager: true\n{more}").stdout
+    assert "deviceListStrategy: [volume-mounts, device-specs]" in result and "driverRoot" not in result
+
+
 def test_other_objects_are_named_once() -> None:
     text = "kind: Secret\nmetadata: {name: token}\n---\nkind: GpuDevicePlugin\nspec: {}\n"
     assert "Not part of the plugin's configuration: Secret token." in said(run(INTEL, text).stdout)

@@ -524,7 +524,8 @@ def _values(one: Object, spec: Value, holder: Value, chart: str) -> Object:
         if key not in _OF_VALUES
     ]
     one.take()
-    source.note(f"{one}: only its values are converted, not {', '.join(sorted(left))}.")
+    others = f", not {', '.join(sorted(left))}" if left else ""
+    source.note(f"{one}: only its values are converted{others}.")
     if given:
         found.take()
         for name, node in given:

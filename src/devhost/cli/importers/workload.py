@@ -200,10 +200,21 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
         ConfigError: several do.
     """
     found = [one for one in containers(source) if runs(one)]
+    if len({_started(one) for one in found}) == 1:  # pods of one DaemonSet
+        for one in found[1:]:
+            one.holder.take()
+        found = found[:1]
     if len(found) > 1:
         message = f"several containers run {program}; this is the second"
         found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
     return found[0] if found else None
+
+
+def _started(one: Container) -> tuple[object, ...]:
+    """What starts a container, to compare it with others."""
+    words = tuple(word.text for word, _ in _words(one))
+    env = tuple((text_at(each.node, "name"), text_at(each.node, "value")) for each in one.each("env"))
+    return one.image, words, env
 
 
 def _flags(value: Value, switches: Collection[str]) -> Iterator[Option]:

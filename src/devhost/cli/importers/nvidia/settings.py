@@ -178,9 +178,11 @@ def settings(source: Source, key: str) -> Settings:
         return _of_container(source, plugin, key)
     values = source.values(*_CHARTS, recognized=_are_values)
     if values is not None:
-        is_operator = bool(set(values.keys) & _OPERATOR) or node_at(values.node, "devicePlugin", "config")
         chart = values.chart if isinstance(values, Object) else ""
-        if is_operator or chart == "gpu-operator":
+        given = set(values.keys) - {"nfd", "node-feature-discovery"}  # both charts have these
+        plugin = ("devicePlugin", "config"), ("devicePlugin", "env"), ("devicePlugin", "args")
+        is_operator = given & _OPERATOR or any(node_at(values.node, *path) is not None for path in plugin)
+        if chart == "gpu-operator" or (is_operator and chart != "nvidia-device-plugin"):
             return _of_operator(source, values, key, "")
         return _of_chart(source, values, key)
     found = source.config_map(CONFIG_KEY, likely=_is_config, key=key)
@@ -299,6 +301,8 @@ def _of_chart(source: Source, values: Value, key: str) -> Settings:
     for name in ("mps", "gfd", "devicePlugin"):
         if (part := values.at(name)) and (names := set(part.others()) - {"enabled", "root"}):
             source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
+    if kept := values.omit("nfd", "node-feature-discovery"):
+        source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
     _name_unknown(values, _CHART, "the chart")
     return result
 
