@@ -6,6 +6,7 @@ Run this file to write ``golden`` again: ``python tests/importers/test_import_go
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 import yaml
 from importing import HERE, loaded, run, said
 
+from devhost.backend.errors import DevhostError
 from devhost.cli.importers.source import UNKNOWN
 from devhost.discovery import catalog
 
@@ -179,6 +181,29 @@ def test_a_key_that_no_importer_knows_is_refused_or_named(case: Case) -> None:
         mine = documents[path[0]]["items"][path[2]] if "items" in path[1:2] else documents[path[0]]
         if not any(mine["metadata"]["name"] in one for one in unread if "metadata" in mine):
             assert "aKeyOfTomorrow" in result, path
+
+
+@pytest.mark.parametrize("case", [one for one in CASES if one.path.is_relative_to(INPUTS)], ids=str)
+def test_a_value_of_another_type_is_converted_or_refused_in_words(case: Case) -> None:
+    """Each value of the input is replaced by another in turn."""
+    text = case.path.read_text(encoding="utf-8")
+    documents = list(yaml.safe_load_all(text.partition("\n")[2] if text.startswith("USER") else text))
+    others = itertools.cycle([7, "x", [], {}, [{"a": 1}], None, True])
+    for path in [path for path in places(documents) if path]:
+        changed = copy.deepcopy(documents)
+        inner: Any = changed
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = next(others)
+        done = run(case.peer, yaml.safe_dump_all(changed), *case.arguments.split())
+        assert done.exception is None or isinstance(done.exception, (DevhostError, SystemExit)), path
+
+
+def places(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    yield path
+    inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in inside:
+        yield from places(value, (*path, key))
 
 
 def mappings(node: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:

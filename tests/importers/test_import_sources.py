@@ -176,6 +176,27 @@ def test_equal_usb_selectors_of_kubevirt_are_different_sticks(tmp_path: Path) ->
     assert offered(text, tmp_path) == {"kubevirt.io/two": {first: 1, second: 1}}
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "path"),
+    [
+        ("KubeVirt", {"configuration": {"pciHostDevices": []}}, "spec.configuration.pciHostDevices"),
+        ("KubeVirt", {"usb": [{"resourceName": "a.b/c"}]}, "spec.usb"),
+        (
+            "KubeVirt",
+            {"permittedHostDevices": {"mediatedDevices": []}},
+            "spec.permittedHostDevices.mediatedDevices",
+        ),
+        ("HyperConverged", {"mediatedDevices": []}, "spec.mediatedDevices"),
+    ],
+)
+def test_a_list_of_devices_in_another_place_is_reported(kind: str, spec: object, path: str) -> None:
+    right = (
+        "spec.permittedHostDevices" if kind == "HyperConverged" else "spec.configuration.permittedHostDevices"
+    )
+    result = run("kubevirt", json.dumps({"kind": kind, "spec": spec})).stdout
+    assert f"{path}: KubeVirt ignores it here: move it below {right}" in said(result)
+
+
 def test_several_functions_under_one_name_are_explained() -> None:
     devices = [
         {"pciVendorSelector": ids, "resourceName": "nvidia.com/gpu"} for ids in ("10de:1eb8", "10de:10f8")

@@ -133,36 +133,37 @@ def convert(data: bytes, file_name: str) -> str:
     result = _Result()
     lists, misplaced = 0, 0
     for one in found:
-        for path in _PATHS:
+        paths = {"KubeVirt": _PATHS[:1], "HyperConverged": _PATHS[1:2]}.get(one.kind, _PATHS)
+        for path in paths:
             if (permitted := one.at(*path)) is not None:
                 lists += 1
                 for device in _devices(permitted):
                     _add(device, result)
-        misplaced += _name_others(one)
+        misplaced += _name_others(one, ".".join(paths[0]))
     if not lists and not misplaced:
         missing = "it has no spec.configuration.permittedHostDevices"
         source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
     return _written(result, source)
 
 
-def _name_others(value: Value, depth: int = 0) -> int:
+def _name_others(value: Value, right: str) -> int:
     """Remarks on lists of devices in other places, where KubeVirt ignores them; the number of such lists."""
     count, left = 0, list[str]()
     for key in value.keys:
         inner = value.at(key)
         if inner is None or value.source.is_read(inner):
             continue
-        if key in ("pciHostDevices", "mediatedDevices", "usbHostDevices"):
+        is_list = isinstance(inner.node, Items)
+        if key in _LISTS and (is_list or key != "usb"):
             count += 1
             value.source.note(
-                f"{inner.place.path}: KubeVirt ignores it here: move it below permittedHostDevices, "
-                f"and import again."
+                f"{inner.place.path}: KubeVirt ignores it here: move it below {right}, and import again."
             )
             inner.take()
-        elif isinstance(value, Object) and value.kind and depth == 0 and key != "spec":
+        elif isinstance(value, Object) and value.kind and key != "spec":
             continue
         elif key in ("spec", "configuration", "permittedHostDevices", "virtualization"):
-            count += _name_others(inner, depth + 1)
+            count += _name_others(inner, right)
         else:
             left.append(key)
             if key == "mediatedDevicesConfiguration":

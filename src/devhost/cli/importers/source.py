@@ -325,6 +325,9 @@ class Source:
         if len(found) > 1:
             message = "these are the second values of the chart"
             found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
+        if found and not isinstance(found[0].node, Fields):
+            message = f"values of a chart must be a mapping, not {found[0].node}"
+            found[0].place.diagnostics.fail(found[0].node.mark, message)
         return found[0] if found else None
 
     def config_map(
