@@ -180,8 +180,8 @@ def settings(source: Source, key: str) -> Settings:
     if values is not None:
         chart = values.chart if isinstance(values, Object) else ""
         given = set(values.keys) - {"nfd", "node-feature-discovery"}  # both charts have these
-        plugin = ("devicePlugin", "config"), ("devicePlugin", "env"), ("devicePlugin", "args")
-        is_operator = given & _OPERATOR or any(node_at(values.node, *path) is not None for path in plugin)
+        paths = (("devicePlugin", name) for name in ("args", "config", "env"))
+        is_operator = given & _OPERATOR or any(node_at(values.node, *path) is not None for path in paths)
         if chart == "gpu-operator" or (is_operator and chart != "nvidia-device-plugin"):
             return _of_operator(source, values, key, "")
         return _of_chart(source, values, key)
