@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from api_objects import SLICES, Object
-from api_server import ApiServer
 from fake_clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
@@ -21,6 +19,8 @@ from devhost.dra.slices import Offered
 from devhost.planning.claims import Key
 from devhost.planning.sides import Sides
 from devhost.telemetry.metrics import Metrics
+from devhost.testing.dra import ApiServer
+from devhost.testing.dra.api_objects import SLICES, Object
 
 DRIVER = "devhost.example.com"
 NODE = "n1"

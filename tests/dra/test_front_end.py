@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from api_objects import claims as claims_of
 from dra_node import DRIVER, NODE, SLICES, Cluster, DraNode
 
 from devhost.allocation.allocations import Allocations, Listing
@@ -23,6 +22,7 @@ from devhost.host.status import status
 from devhost.planning.sides import Listed, Sides
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.dra import Claim, DraKubelet, Rival
+from devhost.testing.dra.api_objects import claims as claims_of
 from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"

@@ -6,7 +6,6 @@ only for entries without devices: it takes a comparison with every device of the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,6 +1,6 @@
 """The objects of a simulated API server: what it stores, refuses, selects and reports to watches.
 
-``api_server.ApiServer`` serves them over HTTP. See there for the limits of the simulation.
+:class:`.ApiServer` serves them over HTTP. See there for the limits of the simulation.
 """
 
 from __future__ import annotations
