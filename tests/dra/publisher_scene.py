@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,7 +51,7 @@ class InFlight:
 
 
 class CountedApi(KubeApi):
-    """Counts the calls that wait for an answer; a watch always does."""
+    """Counts the calls that wait for an answer, and the watches that wait to be accepted."""
 
     def __init__(self, in_flight: InFlight, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -60,6 +60,29 @@ class CountedApi(KubeApi):
     async def get(self, path: str) -> Object:
         with self._in_flight():
             return await super().get(path)
+
+    async def list(self, *args: Any, **options: Any) -> AsyncGenerator[Object, None]:
+        async with aclosing(super().list(*args, **options)) as pages:
+            while True:
+                with self._in_flight():
+                    page = await anext(pages, None)
+                if page is None:
+                    return
+                yield page
+
+    async def watch(
+        self, *args: Any, opened: Callable[[], None], **options: Any
+    ) -> AsyncGenerator[tuple[str, Object], None]:
+        with ExitStack() as waiting:
+            waiting.enter_context(self._in_flight())
+
+            def accepted() -> None:
+                waiting.close()
+                opened()
+
+            async with aclosing(super().watch(*args, opened=accepted, **options)) as changes:
+                async for change in changes:
+                    yield change
 
     async def create(self, path: str, body: Object) -> Object:
         with self._in_flight():

@@ -71,7 +71,7 @@ async def test_a_move_is_a_few_lines_and_no_problem(place: Path, count: int, bef
 @pytest.mark.parametrize(
     "after", [DRA, DRA.replace("card,", "other,"), RENAMED], ids=["to-dra", "to-dra-renamed", "renamed"]
 )
-async def test_no_reason_says_that_a_holder_is_not_named_once_the_kubelet_has_named_it(
+async def test_no_reason_calls_a_holder_unnamed_once_the_kubelet_has_named_it(
     place: Path, after: str
 ) -> None:
     """A container gets a device, and the device moves before the kubelet lists who has it."""

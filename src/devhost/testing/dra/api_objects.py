@@ -270,7 +270,8 @@ class Objects:
         new = copy.deepcopy(body)
         new["kind"] = kind.kind
         new.setdefault("metadata", {})
-        return _without(new, self.dropped)
+        kept: Object = _without(new, self.dropped)
+        return kept
 
     def _check(self, kind: Kind, value: Object) -> None:
         for attribute, most in self.refused.items():

@@ -420,6 +420,8 @@ class _Watch:
             self._version = objects.version
         else:
             objects.all(where, query)  # refuses unknown selectors
+            if not version.isdecimal():
+                raise Refused(400, "BadRequest", f"Invalid value: {version!r}: resourceVersion")
             self._version = int(version)
 
     def end(self) -> None:
