@@ -204,6 +204,13 @@ async def test_failures_are_logged_once_and_so_is_their_end(
     assert lines.count("ResourceSlices are published again") == 1
 
 
+async def test_a_slice_that_the_api_server_refuses_is_not_counted(node: Node) -> None:
+    node.server.fail_next(403, 1000, methods=("POST",))
+    await node.publishes(offers(1))
+    assert "permission denied to create resourceslices" in node.publisher.status.error
+    assert node.publisher.status.slices == 0
+
+
 @pytest.mark.conformance(105)
 async def test_a_watch_that_ends_is_opened_again(node: Node) -> None:
     await node.publishes(offers(1))

@@ -106,7 +106,7 @@ class PublisherStatus:
     """How publishing goes.
 
     Attributes:
-        slices: slices of this driver and node at the API server.
+        slices: slices of this driver and node that the API server certainly has.
         writes: writes that the API server has accepted since the start.
         dropped: fields of devices that it drops.
         left_out: what slices leave out, each with its resource.
@@ -358,6 +358,11 @@ class Publisher:
         return self._recorded.get((pool, name))
 
     # What is at the API server
+
+    @property
+    def _present(self) -> int:
+        """How many slices the API server certainly has."""
+        return sum(one is not None for one in self._stored.values())
 
     @property
     def _query(self) -> dict[str, str]:
@@ -776,7 +781,7 @@ class Publisher:
 
     def _written(self) -> None:
         self._metrics.slices_changed(self._driver, 1)
-        self.status = replace(self.status, slices=len(self._stored), writes=self.status.writes + 1)
+        self.status = replace(self.status, slices=self._present, writes=self.status.writes + 1)
 
     async def _read_node(self) -> None:
         """Finds the uid of the Node, which owns the slices."""
@@ -814,7 +819,7 @@ class Publisher:
         """Brings the status up to date."""
         self.status = replace(
             self.status,
-            slices=len(self._stored),
+            slices=self._present,
             dropped=tuple(self._dropped),
             left_out=tuple(
                 (resource, one) for resource, state in self._states.items() for one in state.left_out
