@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from dra_node import DraNode
 
+from devhost.cli.running_host import View, answer
+from devhost.cli.scan_once import ScanResult
 from devhost.cli.status_report import show
 from devhost.host.problems import problems
 from devhost.host.status import status
 from devhost.planning.claims import UNNAMED
+from devhost.planning.plan import Plan
+from devhost.planning.settings import Settings
 from devhost.telemetry.page.skeleton import render
 from devhost.testing.kubelet.faults import Gate, Point
 
@@ -93,6 +97,31 @@ async def test_no_reason_calls_a_holder_unnamed_once_the_kubelet_has_named_it(
             assert [row for row in _reasons(status(host)) if UNNAMED in row["reason"]] == []
             named = [row for row in _reasons(status(host)) if "a pod holds it" in row["reason"]]
             assert all(row["heldBy"][0]["pod"] == "pod-0" for row in named)
+
+
+async def test_a_move_back_names_the_claim_for_which_it_waits(place: Path) -> None:
+    """Also one that is not prepared; and the commands for a device show it as its holder."""
+    async with DraNode(place) as node:
+        node.configure(DRA)
+        async with node.node.served():
+            await node.register()
+            await node.node.until(lambda: len(node.published().get(RESOURCE, ())) == 2)
+            node.allocate("used", node.name_of("c0"))
+            node.configure(PLUGIN)
+            await node.node.reload()
+            host = node.node.host
+            named = "waits for the ResourceClaim that has it allocated (ResourceClaim default/used)"
+            await node.node.until(
+                lambda: len(status(host)["refusals"]) == 1 and named in show(status(host), datetime.now(UTC))
+            )
+            document = status(host)
+            assert document["dra"] is not None
+            claim = {"namespace": "default", "pod": "", "container": "", "claim": "used"}
+            for rows in (document["dra"]["moving"], document["refusals"]):
+                assert [row["heldBy"] for row in rows] == [[claim]]
+            device = node.node.devices("cards")["c0"]
+            seen = View(ScanResult(Settings(), Plan(), {}), answer(document), "", same_config=True)
+            assert seen.holders("cards", device) == [(RESOURCE, "ResourceClaim default/used")]
 
 
 async def test_a_device_that_moves_while_a_pod_holds_it_is_no_problem(place: Path) -> None:
