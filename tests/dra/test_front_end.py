@@ -470,6 +470,25 @@ async def test_a_claim_whose_record_was_lost_while_devhost_was_down_keeps_its_de
         assert "a claim holds it" in (await node.prepare(two))[two.uid].error
 
 
+async def test_a_device_is_free_once_its_claim_is_released_though_the_kubelet_still_lists_it(
+    node: DraNode,
+) -> None:
+    """The kubelet forgets the claim after devhost's answer."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        place = node.name_of("c0")
+        one, two = node.allocate("one", place), node.allocate("two", place)
+        (prepared,) = (await node.prepare(one))[one.uid].devices
+        used = ClaimDevice(DRIVER, *place, tuple(prepared.cdi_device_ids))
+        node.node.kubelet.use_claim("pod-1", "main", "one", [used])
+        await node.node.until(
+            lambda: (report := node.report()) and any(each["containers"] for each in report["claims"])
+        )
+        assert not (await node.unprepare(one))[one.uid].error
+        assert not (await node.prepare(two))[two.uid].error
+
+
 class Pods:
     """The lists of a kubelet that takes its time."""
 

@@ -152,6 +152,25 @@ async def test_a_claim_released_after_a_list_began_is_not_rebuilt_from_it(node: 
     assert scene.left == [] and scene.ledger.held == []
 
 
+async def test_a_released_claim_that_the_kubelet_still_lists_holds_nothing_until_it_is_prepared(
+    node: Node,
+) -> None:
+    """The kubelet forgets a claim after the answer to Unprepare."""
+    scene = node.scene
+    ref = scene.claim(1, result("gpu", "a"))
+    await node.prepared(ref)
+    assert await scene.unprepare(ref) == [""]
+    for _ in range(3):
+        await node.lists()
+        assert scene.left == [] and scene.ledger.held == []
+    await node.prepared(ref)
+    scene.files.path(ref.uid).unlink()
+    await scene.files.read_again()
+    await node.lists()
+    await node.lists()
+    assert scene.left == [scene.files.path(ref.uid).name] and scene.ledger.held == ["a"]
+
+
 async def test_a_release_during_rebuilding_leaves_nothing(node: Node) -> None:
     scene = node.scene
     ref = scene.claim(1, result("gpu", "a"))

@@ -324,3 +324,28 @@ def test_a_claim_whose_record_was_lost_while_devhost_was_down_is_not_given_away(
     held = [one["name"] for one in driver.status()["dra"]["claims"]]
     assert held == ["mine"]
     assert pod.restarted().shell("echo $CARDS") == "c0"
+
+
+def test_a_feature_that_is_switched_on_at_the_api_server_is_used_without_a_restart(
+    cluster, driver, claims, pods
+):
+    """As in an upgrade in place; the version stays the same."""
+
+    def dropped() -> list[str]:
+        return list((driver.status().get("dra") or {"droppedFields": ()})["droppedFields"])
+
+    cluster.restart_api_server("--feature-gates=DRAConsumableCapacity=false")
+    try:
+        driver.serve(
+            {"name": FUSE, "where": {"devNode": "/dev/fuse"}, "share": {"replicas": 2}, "serve": "dra"}
+        )
+        until("the missing feature is named", lambda: "allowMultipleAllocations" in dropped(), seen=dropped)
+        assert not claims.offered()
+    finally:
+        cluster.restart_api_server()
+    until("the shares are offered", lambda: len(claims.offered()) == 1, seen=driver.status)
+    assert not dropped()
+    claims.classes(driver)
+    for name in ("one", "two"):
+        claims.create(name, {"deviceClassName": "fuse.example.com"})
+        assert pods.create(name, claims=[name]).running().opens("/dev/fuse")

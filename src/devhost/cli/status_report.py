@@ -311,10 +311,9 @@ def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
     ]
     if not rows:
         return ""
-    shown = rows if everything else rows[:MOST]
-    text = table(("RESOURCE", "LEFT RECENTLY", "AGO", "REASON"), shown)
-    hidden = len(rows) - len(shown)
-    return f"{text}\n{hidden} more that left recently not shown (--all shows them)" if hidden else text
+    return _first(
+        ("RESOURCE", "LEFT RECENTLY", "AGO", "REASON"), rows, "devices that left recently", everything
+    )
 
 
 def _held(document: StatusDocument, everything: bool) -> str:
@@ -331,10 +330,9 @@ def _held(document: StatusDocument, everything: bool) -> str:
     ]
     if not rows:
         return ""
-    shown = rows if everything else rows[:MOST]
-    text = table(("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON"), shown)
-    hidden = len(rows) - len(shown)
-    return f"{text}\n{hidden} more held devices not shown (--all shows them)" if hidden else text
+    return _first(
+        ("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON"), rows, "held devices", everything
+    )
 
 
 def _backends(document: StatusDocument, now: datetime) -> str:
@@ -396,10 +394,7 @@ def _refusals(document: StatusDocument, everything: bool) -> str:
     if not found:
         return ""
     rows: list[_Row] = [*sorted(found, key=lambda row: (row[0], natural(row[1])))]
-    shown = rows if everything else rows[:MOST]
-    text = table(("BACKEND", "REFUSED DEVICE", "REASON"), shown)
-    hidden = len(rows) - len(shown)
-    return f"{text}\n{hidden} more refused devices not shown (--all shows them)" if hidden else text
+    return _first(("BACKEND", "REFUSED DEVICE", "REASON"), rows, "refused devices", everything)
 
 
 def _with_remarks(headers: Sequence[str], rows: Sequence[_Row]) -> str:

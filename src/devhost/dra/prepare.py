@@ -13,7 +13,6 @@ The kubelet repeats calls, gives up on them while they run, and calls for a clai
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -63,7 +62,7 @@ WRITES = 4
 """Files that are written at once: one thread writes them, and each deadline includes the wait for it."""
 
 REMEMBERED = 600.0
-"""Seconds for which a released claim is remembered: no list of pods takes that long."""
+"""Seconds for which a released claim is remembered: no list of pods names it for that long."""
 
 _FAILED = "devhost failed; its log has the reason"
 
@@ -248,9 +247,12 @@ class Preparer:
             if not turn.users:
                 del self._turns[uid]
 
-    def unprepared_since(self, uid: str, moment: float) -> bool:
-        """Whether a claim was released at or after this monotonic time, at most :data:`REMEMBERED` ago."""
-        return self._unprepared_at.get(uid, -math.inf) >= moment
+    def unprepared(self, uid: str) -> bool:
+        """Whether a claim was released by Unprepare, and has not been prepared since.
+
+        The kubelet forgets such a claim only after the answer: lists that begin later may still name it.
+        """
+        return uid in self._unprepared_at
 
     def _note_unprepared(self, uid: str) -> None:
         now, known = self._clock(), self._unprepared_at
@@ -332,6 +334,7 @@ class Preparer:
                 await self._files.remove(ref.uid)
                 self.bases.pop(ref.uid, None)
                 raise _released(ref)
+            self._unprepared_at.pop(ref.uid, None)
             self._claims.prepared(holder, devices)
             self._claims.given.gave_claim(ref.uid, self._nodes(ref.uid, chosen))
         return record
@@ -492,9 +495,9 @@ class Preparer:
             turn.unprepared += 1
             try:
                 async with asyncio.timeout(self._deadline), turn.lock:
+                    self._note_unprepared(ref.uid)  # first, because a plan is made when devices are free
                     if await self.release(ref.uid):
                         log.info("released a claim", claim=str(ref), uid=ref.uid)
-                    self._note_unprepared(ref.uid)
                     return ""
             except TimeoutError:
                 reason = f"{ref} could not be released within {self._deadline:g} s"

@@ -182,7 +182,7 @@ class Upkeep:
         """
         records = self._files.records
         for uid, (ref, listed) in self._named(listing).items():
-            if uid in records or self._preparer.unprepared_since(uid, listing.began):
+            if uid in records or self._preparer.unprepared(uid):
                 self._unrecorded.pop(uid, None)
                 continue
             found = (self._devices.claimed(one.pool, one.device, one.share) for one in listed)
@@ -252,7 +252,7 @@ class Upkeep:
             with self._preparer.turn(ref.uid) as turn:
                 claim = await self._preparer.read(ref)
                 async with turn.lock:
-                    gone = self._preparer.unprepared_since(ref.uid, listing.began)
+                    gone = self._preparer.unprepared(ref.uid)
                     if gone or ref.uid in self._files.records:
                         return
                     await self._preparer.commit(ref, claim, turn, running=True)
@@ -265,7 +265,7 @@ class Upkeep:
     def _release_unrecorded(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
         """Releases what no list has named for the grace; Unprepare, which is usual, releases it at once."""
         for uid, one in list(self._unrecorded.items()):
-            if uid in self._files.records or self._preparer.unprepared_since(uid, listing.began):
+            if uid in self._files.records or self._preparer.unprepared(uid):
                 del self._unrecorded[uid]
             elif uid in named:
                 one.missing_since = None

@@ -98,10 +98,15 @@ class Cluster:
 
     # processes
 
-    def start(self, name: str) -> None:
-        """Starts a program of the cluster, without waiting until it is ready."""
+    def start(self, name: str, *arguments: str) -> None:
+        """Starts a program of the cluster, without waiting until it is ready.
+
+        Args:
+            arguments: added to the usual ones.
+        """
+        command = (*self._settings.command(name), *arguments)
         self._running[name] = self.namespaces.spawn(
-            *self._settings.command(name), log=self.logs / f"{name}.log", env=self._settings.environment()
+            *command, log=self.logs / f"{name}.log", env=self._settings.environment()
         )
 
     def stop(self, name: str, *, kill: bool = False) -> None:
@@ -124,6 +129,12 @@ class Cluster:
             lambda: _inode(socket) not in (None, before),
             seen=self._say("kubelet"),
         )
+
+    def restart_api_server(self, *arguments: str) -> None:
+        """Ends the API server and starts another one with further arguments; returns once it is ready."""
+        self.stop("kube-apiserver", kill=True)  # otherwise it waits for watches to end
+        self.start("kube-apiserver", *arguments)
+        until("the API server is ready", self._ready, seen=self._say("kube-apiserver"))
 
     def _ready(self) -> bool:
         with suppress(ApiError, OSError):
