@@ -104,14 +104,10 @@ def test_a_move_that_begins_again_later_is_no_problem_at_once() -> None:
 
 def test_a_move_names_the_holders_of_its_reason_only() -> None:
     scene = Scene()
-    (unnamed, other, held) = moving("c0", "c1", "c2")
-    one, another = f"{UNNAMED} holds it", "a pod holds it"
-    holder = Holder("default", "train", "main")
-    scene.now(
-        unnamed._replace(waits_for=one),
-        other._replace(waits_for=one),
-        held._replace(waits_for=another, held_by=(holder,)),
-    )
+    one, another, holder = f"{UNNAMED} holds it", "a pod holds it", Holder("default", "train", "main")
+    unnamed = [Moving(("cards", name), "example.com/card", Serve.PLUGIN, one) for name in ("c0", "c1")]
+    held = Moving(("cards", "c2"), "example.com/card", Serve.PLUGIN, another, (holder,))
+    scene.now(*unnamed, held)
     assert [(one.reason, one.held_by) for one in scene.described()] == [(f"2 of 3: {one}", ())]
-    scene.now(held._replace(waits_for=another, held_by=(holder,)))
+    scene.now(held)
     assert [(one.reason, one.held_by) for one in scene.described()] == [(another, (holder,))]
