@@ -9,9 +9,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,10 @@ SLOW_PROMISES = (
 )
 """Of the contract of backends: ``make test`` tries a sample of the same cases."""
 
-WORKERS_PER_CORE = 3
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""This process, if it is one of several: ``gw0``, …"""
+
+WORKERS_PER_CORE = 2
 WORKERS_LIMIT = 24
 """Most tests wait for other threads and processes, so more workers than cores are faster."""
 
@@ -143,8 +147,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
+    """Each worker begins to import at another place, so that it compiles only a part, and reads the rest."""
+    report = yield
+    if WORKER and isinstance(collector, pytest.Session | pytest.Directory):
+        start = int(WORKER[2:]) * len(report.result) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        report.result = [*report.result[start:], *report.result[:start]]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if WORKER:  # all workers need the same order
+        items.sort(key=lambda item: str(item.path))
     for item in items:
         path = _name(item.path)
         indices = item.callspec.indices if hasattr(item, "callspec") else {}
