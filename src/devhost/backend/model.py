@@ -213,7 +213,8 @@ class Device:
     ``unusable_for``
         Uses for which this device is unhealthy, each with the reason for the user:
         ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in resources that provide such a use (``uses``
-        of their ``ResourceOptions``); in all others ``health`` applies.
+        of their ``ResourceOptions``); in all others ``health`` applies. ``permissions`` is a use of every
+        backend: why a device gives no device node whose ``permissions`` an entry could set.
     ``former_ids``
         Ids that earlier versions of the backend may have given this device. If several devices name the same
         id, what the kubelet reports under it counts for each of them. An id that ends in ``.*`` means any

@@ -13,6 +13,7 @@ import collections.abc
 import contextlib
 import dataclasses
 import math
+import posixpath
 import re
 import types
 import typing
@@ -359,6 +360,10 @@ def _never(attribute: Attribute, pattern: Text) -> tuple[str, str] | None:
             f"{shown(text)} is a regular expression; a pattern is a glob for the whole value",
             f'write "{fixed}"',
         )
+    if begins.startswith("/") and not {"", ".", ".."}.isdisjoint(text.split("/")[1:]):
+        fixed = posixpath.normpath(fixed)
+        fixed = fixed if fixed.startswith(begins) else f"{begins}*"
+        return f'a path has no end "/" and no part "", "." or "..", {shown(text)} has', f'write "{fixed}"'
     literal = _WILDCARD.split(text, maxsplit=1)[0]
     if literal.startswith(begins) or (pattern.is_glob and begins.startswith(literal)):
         return None

@@ -14,6 +14,7 @@ from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.given import Difference, Gift, Node, Token
 from devhost.allocation.given_record import GivenRecord, Recorded
+from devhost.allocation.reports import Report
 from devhost.backend.errors import AllocationError, BackendError, DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.backend.sysfs import node_number, prefix_of
@@ -90,7 +91,7 @@ class GivenKeeper:
         )
         self._worker = FileWorker("given", "")
         self._loop = Reconciler(self._pass, first=0.0)
-        self._given.changed = self._loop.wake
+        self._given.changed = Report(self._loop.wake)
 
     async def read(self) -> None:
         """Reads what earlier runs and the kubelet know. Call it before the first plan."""
