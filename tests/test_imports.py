@@ -47,7 +47,7 @@ LIBRARIES = {
     "click": ("cli",),
     "google": ("cli.memory", "dra", "kubelet", "testing"),
     "grpc": ("cli.memory", "dra", "kubelet", "testing"),
-    "h11": ("dra.kube", "telemetry.http"),
+    "h11": ("dra.kube", "telemetry.http", "testing"),
     "markupsafe": ("telemetry.page",),
     "pluggy": ("backend.observe", "discovery.catalog"),
     "pyudev": ("discovery.uevents",),

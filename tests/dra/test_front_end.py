@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from api_objects import claims as claims_of
 from dra_node import DRIVER, NODE, SLICES, Cluster, DraNode
 
 from devhost.allocation.allocations import Allocations, Listing
@@ -23,6 +22,7 @@ from devhost.host.status import status
 from devhost.planning.sides import Listed, Sides
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.dra import Claim, DraKubelet, Rival
+from devhost.testing.dra.api_objects import claims as claims_of
 from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"
@@ -271,6 +271,30 @@ async def test_a_missing_kubeconfig_is_a_problem_of_dra_alone_and_heals(
         file.write_bytes(content)
         await node.synced()
         await node.node.until(lambda: not any(kind == "dra" for kind, _, _ in wrong(node)))
+
+
+async def test_claims_of_a_resource_that_moved_back_are_released_without_access_to_the_api_server(
+    node: DraNode,
+) -> None:
+    """The kubeconfig is missing at the start; the slices go once it is there."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("one", node.name_of("c0"))
+        assert not (await node.prepare(claim))[claim.uid].error
+    file = node.options.kubeconfig
+    assert file is not None
+    content = file.read_bytes()
+    file.unlink()
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.until(node.options.service_socket(DRIVER).exists)
+        assert not (await node.unprepare(claim))[claim.uid].error
+        await node.node.until(lambda: any("no access to the API server" in why for _, _, why in wrong(node)))
+        node.delete_claim("one")
+        file.write_bytes(content)
+        await node.node.until(lambda: node.published() == {})
+        await node.node.offers({RESOURCE: 2})
 
 
 async def test_a_device_that_waits_for_the_api_server_names_what_it_lacks(node: DraNode) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fake_clock import FakeClock
 
+from devhost.backend.model import Holder
+from devhost.planning.claims import UNNAMED
 from devhost.planning.moves import PATIENCE, Move, Moves
 from devhost.planning.settings import Serve
 from devhost.planning.sides import Moving
@@ -98,3 +100,18 @@ def test_a_move_that_begins_again_later_is_no_problem_at_once() -> None:
     assert scene.described() == []
     scene.now(*moving("c0"))
     assert scene.stuck() == []
+
+
+def test_a_move_names_the_holders_of_its_reason_only() -> None:
+    scene = Scene()
+    (unnamed, other, held) = moving("c0", "c1", "c2")
+    one, another = f"{UNNAMED} holds it", "a pod holds it"
+    holder = Holder("default", "train", "main")
+    scene.now(
+        unnamed._replace(waits_for=one),
+        other._replace(waits_for=one),
+        held._replace(waits_for=another, held_by=(holder,)),
+    )
+    assert [(one.reason, one.held_by) for one in scene.described()] == [(f"2 of 3: {one}", ())]
+    scene.now(held._replace(waits_for=another, held_by=(holder,)))
+    assert [(one.reason, one.held_by) for one in scene.described()] == [(another, (holder,))]

@@ -218,8 +218,8 @@ def _print(seen: View, backend: str, device: Device) -> None:
             click.echo(f"  {title}: {', '.join(sorted(claims, key=natural))}")
     for resource, container in seen.holders(backend, device):
         click.echo(f"  held by: {container} through {resource}")
-    if waits_for := seen.moving(backend, device):
-        click.echo(f"  moving: {waits_for}")
+    if moving := seen.moving(backend, device):
+        click.echo(f"  moving: {reason(moving)}")
     for one in seen.published(backend, device):
         click.echo(f"  slice: {one.slice or 'not published yet'}")
         click.echo(f"  pool: {one.pool}, device {one.name}")
@@ -302,7 +302,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
             }
             for one in seen.published(backend, device)
         ],
-        "moving": seen.moving(backend, device),
+        "moving": moving["reason"] if (moving := seen.moving(backend, device)) else "",
         "verdicts": [
             {
                 "entry": f"resources[{verdict.entry.index}]",

@@ -6,7 +6,6 @@ only for entries without devices: it takes a comparison with every device of the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -254,19 +253,24 @@ def wanted(lacking: MissingDriver, entries: Iterable[ResourceSettings]) -> bool:
 
 def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
     """Why an entry offers none of the devices that it selects."""
-    groups = Counter((one.taker, "" if one.taker is not None else one.reason, one.kind) for one in refused)
+    groups: dict[tuple[int | None, str, RefusalKind], list[Refusal]] = {}
+    for one in refused:
+        why = (one.taker, "" if one.taker is not None else one.reason, one.kind)
+        groups.setdefault(why, []).append(one)
+    named = sorted(groups.items(), key=lambda group: -len(group[1]))[:NAMED]
     found = []
-    for (taker, reason, kind), count in groups.most_common(NAMED):
+    for (taker, reason, kind), alike in named:
         if taker is None:
-            each = "" if count == 1 else "each is refused: "
-            found.append(f"{_match(count)}, but {each}{reason}")
+            each = "" if len(alike) == 1 else "each is refused: "
+            found.append(f"{_match(len(alike))}, but {each}{reason}")
             continue
         entry = settings.resources[taker]
         exclusive = " and does not have exclusive: false" if kind is RefusalKind.UNSHARED else ""
-        them = "it" if count == 1 else "them"
-        found.append(f"{_match(count)}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
+        them = "it" if len(alike) == 1 else "them"
+        found.append(f"{_match(len(alike))}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
     text = "; ".join((*found, *_rest(len(groups) - len(found), "more reason")))
-    return Reason(text, tuple(dict.fromkeys(holder for one in refused for holder in one.held_by)))
+    holders = (holder for _, alike in named for one in alike for holder in one.held_by)
+    return Reason(text, tuple(dict.fromkeys(holders)))
 
 
 @dataclass(slots=True)

@@ -95,6 +95,8 @@ class _Withdrawn:
     since: float
     checked: float | None = None
     """When the last list of claims began that had it allocated."""
+    held_by: tuple[AnyHolder, ...] = ()
+    """The claims that had it."""
 
 
 class Sides:
@@ -135,8 +137,9 @@ class Sides:
         for one in self.moving():
             device = found.get(one.key[0], {}).get(one.key[1])
             if device is not None:
+                holder = next(iter(one.held_by), None)
                 moving.append(
-                    Held(one.resource, (), one.key[0], device, True, None, one.serve, one.waits_for)
+                    Held(one.resource, (), one.key[0], device, True, holder, one.serve, one.waits_for)
                 )
         return moving
 
@@ -223,23 +226,28 @@ class Sides:
                 freed = True
         return freed
 
-    def claims_seen(self, began: float, allocated: Collection[Key]) -> bool:
-        """Takes the devices that any ResourceClaim has allocated; true if one of the moving ones is free.
+    def claims_seen(self, began: float, allocated: Mapping[Key, Sequence[AnyHolder]]) -> bool:
+        """Takes the devices that any ResourceClaim has allocated, each with these claims.
 
         Args:
             began: when the list was asked for.
+
+        Returns:
+            Whether one of the moving devices is free, or waits for another claim.
         """
-        freed = False
+        changed = False
         for key, one in list(self._withdrawn.items()):
             if began < one.since + self._timing.schedulers:
                 continue
             if key in allocated:
-                one.checked = began
+                held_by = tuple(allocated[key])
+                changed = changed or one.checked is None or held_by != one.held_by
+                one.checked, one.held_by = began, held_by
             else:
                 del self._withdrawn[key]
-                freed = True
+                changed = True
         self._leaving = self._not_offered(self._dra)
-        return freed
+        return changed
 
     def record(self) -> Mapping[Key, str]:
         """The devices that slices may hold, and those whose claims are not checked: for the next start."""
@@ -291,7 +299,8 @@ class Sides:
         why = "until schedulers have noticed that it left its ResourceSlice"
         if withdrawn.checked is not None:
             why = "for the ResourceClaim that has it allocated"
-        yield Moving(key, withdrawn.resource, Serve.DRA, self._why(f"{_FROM_DRA} {why}"))
+        why = self._why(f"{_FROM_DRA} {why}")
+        yield Moving(key, withdrawn.resource, Serve.DRA, why, withdrawn.held_by)
 
     def _not_offered(self, dra: Mapping[Key, str]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""
