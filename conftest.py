@@ -38,8 +38,11 @@ SLOW = (
     "tests/cli/test_descriptors.py",
     "tests/cli/test_demo.py",
     "tests/cli/test_discover.py",
+    "tests/cli/test_hostile_text.py",
+    "tests/cli/test_missing_packages.py",
     "tests/cli/test_paths.py",
     "tests/cli/test_record.py",
+    "tests/cli/test_release.py",
     "tests/cli/test_run.py",
     "tests/cli/test_run_page.py",
     "tests/cli/test_run_signals.py",
@@ -48,6 +51,11 @@ SLOW = (
     "tests/cli/test_streams.py",
     "tests/conformance/test_conformance_page.py",
     "tests/conformance/test_conformance_process.py",
+    "tests/gpu/test_gpu_parts.py",
+    "tests/image/test_image_commands.py",
+    "tests/image/test_image_tool.py",
+    "tests/monitoring/test_alerts.py",
+    "tests/monitoring/test_real_prometheus.py",
     "tests/page/test_page_browser.py",
     "tests/soak/",
     "tests/systemd/test_run_notify.py",
@@ -69,8 +77,9 @@ SEEDS = 2
 """So many values of a parameter that is a random seed are for ``make test``; all others are slow."""
 SEED_PARAMETERS = ("seed", "part", "batch")
 
-EXAMPLES = 25
-"""Of each property that hypothesis tries in ``make test``; ``make test-all`` tries 100."""
+EXAMPLES = 15
+EXAMPLES_ALL = 100
+"""Of each property that hypothesis tries in ``make test``, and in ``make test-all``."""
 
 SLOW_PROMISES = (
     "test_no_other_damage_makes_discover_fail",
@@ -137,7 +146,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # before the modules make settings of their own; a busy machine is no failure, so no deadline
     register = hypothesis.settings.register_profile
     register("quick", max_examples=EXAMPLES, derandomize=True, deadline=None)
-    register("all", max_examples=4 * EXAMPLES, deadline=None)
+    register("all", max_examples=EXAMPLES_ALL, deadline=None)
     hypothesis.settings.load_profile("quick" if quick(config) else "all")
 
 

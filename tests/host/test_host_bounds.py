@@ -180,7 +180,11 @@ async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
             await plugin.close()
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(one, marks=pytest.mark.slow) if one.name == "devices" else one for one in SHAPES],
+    ids=lambda shape: shape.name,
+)
 async def test_work_for_any_request_grows_linearly_with_the_list(tmp_path: Path, shape: Shape) -> None:
     sizes = (600, 1200)
     found: dict[str, list[int]] = {}
