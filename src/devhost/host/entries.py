@@ -13,7 +13,7 @@ from itertools import islice
 
 from devhost.backend import MissingDriver
 from devhost.backend.model import AnyHolder, AttributeValue, Device
-from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, show
+from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
 from devhost.discovery.unserved import dead_link
@@ -338,7 +338,7 @@ def near_misses(where: Where, devices: Iterable[Device]) -> str:
                 reason = (
                     device.withheld
                     or device.health.reason
-                    or (f"it has no {term.attribute}" if value is None else f"it is {show(value)}")
+                    or (f"it has no {term.attribute}" if value is None else f"it is {shortened(value)}")
                 )
                 missed.setdefault(term.attribute, []).append(f"{device.id}: {reason}")
                 break
