@@ -134,7 +134,9 @@ class Node:
 
     def _start(self) -> None:
         access = Constant(Credentials(self.server.url, None))
-        self.api = CountedApi(self._in_flight, access, timeout=60.0, sleep=self._slept)
+        self.api = CountedApi(
+            self._in_flight, access, timeout=60.0, first_try=60.0, idle=600.0, sleep=self._slept
+        )
         self.record = CountedRecord(self._in_flight, self._place / "driver" / "published.json")
         self.sides = Sides(self.clock.time)
         self.sides.start(self.record.load())
