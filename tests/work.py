@@ -74,8 +74,9 @@ async def counted(request: Callable[[], Awaitable[object]]) -> tuple[int, int]:
         await quiet(work)
         work.lines = 0
         ticking = asyncio.create_task(tick())
+        await asyncio.sleep(0)
         await request()
-        await asyncio.sleep(0.05)  # for what follows an answer
+        await quiet(work)  # what follows an answer is part of it
         ticking.cancel()
         with suppress(asyncio.CancelledError):
             await ticking

@@ -128,6 +128,10 @@ def test_a_pattern_that_a_value_may_match_is_accepted(read: Read, pattern: str) 
         ("{kind: bridge}", "(known values: pf, vf)"),
         ("{kind: 'x*'}", 'the pattern "x*" matches none of the values that this attribute can have'),
         ("{not: {kind: vfs}}", 'where.not.kind: "vfs" is none of the values'),
+        *(
+            (f"{{path: {path}}}", 'where.path: a path has no end "/" and no part "", "." or "..",')
+            for path in ("/dev/fuse/", "/dev//fuse", "/dev/./fuse", "/dev/x/../fuse", "/dev/", "/dev/*/")
+        ),
         ("{path: dev/b}", 'where.path: every value of this attribute begins with /dev/, "dev/b" does not'),
         ("{path: dev/b}", '(write "/dev/b")'),
         ("{path: b*}", '(write "/dev/b*")'),

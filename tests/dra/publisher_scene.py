@@ -26,6 +26,9 @@ DRIVER = "devhost.example.com"
 NODE = "n1"
 RESOURCE = "example.com/gpu"
 
+STEP = 0.2
+"""Seconds that pass at least before either side can answer."""
+
 
 def offered(name: str, replicas: int = 1, health: Health = HEALTHY, **attributes: str) -> Offered:
     return Offered(Device(name, attributes), health, replicas)
@@ -175,10 +178,12 @@ class Node:
         await self.passes(12)
 
     async def passes(self, seconds: float) -> None:
-        """Time passes, in steps in which each side can answer the other."""
-        for _ in range(round(seconds * 5)):
+        """Time passes, from timer to timer, between which each side can answer the other."""
+        end = self.clock.now + seconds
+        while (now := self.clock.now) < end:
             await self._quiet()
-            await self.clock.advance(0.2)
+            due = min(self.clock.timers, default=end)
+            await self.clock.advance(min(max(due, now + STEP), end) - now)
         await self._quiet()
 
     async def _quiet(self) -> None:

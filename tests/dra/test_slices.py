@@ -22,7 +22,7 @@ NODE = "node-1"
 RESOURCE = "example.com/toy"
 
 promise = settings(deadline=None, derandomize=True)
-thorough = settings(deadline=None, derandomize=True, max_examples=300)
+thorough = settings(deadline=None, derandomize=True, max_examples=3 * settings().max_examples)
 
 
 def pool(resource: str = RESOURCE, node: str = NODE, driver: str = DRIVER) -> Pool:

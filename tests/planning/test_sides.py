@@ -400,7 +400,7 @@ def _side(serve: Serve) -> tuple[Block, ...]:
 
 
 @pytest.mark.conformance(112)
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=3 * settings().max_examples)
 @given(EVENTS)
 def test_no_scheduler_ever_sees_a_device_on_both_sides(
     events: list[tuple[str, int, Serve | bool | None]],

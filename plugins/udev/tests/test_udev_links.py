@@ -58,6 +58,45 @@ async def test_a_link_selects_the_node_that_it_leads_to(
         assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
 
 
+@pytest.mark.parametrize(
+    "where", ["/dev/ports/by-id/usb-1a86*", "/dev/also/by-id/usb-1a86_USB2.0-Serial-if00-port0", "/dev/all/*1"]
+)
+async def test_a_linked_directory_selects_the_node_like_a_link_to_it(node: Node, where: str) -> None:
+    link(node.root, BY_ID, "../../ttyUSB1")
+    link(node.root, "/dev/ports", "serial")
+    link(node.root, "/dev/also", "/dev/ports")
+    link(node.root, "/dev/all", ".")
+    node.configure(f'resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: "{where}"}}}}]')
+    async with node.served():
+        await node.offers({RESOURCE: 1})
+        started = await node.container({RESOURCE: 1})
+        assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ({"/dev/modem": "ttyUSB9"}, "/dev/modem leads to /dev/ttyUSB9, which does not exist"),
+        (
+            {"/dev/modem": "ports/a", "/dev/ports": "/dev/bus"},
+            "/dev/modem leads to /dev/bus/a, which does not exist",
+        ),
+        (
+            {"/dev/modem": "b", "/dev/b": "modem"},
+            "/dev/modem leads nowhere: its symbolic links form a loop",
+        ),
+    ],
+)
+async def test_a_link_that_leads_to_nothing_is_the_reason(
+    node: Node, made: dict[str, str], reason: str
+) -> None:
+    for path, target in made.items():
+        link(node.root, path, target)
+    node.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: /dev/modem}}}}]")
+    async with node.served():
+        await node.until(lambda: status(node.host)["entries"][0]["reason"] == f"0 devices; {reason}")
+
+
 async def test_a_link_in_the_records_of_udevd_selects_the_node(node: Node) -> None:
     Machine(node.root).udev_record("c188:1", f"S:{BY_ID.removeprefix('/dev/')}")
     node.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: {BY_ID}}}}}]")

@@ -12,6 +12,9 @@ from devhost.backend.sysfs import BDF, Sysfs, pci_path
 _NET = "/sys/class/net"
 _PCI = "/sys/bus/pci/devices"
 
+_MAX_LINKED = 40
+"""The most links from one to the next, as in the kernel (path_resolution(7))."""
+
 _LINK_TYPES = {"1": "Ethernet", "32": "InfiniBand", "280": "CAN", "772": "loopback", "801": "wireless"}
 """Types of network interfaces (include/uapi/linux/if_arp.h)."""
 
@@ -26,6 +29,33 @@ def resolved(root: Path, path: str) -> str:
     prefix = Sysfs(root).prefix
     real = os.path.realpath(f"{prefix}{path}")
     return real[len(prefix) :] if real.startswith(f"{prefix}/") else path
+
+
+def dead_link(root: Path, path: str) -> str:
+    """Why a symbolic link below ``/dev`` leads to nothing; empty if it is none, or leads to something.
+
+    Looks at nothing outside ``/dev``, which may hang.
+    """
+    prefix = Sysfs(root).prefix
+    done, rest, links = "", path.split("/"), 0
+    while rest:
+        if (name := rest.pop(0)) in ("", "."):
+            continue
+        done = done.rpartition("/")[0] if name == ".." else f"{done}/{name}"
+        if done and f"{done}/".split("/")[1] != "dev":
+            return ""
+        try:
+            target = os.readlink(f"{prefix}{done}")
+        except FileNotFoundError:
+            there = "/".join((done, *rest))
+            return f"{path} leads to {there}, which does not exist" if links else ""
+        except (OSError, ValueError):
+            continue  # it is no link
+        if (links := links + 1) > _MAX_LINKED:
+            return f"{path} leads nowhere: its symbolic links form a loop"
+        done = "" if target.startswith("/") else done.rpartition("/")[0]
+        rest = [*target.removeprefix(prefix).split("/"), *rest]
+    return ""
 
 
 def why_unserved(root: Path, text: str) -> tuple[str, str] | None:

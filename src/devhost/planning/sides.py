@@ -20,7 +20,7 @@ an earlier run: it joins DRA when the Node agrees with the lists of this run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -280,33 +280,27 @@ class Sides:
 
     def moving(self) -> Sequence[Moving]:
         """The devices that are moving, in a stable order."""
-        found = [
-            Moving(
-                key,
-                resource,
-                Serve.PLUGIN,
-                f"{_FROM_PLUGIN} until the node no longer offers it as {resource}",
-            )
-            for key, left in self._listed_before.items()
-            for resource in left
-        ]
-        for key in self._leaving:
-            if (withdrawn := self._withdrawn.get(key)) is None:
-                found.append(
-                    Moving(
-                        key,
-                        self._published[key],
-                        Serve.DRA,
-                        f"{_FROM_DRA} until the API server has its ResourceSlice without it",
-                    )
-                )
-            else:
-                why = "until schedulers have noticed that it left its ResourceSlice"
-                if withdrawn.checked is not None:
-                    why = "for the ResourceClaim that has it allocated"
-                text, held_by = f"{_FROM_DRA} {why}", withdrawn.held_by
-                found.append(Moving(key, withdrawn.resource, Serve.DRA, text, held_by))
-        return sorted(one._replace(waits_for=self._why(one.waits_for)) for one in found)
+        return sorted(one for key in self._listed_before.keys() | self._leaving for one in self._moving(key))
+
+    def waits_for(self, key: Key) -> str:
+        """What a device waits for that is moving; empty if it is not."""
+        return min(self._moving(key)).waits_for if key in self._listed_before or key in self._leaving else ""
+
+    def _moving(self, key: Key) -> Iterator[Moving]:
+        for resource in self._listed_before.get(key, ()):
+            why = f"{_FROM_PLUGIN} until the node no longer offers it as {resource}"
+            yield Moving(key, resource, Serve.PLUGIN, self._why(why))
+        if key not in self._leaving:
+            return
+        if (withdrawn := self._withdrawn.get(key)) is None:
+            why = f"{_FROM_DRA} until the API server has its ResourceSlice without it"
+            yield Moving(key, self._published[key], Serve.DRA, self._why(why))
+            return
+        why = "until schedulers have noticed that it left its ResourceSlice"
+        if withdrawn.checked is not None:
+            why = "for the ResourceClaim that has it allocated"
+        why = self._why(f"{_FROM_DRA} {why}")
+        yield Moving(key, withdrawn.resource, Serve.DRA, why, withdrawn.held_by)
 
     def _not_offered(self, dra: Mapping[Key, str]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""
