@@ -68,6 +68,7 @@ PURE = (
     "allocation.unclaimed",
     "allocation.listing",
     "allocation.other_drivers",
+    "allocation.reports",
     "allocation.timing",
     "allocation.preferred.grouping",
     "discovery.health",

@@ -179,7 +179,9 @@ def test_a_function_that_just_left_vfio_does_not_block_itself(tmp_path):
 
 
 MLX5 = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
-NO_NODE = "permissions is set, and a function with driver mlx5_core gives containers no device node (remove it)"
+NO_NODE = (
+    "permissions is set, and a function with driver mlx5_core gives containers no device node (remove it)"
+)
 WITHOUT_RDMA_PROBLEM = {
     "permissions": NO_NODE,
     "vhostNet": "/dev/vhost-net does not exist (is module vhost_net loaded?)",
@@ -234,7 +236,8 @@ def test_an_rdma_device_in_a_pod_leaves_a_function_usable_for_rdma(looking, tmp_
         ("kubevirt", "kubevirt: true needs vfio, and it is bound to 4xxxvf (bind it to vfio-pci)"),
         (
             "permissions",
-            "permissions is set, and a function with driver 4xxxvf gives containers no device node (remove it)",
+            "permissions is set, and a function with driver 4xxxvf gives containers no device node "
+            "(remove it)",
         ),
     ],
 )

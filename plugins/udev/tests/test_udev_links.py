@@ -59,7 +59,8 @@ async def test_a_link_selects_the_node_that_it_leads_to(
 
 
 @pytest.mark.parametrize(
-    "where", ["/dev/ports/by-id/usb-1a86*", "/dev/also/by-id/usb-1a86_USB2.0-Serial-if00-port0", "/dev/all/*1"]
+    "where",
+    ["/dev/ports/by-id/usb-1a86*", "/dev/also/by-id/usb-1a86_USB2.0-Serial-if00-port0", "/dev/all/*1"],
 )
 async def test_a_linked_directory_selects_the_node_like_a_link_to_it(node: Node, where: str) -> None:
     link(node.root, BY_ID, "../../ttyUSB1")

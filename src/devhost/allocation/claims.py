@@ -140,7 +140,7 @@ class ClaimAllocations:
         self._reserved: dict[ClaimHolder, list[tuple[ClaimedDevice, ...]]] = {}
         self._pods: dict[ClaimHolder, frozenset[Pod]] = {}
         self._of_key: dict[Key, dict[str, dict[ClaimHolder, list[ClaimedDevice]]]] = {}
-        """Both by device and resource: so many claims may share a device that none must look at all of them."""
+        """Both by device and resource: so many claims may share a device that none looks at all of them."""
         self._in_use: Counter[Key] = Counter()
         """The slots of each device that claims have."""
 

@@ -1,8 +1,8 @@
 """Reports of changes: at once, or once for everything that one request changes.
 
 A report leads to work on everything that is held: a plan, or a look at what containers were given. A request
-with many claims would otherwise cause it for each of them. Only reports wait for the end of a request: what is
-held counts at once.
+with many claims would otherwise cause it for each of them. Only reports wait for the end of a request: what
+is held counts at once.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: in
     """Headers and rows as aligned columns, without a final line end; only the headers if there are no rows.
 
     Columns that contain only numbers are aligned right; ``None`` and ``""`` appear as ``-``, and the missing
-    last cells of a shorter row are blank. Lines are cut
-    at ``width`` columns, and cells at :data:`CELL`. By default that is the terminal's width; without a terminal they are not cut.
+    last cells of a shorter row are blank. Cells are cut at :data:`CELL`, and lines at ``width`` columns. By
+    default that is the terminal's width; without a terminal they are not cut.
     """
     source = [tuple(row) for row in rows]
     cells = [(*map(_text, row), *[""] * (len(headers) - len(row))) for row in source]

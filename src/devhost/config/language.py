@@ -25,7 +25,7 @@ from devhost.planning.settings import (
     WhenEmpty,
 )
 
-from .reader import Bounds, Form, Mistaken, Raw
+from .reader import Bounds, Form, Mistaken, Ranges, Raw
 
 MAX_RESOURCES = 1000
 """Each resource has its own server and socket."""
@@ -142,7 +142,7 @@ class Resource:
     when_empty: WhenEmpty = option(
         WhenEmpty.WAIT, "Whether the resource is registered before its first device has been seen."
     )
-    expect: int | str = option(
+    expect: Annotated[int | str, Ranges()] = option(
         None,
         "How many devices the resource should have, a number or a range such as `4-8` or `1-`; any other "
         "number is a problem.",

@@ -66,6 +66,11 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranges:
+    """In ``Annotated[int | str, …]``: a whole number, or text as :func:`read_ranges` takes it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mistaken:
     """In ``Annotated``: a text that is refused with its own hint, because people take it for a value."""
 
@@ -476,6 +481,11 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
     for note in notes:
         if isinstance(note, Conditions):
             return read_where(node, note.backend, note.attributes, place)
+        if isinstance(note, Ranges) and not (isinstance(node, Scalar) and node.kind in ("int", "str")):
+            missing = isinstance(node, Scalar) and node.kind == "null"
+            hint = "give it a value or remove the key" if missing else 'write it as 8, "4-8" or "1-"'
+            place.report(node, f"must be a whole number or a range of them, not {node}", hint)
+            return WRONG
         if isinstance(note, Mistaken) and isinstance(node, Scalar) and node.text == note.text:
             return refuse(node, wanted, place, note.hint)
     value = read(node, wanted, place)

@@ -210,7 +210,7 @@ class GeneratedSpecification:
         return frozenset(filter(self._exists, _paths(self.document())))
 
     def changed(self, document: Mapping[str, Any], present: frozenset[str]) -> frozenset[str]:
-        """The paths that have vanished since :meth:`present`, or appeared without being in a specification."""
+        """The paths that have vanished since :meth:`present`, or appeared and are not in a specification."""
         return self.absent_paths(document) & present
 
     async def run(self, words: Iterable[str]) -> str:
@@ -363,7 +363,6 @@ class GpuSpecification(GeneratedSpecification):
         """Named devices and files that do not exist, and existing control nodes that are not named."""
         unnamed = {path for path in self._control().difference(_paths(document)) if self._exists(path)}
         return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | unnamed
-
 
     def _control(self) -> frozenset[str]:
         """Where the control nodes are, whether they exist or not."""
