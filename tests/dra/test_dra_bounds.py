@@ -18,7 +18,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from dra_node import DRIVER, QUICK, Cards, DraNode
-from work import counted
+from work import counted, rested
 
 from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
 from devhost.allocation.timing import Timing
@@ -161,6 +161,7 @@ async def serving(shape: Shape, size: int) -> AsyncIterator[Scene]:
             async with node.node.served():
                 await node.node.until(lambda: sum(map(len, node.published().values())) == len(cards))
                 await node.synced()
+                await rested()
                 yield _scene(node, shape, size)
 
 

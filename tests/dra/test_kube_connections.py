@@ -32,13 +32,6 @@ def certificate(name: str = "server", *, clients: str = "") -> ssl.SSLContext:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer() as server:
-        server.node("n1")
-        yield server
-
-
-@pytest.fixture
 async def secure() -> AsyncIterator[ApiServer]:
     async with ApiServer(tls=certificate()) as server:
         server.node("n1")

@@ -21,13 +21,6 @@ NODE = f"{NODES}/n1"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer() as server:
-        server.node("n1")
-        yield server
-
-
-@pytest.fixture
 async def secure_server() -> AsyncIterator[ApiServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem", TLS / "server.key")

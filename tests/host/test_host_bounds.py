@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from work import counted
+from work import counted, rested
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
@@ -200,6 +200,7 @@ async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
             plugin = PluginConnection(NAME, path.name, str(path), RECEIVE_LIMIT)
             await plugin.dial(60.0)
             tokens = list(node.host.services[NAME].inventory.snapshot.entries)
+            await rested()
             yield Scene(node.host, plugin, tokens)
             await plugin.close()
 

@@ -38,6 +38,15 @@ def links(backend: Udev) -> dict[str, object]:
     return {str(one.attributes["devNode"]): one.attributes.get("devLinks") for one in backend.discover()}
 
 
+async def selects_the_second(node: Node, where: str) -> None:
+    """A pattern for ``devNode`` selects ``/dev/ttyUSB1`` alone."""
+    node.configure(f'resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: "{where}"}}}}]')
+    async with node.served():
+        await node.offers({RESOURCE: 1})
+        started = await node.container({RESOURCE: 1})
+        assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
+
+
 @pytest.mark.parametrize(
     ("path", "target", "where"),
     [
@@ -51,11 +60,7 @@ async def test_a_link_selects_the_node_that_it_leads_to(
     node: Node, path: str, target: str, where: str
 ) -> None:
     link(node.root, path, target)
-    node.configure(f'resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: "{where}"}}}}]')
-    async with node.served():
-        await node.offers({RESOURCE: 1})
-        started = await node.container({RESOURCE: 1})
-        assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
+    await selects_the_second(node, where)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +72,7 @@ async def test_a_linked_directory_selects_the_node_like_a_link_to_it(node: Node,
     link(node.root, "/dev/ports", "serial")
     link(node.root, "/dev/also", "/dev/ports")
     link(node.root, "/dev/all", ".")
-    node.configure(f'resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: "{where}"}}}}]')
-    async with node.served():
-        await node.offers({RESOURCE: 1})
-        started = await node.container({RESOURCE: 1})
-        assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
+    await selects_the_second(node, where)
 
 
 @pytest.mark.parametrize(

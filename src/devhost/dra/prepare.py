@@ -490,6 +490,7 @@ class Preparer:
             found = self._resources.find(one.pool, one.device)
             devices.append(one.claimed(found.device if found and found.key == one.key else None))
         namespace = record.claim.namespace
+        self._unprepared_at.pop(record.claim.uid, None)
         with self._claims.reserved(record.claim, devices, [(namespace, pod) for pod in pods]):
             self._claims.prepared(record.claim, devices)
 

@@ -124,6 +124,10 @@ class Holders(Protocol):
         ...
 
 
+_Named = Mapping[str, tuple[ClaimRef, Sequence[ListedDevice]]]
+"""Claims in a list by their uid, each with its devices."""
+
+
 @dataclass(slots=True)
 class _Unrecorded:
     """A claim that holds devices because a list named it. ``missing_since`` is when the first list began that
@@ -181,9 +185,12 @@ class Upkeep:
 
         What more they have is not known yet, such as admin access. Call it again when there are more devices.
         """
+        self._hold(self._named(listing))
+
+    def _hold(self, named: _Named) -> None:
         records = self._files.records
         with together():
-            for uid, (ref, listed) in self._named(listing).items():
+            for uid, (ref, listed) in named.items():
                 if uid in records or self._preparer.unprepared(uid):
                     self._unrecorded.pop(uid, None)
                     continue
@@ -197,9 +204,10 @@ class Upkeep:
 
     async def follow(self, listing: ClaimListing) -> None:
         """Takes a list of pods."""
-        self.hold(listing)
+        listed = self._named(listing)
+        self._hold(listed)
         await self._restore()
-        named = {uid: ref for uid, (ref, _) in self._named(listing).items()}
+        named = {uid: ref for uid, (ref, _) in listed.items()}
         await self._rebuild(named, listing)
         if listing.pods:  # a kubelet that has just started knows no pods yet
             with together():
@@ -220,8 +228,8 @@ class Upkeep:
             if restored:
                 log.warning("restored the CDI file of a claim", claim=str(record.claim), uid=uid)
 
-    def _named(self, listing: ClaimListing) -> Mapping[str, tuple[ClaimRef, Sequence[ListedDevice]]]:
-        """The claims of this driver in a list, by their uid, which is in their CDI names."""
+    def _named(self, listing: ClaimListing) -> _Named:
+        """The claims of this driver in a list. Their uids are in their CDI names."""
         found: dict[str, tuple[ClaimRef, list[ListedDevice]]] = {}
         for (namespace, name), claim in listing.claims.items():
             for device in claim.devices:

@@ -29,7 +29,8 @@ MAX_LINKED = 40
 """The most links from one to the next, as in the kernel (path_resolution(7))."""
 
 MAX_LINKS = 64
-"""The most symbolic links of one node, and to directories; udevd makes about ten for a disk."""
+"""The most symbolic links of one node; udevd makes about ten for a disk. Also the most linked directories
+that are looked into."""
 
 SETTLED = 50_000_000
 """The coarsest resolution of time stamps in nanoseconds: a directory that changed more recently may change

@@ -140,8 +140,7 @@ class _AdditionalSpecification:
                 found = f"{self.kind.command} found nothing on this node, so containers get nothing"
                 log.warning("%s: %s", self.kind.option, found)
             return not before
-        absent, changed = await call(self.own.absent_paths, document), self.own.changed
-        self._driver, self._accepted = driver, absent - await call(changed, document, present)
+        self._driver, self._accepted = driver, await call(self.own.absent_paths, document) - present
         if missing := set(wanted) - devices(document, self.own.kind):
             left_out = f"left out {', '.join(sorted(missing))}"
             raise BackendError(f"{self.kind.option}: {self.kind.command} {left_out}")

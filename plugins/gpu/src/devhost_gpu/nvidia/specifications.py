@@ -209,10 +209,6 @@ class GeneratedSpecification:
         """
         return frozenset(filter(self._exists, _paths(self.document())))
 
-    def changed(self, document: Mapping[str, Any], present: frozenset[str]) -> frozenset[str]:
-        """The paths that have vanished since :meth:`present`, or appeared and are not in a specification."""
-        return self.absent_paths(document) & present
-
     async def run(self, words: Iterable[str]) -> str:
         """A new specification from nvidia-ctk, run with these additional arguments, as text.
 
@@ -351,18 +347,19 @@ class GpuSpecification(GeneratedSpecification):
         """
         document = self.parsed(text)
         self.save(text)
+        vanished, appeared = self.absent_paths(document) & present, self._unnamed(document) - present
         # writing it again would not fix what was so before
-        self._accepted = self._flaws(document, known) - self.changed(document, present)
+        self._accepted = self._flaws(document, known) - vanished - appeared
         if missing := set(wanted) - uuids(document, KIND):
             raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 
-    def changed(self, document: Mapping[str, Any], present: frozenset[str]) -> frozenset[str]:
-        return super().changed(document, present) | (self._control() - present)
-
     def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
         """Named devices and files that do not exist, and existing control nodes that are not named."""
-        unnamed = {path for path in self._control().difference(_paths(document)) if self._exists(path)}
-        return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | unnamed
+        return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | self._unnamed(document)
+
+    def _unnamed(self, document: Mapping[str, Any]) -> frozenset[str]:
+        """The existing control nodes that are not in a specification."""
+        return frozenset(filter(self._exists, self._control().difference(_paths(document))))
 
     def _control(self) -> frozenset[str]:
         """Where the control nodes are, whether they exist or not."""
