@@ -45,7 +45,7 @@ check: setup ## formatting, lint, types, import direction, documentation
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -n auto $(SHAPE)
+	@$(BIN)/pytest -q -n auto --dist loadfile $(SHAPE)
 
 bench: setup ## measure speed and size, print one table
 	@$(BIN)/python -m bench

@@ -9,9 +9,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,11 @@ SLOW = (
     "tests/cli/test_descriptors.py",
     "tests/cli/test_demo.py",
     "tests/cli/test_discover.py",
+    "tests/cli/test_hostile_text.py",
+    "tests/cli/test_missing_packages.py",
     "tests/cli/test_paths.py",
     "tests/cli/test_record.py",
+    "tests/cli/test_release.py",
     "tests/cli/test_run.py",
     "tests/cli/test_run_page.py",
     "tests/cli/test_run_signals.py",
@@ -47,6 +51,11 @@ SLOW = (
     "tests/cli/test_streams.py",
     "tests/conformance/test_conformance_page.py",
     "tests/conformance/test_conformance_process.py",
+    "tests/gpu/test_gpu_parts.py",
+    "tests/image/test_image_commands.py",
+    "tests/image/test_image_tool.py",
+    "tests/monitoring/test_alerts.py",
+    "tests/monitoring/test_real_prometheus.py",
     "tests/page/test_page_browser.py",
     "tests/soak/",
     "tests/systemd/test_run_notify.py",
@@ -68,8 +77,9 @@ SEEDS = 2
 """So many values of a parameter that is a random seed are for ``make test``; all others are slow."""
 SEED_PARAMETERS = ("seed", "part", "batch")
 
-EXAMPLES = 25
-"""Of each property that hypothesis tries in ``make test``; ``make test-all`` tries 100."""
+EXAMPLES = 15
+EXAMPLES_ALL = 100
+"""Of each property that hypothesis tries in ``make test``, and in ``make test-all``."""
 
 SLOW_PROMISES = (
     "test_no_other_damage_makes_discover_fail",
@@ -77,7 +87,10 @@ SLOW_PROMISES = (
 )
 """Of the contract of backends: ``make test`` tries a sample of the same cases."""
 
-WORKERS_PER_CORE = 3
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""This process, if it is one of several: ``gw0``, …"""
+
+WORKERS_PER_CORE = 2
 WORKERS_LIMIT = 24
 """Most tests wait for other threads and processes, so more workers than cores are faster."""
 
@@ -133,7 +146,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # before the modules make settings of their own; a busy machine is no failure, so no deadline
     register = hypothesis.settings.register_profile
     register("quick", max_examples=EXAMPLES, derandomize=True, deadline=None)
-    register("all", max_examples=4 * EXAMPLES, deadline=None)
+    register("all", max_examples=EXAMPLES_ALL, deadline=None)
     hypothesis.settings.load_profile("quick" if quick(config) else "all")
 
 
@@ -143,8 +156,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
+    """Each worker begins to import at another place, so that it compiles only a part, and reads the rest."""
+    report = yield
+    if WORKER and isinstance(collector, pytest.Session | pytest.Directory):
+        start = int(WORKER[2:]) * len(report.result) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        report.result = [*report.result[start:], *report.result[:start]]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if WORKER:  # all workers need the same order
+        items.sort(key=lambda item: str(item.path))
     for item in items:
         path = _name(item.path)
         indices = item.callspec.indices if hasattr(item, "callspec") else {}

@@ -76,24 +76,19 @@ def _dotted(node: ast.AST) -> str:
 
 def _private(tree: ast.Module) -> Iterator[str]:
     """Reads of ``x._y`` where the file itself neither defines nor assigns ``_y``."""
-    own = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
-    }
+    own = set()
+    private = []
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(attr=attr, ctx=ast.Store()) | ast.Name(id=attr, ctx=ast.Store()):
-                own.add(attr)
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=value, attr=attr) if (
-                attr.startswith("_")
-                and not attr.startswith("__")
-                and attr not in own
-                and _dotted(value) not in ("self", "cls", "os", "sys", "ssl")
-            ):
-                yield f"{node.lineno} {ast.unparse(node)}"
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                own.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                own.add(name)
+            case ast.Attribute(attr=name) if name.startswith("_") and not name.startswith("__"):
+                private.append(node)
+    for node in private:
+        if node.attr not in own and _dotted(node.value) not in ("self", "cls", "os", "sys", "ssl"):
+            yield f"{node.lineno} {ast.unparse(node)}"
 
 
 def _patched(tree: ast.Module) -> Iterator[str]:

@@ -51,13 +51,22 @@ class Work:
             threading.settrace(before)
 
 
+REST = 1.0
+"""Seconds without work after which nothing follows. Questions to the kubelet have shorter gaps."""
+
+IDLE = 1000
+"""Most lines in that time of devhost's own regular looks."""
+
+
 async def quiet(work: Work) -> None:
-    """Waits until devhost does nothing, for at most a few seconds."""
-    for _ in range(50):
-        before = work.lines
+    """Waits until devhost rests, for at most half a minute."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + 30
+    before, since = work.lines, clock()
+    while clock() - since < REST and clock() < end:
         await asyncio.sleep(0.1)
-        if work.lines == before:
-            return
+        if work.lines - before > IDLE:
+            before, since = work.lines, clock()
 
 
 async def counted(request: Callable[[], Awaitable[object]]) -> tuple[int, int]:
@@ -67,16 +76,22 @@ async def counted(request: Callable[[], Awaitable[object]]) -> tuple[int, int]:
     async def tick() -> None:
         while True:
             before = work.of_loop
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # not 0, which would keep a core busy; it adds a few thousand lines
             turns.append(work.of_loop - before)
 
     with work.counted():
-        await quiet(work)
-        work.lines = 0
         ticking = asyncio.create_task(tick())
+        await asyncio.sleep(0)
         await request()
-        await asyncio.sleep(0.05)  # for what follows an answer
+        await quiet(work)  # what follows an answer is part of it
         ticking.cancel()
         with suppress(asyncio.CancelledError):
             await ticking
     return work.lines, max(turns)
+
+
+async def rested() -> None:
+    """Waits until nothing follows a start."""
+    work = Work()
+    with work.counted():
+        await quiet(work)

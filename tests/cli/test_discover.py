@@ -398,6 +398,19 @@ def test_explain_of_a_link_explains_the_node_that_it_leads_to(toys):
     assert toys.devhost("explain", "/dev/mine").stdout.startswith("two of backend toy")
 
 
+def test_explain_follows_a_link_that_leads_out_of_the_tree_as_a_process_on_that_node_would(toys):
+    """A tree has links as the node that it was taken from has them."""
+    (toys.root / "dev/toys").mkdir(parents=True)
+    (toys.root / "dev/toys/two").touch()
+    (toys.root / "dev/absolute").symlink_to("/dev/toys/two")
+    (toys.root / "dev/upwards").symlink_to("../../../../../../../../../dev/toys/two")
+    (toys.root / "dev/out").symlink_to("/etc/passwd")
+    for link in ("absolute", "upwards"):
+        assert toys.devhost("explain", f"/dev/{link}").stdout.startswith("two of backend toy")
+    error = toys.devhost("explain", "/dev/out").stderr
+    assert "/dev/out is not served: it leads to /etc/passwd, which does not exist" in error
+
+
 def test_known_resources_include_those_without_devices(toys):
     toys.write(
         "name: example.com/none, backend: toy, where: {model: x9}", "name: example.com/all, backend: toy"

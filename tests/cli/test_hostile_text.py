@@ -64,3 +64,42 @@ def test_the_text_of_an_exception_controls_no_terminal(toys):
     command = [sys.executable, "-m", "devhost", "plugins", "--config", str(toys.config)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert "RuntimeError: a\\x1b[2J" in done.stdout
+
+
+LONG = """
+from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
+
+
+class Long(Backend):
+    name = "long"
+    attributes = {"serial": Attribute(str, "serial", "A"), "odd": Attribute(str, "odd", "A")}
+
+    def discover(self):
+        yield Device("lengthy", {"serial": "s" * 10_000, "odd": "A1\\nB"})
+
+    def allocate(self, request):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Long]
+"""
+
+
+def test_a_very_long_value_is_cut_visibly_and_whole_in_json(toys):
+    (toys.config.parent / "backends" / "long.py").write_text(LONG)
+    toys.write("name: example.com/toy, backend: long, where: {serial: x}")
+    for arguments in (("explain", "lengthy"), ("discover", "--all")):
+        shown = toys.devhost(*arguments).stdout
+        assert "s…" in shown
+        assert max(map(len, shown.splitlines())) < 3000
+        assert "s" * 10_000 in toys.devhost(*arguments, "--output", "json").stdout
+
+
+def test_an_attribute_that_is_left_out_is_named(toys):
+    (toys.config.parent / "backends" / "long.py").write_text(LONG)
+    toys.write("name: example.com/toy, backend: long, where: {serial: x}")
+    shown = toys.devhost("explain", "lengthy").stdout
+    assert "  odd: left out, because it is not one line of printable text" in shown.splitlines()
+    assert '"leftOut": [\n      "odd"\n    ]' in toys.devhost("explain", "lengthy", "--output", "json").stdout

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from devhost.cli.table import table
+from devhost.cli.table import CELL, table
 
 
 def test_columns_are_aligned_and_numbers_to_the_right() -> None:
@@ -14,6 +14,12 @@ def test_columns_are_aligned_and_numbers_to_the_right() -> None:
         "a            5  x",
         "long-name  100  -",
     ]
+
+
+def test_a_cell_has_a_bound_with_a_visible_end() -> None:
+    header, row = table(("SERIAL", "MODEL"), [("s" * 10_000, "m")]).splitlines()
+    assert row == f"{'s' * (CELL - 1)}…  m"
+    assert len(header) == CELL + 2 + len("MODEL")
 
 
 def test_without_rows_only_the_headers_are_shown() -> None:

@@ -128,6 +128,10 @@ def test_a_pattern_that_a_value_may_match_is_accepted(read: Read, pattern: str) 
         ("{kind: bridge}", "(known values: pf, vf)"),
         ("{kind: 'x*'}", 'the pattern "x*" matches none of the values that this attribute can have'),
         ("{not: {kind: vfs}}", 'where.not.kind: "vfs" is none of the values'),
+        *(
+            (f"{{path: {path}}}", 'where.path: a path has no end "/" and no part "", "." or "..",')
+            for path in ("/dev/fuse/", "/dev//fuse", "/dev/./fuse", "/dev/x/../fuse", "/dev/", "/dev/*/")
+        ),
         ("{path: dev/b}", 'where.path: every value of this attribute begins with /dev/, "dev/b" does not'),
         ("{path: dev/b}", '(write "/dev/b")'),
         ("{path: b*}", '(write "/dev/b*")'),
@@ -212,8 +216,14 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, expect: eight", 'resources[0].expect: "eight" is not a range of whole numbers'),
         ("name: a.b/c, expect: 8-4", 'resources[0].expect: the range "8-4" is empty'),
         ("name: a.b/c, expect: -1", 'resources[0].expect: must be 0 or more, not -1 (for at most 1: "0-1")'),
-        ("name: a.b/c, expect: [8]", "resources[0].expect: must be"),
-        ("name: a.b/c, expect: 1.5", "resources[0].expect: must be"),
+        *(
+            (
+                f"name: a.b/c, expect: {odd}",
+                f"resources[0].expect: must be a whole number or a range of them, not {what} "
+                '(write it as 8, "4-8" or "1-")',
+            )
+            for odd, what in (("[8]", "a list"), ("1.5", "the number 1.5"), ("true", "the value true"))
+        ),
         ("name: a.b/c, expects: 8", "(did you mean expect?)"),
         ("name: a.b/c, healthyWhile: operational", "healthyWhile: must be a mapping of attributes"),
         ("name: a.b/c, healthyWhile: []", "healthyWhile: an empty list can never match"),

@@ -13,8 +13,6 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import grpc.aio
-from api_objects import claims as claims_of
-from api_server import ApiServer
 
 from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
@@ -25,6 +23,8 @@ from devhost.host.timing import Timing
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import DraTiming, Moving
 from devhost.telemetry.document import DraStatus
+from devhost.testing.dra import ApiServer
+from devhost.testing.dra.api_objects import claims as claims_of
 from devhost.testing.node import Node
 
 DRIVER = "devhost.example.com"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from api_objects import SLICES, Object
-from api_server import ApiServer
 from fake_clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
@@ -21,10 +19,15 @@ from devhost.dra.slices import Offered
 from devhost.planning.claims import Key
 from devhost.planning.sides import Sides
 from devhost.telemetry.metrics import Metrics
+from devhost.testing.dra import ApiServer
+from devhost.testing.dra.api_objects import SLICES, Object
 
 DRIVER = "devhost.example.com"
 NODE = "n1"
 RESOURCE = "example.com/gpu"
+
+STEP = 0.2
+"""Seconds that pass at least before either side can answer."""
 
 
 def offered(name: str, replicas: int = 1, health: Health = HEALTHY, **attributes: str) -> Offered:
@@ -51,7 +54,7 @@ class InFlight:
 
 
 class CountedApi(KubeApi):
-    """Counts the calls that wait for an answer; a watch always does."""
+    """Counts the calls that wait for an answer, and the watches that wait to be accepted."""
 
     def __init__(self, in_flight: InFlight, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -60,6 +63,29 @@ class CountedApi(KubeApi):
     async def get(self, path: str) -> Object:
         with self._in_flight():
             return await super().get(path)
+
+    async def list(self, *args: Any, **options: Any) -> AsyncGenerator[Object, None]:
+        async with aclosing(super().list(*args, **options)) as pages:
+            while True:
+                with self._in_flight():
+                    page = await anext(pages, None)
+                if page is None:
+                    return
+                yield page
+
+    async def watch(
+        self, *args: Any, opened: Callable[[], None], **options: Any
+    ) -> AsyncGenerator[tuple[str, Object], None]:
+        with ExitStack() as waiting:
+            waiting.enter_context(self._in_flight())
+
+            def accepted() -> None:
+                waiting.close()
+                opened()
+
+            async with aclosing(super().watch(*args, opened=accepted, **options)) as changes:
+                async for change in changes:
+                    yield change
 
     async def create(self, path: str, body: Object) -> Object:
         with self._in_flight():
@@ -108,7 +134,9 @@ class Node:
 
     def _start(self) -> None:
         access = Constant(Credentials(self.server.url, None))
-        self.api = CountedApi(self._in_flight, access, timeout=60.0, sleep=self._slept)
+        self.api = CountedApi(
+            self._in_flight, access, timeout=60.0, first_try=60.0, idle=600.0, sleep=self._slept
+        )
         self.record = CountedRecord(self._in_flight, self._place / "driver" / "published.json")
         self.sides = Sides(self.clock.time)
         self.sides.start(self.record.load())
@@ -150,10 +178,12 @@ class Node:
         await self.passes(12)
 
     async def passes(self, seconds: float) -> None:
-        """Time passes, in steps in which each side can answer the other."""
-        for _ in range(round(seconds * 5)):
+        """Time passes, from timer to timer, between which each side can answer the other."""
+        end = self.clock.now + seconds
+        while (now := self.clock.now) < end:
             await self._quiet()
-            await self.clock.advance(0.2)
+            due = min(self.clock.timers, default=end)
+            await self.clock.advance(min(max(due, now + STEP), end) - now)
         await self._quiet()
 
     async def _quiet(self) -> None:

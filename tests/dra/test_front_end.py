@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from api_objects import claims as claims_of
 from dra_node import DRIVER, NODE, SLICES, Cluster, DraNode
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.discovery.tasks import BUG
+from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
 from devhost.host.dra_side import access
 from devhost.host.problems import problems
@@ -23,6 +23,7 @@ from devhost.host.status import status
 from devhost.planning.sides import Listed, Sides
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.dra import Claim, DraKubelet, Rival
+from devhost.testing.dra.api_objects import claims as claims_of
 from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"
@@ -273,6 +274,30 @@ async def test_a_missing_kubeconfig_is_a_problem_of_dra_alone_and_heals(
         await node.node.until(lambda: not any(kind == "dra" for kind, _, _ in wrong(node)))
 
 
+async def test_claims_of_a_resource_that_moved_back_are_released_without_access_to_the_api_server(
+    node: DraNode,
+) -> None:
+    """The kubeconfig is missing at the start; the slices go once it is there."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("one", node.name_of("c0"))
+        assert not (await node.prepare(claim))[claim.uid].error
+    file = node.options.kubeconfig
+    assert file is not None
+    content = file.read_bytes()
+    file.unlink()
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.until(node.options.service_socket(DRIVER).exists)
+        assert not (await node.unprepare(claim))[claim.uid].error
+        await node.node.until(lambda: any("no access to the API server" in why for _, _, why in wrong(node)))
+        node.delete_claim("one")
+        file.write_bytes(content)
+        await node.node.until(lambda: node.published() == {})
+        await node.node.offers({RESOURCE: 2})
+
+
 async def test_a_device_that_waits_for_the_api_server_names_what_it_lacks(node: DraNode) -> None:
     node.configure(CARD)
     async with node.node.served():
@@ -444,6 +469,16 @@ async def test_what_the_other_driver_did_is_known_when_it_has_ended(node: DraNod
             assert "a claim holds it" in (await node.prepare(other))[other.uid].error
 
 
+async def one_of_two_claims_in_use(node: DraNode) -> tuple[v1.Claim, v1.Claim]:
+    """Two claims for one device: a pod has the first one."""
+    place = node.name_of("c0")
+    one, two = node.allocate("one", place), node.allocate("two", place)
+    (prepared,) = (await node.prepare(one))[one.uid].devices
+    used = ClaimDevice(DRIVER, *place, tuple(prepared.cdi_device_ids))
+    node.node.kubelet.use_claim("pod-1", "main", "one", [used])
+    return one, two
+
+
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
 async def test_a_claim_whose_record_was_lost_while_devhost_was_down_keeps_its_device(
     node: DraNode, damage: str
@@ -452,11 +487,7 @@ async def test_a_claim_whose_record_was_lost_while_devhost_was_down_keeps_its_de
     node.configure(CLAIMED)
     async with node.node.served():
         await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
-        place = node.name_of("c0")
-        one, two = node.allocate("one", place), node.allocate("two", place)
-        (prepared,) = (await node.prepare(one))[one.uid].devices
-        used = ClaimDevice(DRIVER, *place, tuple(prepared.cdi_device_ids))
-        node.node.kubelet.use_claim("pod-1", "main", "one", [used])
+        _, two = await one_of_two_claims_in_use(node)
     (file,) = node.node.cdi.glob("*dra_*.json")
     if damage == "removed":
         file.unlink()
@@ -477,11 +508,7 @@ async def test_a_device_is_free_once_its_claim_is_released_though_the_kubelet_st
     node.configure(CLAIMED)
     async with node.node.served():
         await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
-        place = node.name_of("c0")
-        one, two = node.allocate("one", place), node.allocate("two", place)
-        (prepared,) = (await node.prepare(one))[one.uid].devices
-        used = ClaimDevice(DRIVER, *place, tuple(prepared.cdi_device_ids))
-        node.node.kubelet.use_claim("pod-1", "main", "one", [used])
+        one, two = await one_of_two_claims_in_use(node)
         await node.node.until(
             lambda: (report := node.report()) and any(each["containers"] for each in report["claims"])
         )
@@ -568,8 +595,7 @@ async def test_moving_back_lists_the_claims_of_the_cluster_once(node: DraNode) -
             return sum(one.path == path for one in node.server.requests)
 
         await node.node.until(lambda: asked(f"{claims_of('default')}/late") >= 3)
-        assert (
-            asked("/apis/resource.k8s.io/v1/resourceclaims") <= 2
-        )  # one for each device that left its slice
+        # one for each device that left its slice
+        assert asked("/apis/resource.k8s.io/v1/resourceclaims") <= 2
         node.delete_claim(claim.name)
         await node.node.offers({RESOURCE: 2})

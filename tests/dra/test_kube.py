@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from access_files import AccessFiles
 
-from devhost.dra.credentials import Access, Constant, Credentials
+from devhost.dra.credentials import Access, Constant, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
+from devhost.testing.dra import AccessFiles
 
 TLS = Path(__file__).parent / "tls"
 
@@ -189,7 +189,7 @@ async def test_a_rotated_token_is_read_again_after_401_and_only_once(files: Acce
     refused = answer({}, "401 Unauthorized")
     async with serving(answer({}), refused, answer({"n": 1}), refused) as server:
         files.write(f"http://127.0.0.1:{server.port}")
-        client = server.client(files.access())
+        client = server.client(from_files(files.file, {}))
         await client.get("/x")
         files.token.write_text("new")
         assert await client.get("/x") == {"n": 1}
@@ -207,7 +207,7 @@ async def test_a_rotated_token_is_read_again_after_401_and_only_once(files: Acce
 async def test_credentials_are_used_for_a_minute_and_then_read_again(files: AccessFiles) -> None:
     now = 0.0
     files.write("http://127.0.0.1:8001")
-    access = files.access(lambda: now)
+    access = from_files(files.file, {}, clock=lambda: now)
     first = await access.current()
     files.token.write_text("new")
     now = 59.0

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from access_files import TLS, AccessFiles
-from api_objects import NODES, SLICES
-from api_server import ApiServer
 
-from devhost.dra.credentials import Constant, Credentials
+from devhost.dra.credentials import Constant, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
+from devhost.testing.dra import AccessFiles, ApiServer
+from devhost.testing.dra.api_objects import NODES, SLICES
 
+TLS = Path(__file__).parent / "tls"
 NODE = f"{NODES}/n1"
 
 
@@ -32,13 +32,6 @@ def certificate(name: str = "server", *, clients: str = "") -> ssl.SSLContext:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer() as server:
-        server.node("n1")
-        yield server
-
-
-@pytest.fixture
 async def secure() -> AsyncIterator[ApiServer]:
     async with ApiServer(tls=certificate()) as server:
         server.node("n1")
@@ -48,7 +41,7 @@ async def secure() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 def files(tmp_path: Path) -> AccessFiles:
     found = AccessFiles(tmp_path)
-    found.trust("authority.pem")
+    found.trust(TLS / "authority.pem")
     return found
 
 
@@ -124,7 +117,7 @@ async def test_the_kernel_looks_for_dead_connections(server: ApiServer) -> None:
 
 async def test_a_replaced_authority_is_trusted(secure: ApiServer, files: AccessFiles) -> None:
     files.write(secure.url)
-    api = KubeApi(files.access(), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}), timeout=20.0)
     await api.get(NODE)
     await secure.restart(certificate("rotated"))
     with pytest.raises(Unreachable, match="its certificate is not accepted") as caught:
@@ -132,21 +125,21 @@ async def test_a_replaced_authority_is_trusted(secure: ApiServer, files: AccessF
     assert "(the certificate authority in devhost's credentials must be the API server's)" in str(
         caught.value
     )
-    files.trust("rotated.pem")
+    files.trust(TLS / "rotated.pem")
     assert (await api.get(NODE))["kind"] == "Node"
     api.close()
 
 
 async def test_a_replaced_client_certificate_is_shown(secure: ApiServer, files: AccessFiles) -> None:
     await secure.restart(certificate(clients="authority.pem"))
-    files.certify("server")
+    files.certify(TLS / "server.pem", TLS / "server.key")
     files.write(secure.url)
-    api = KubeApi(files.access(), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}), timeout=20.0)
     await api.get(NODE)
     await secure.restart(certificate(clients="rotated.pem"))
     with pytest.raises(Unreachable):  # the alert may come after the connection is closed
         await api.get(NODE)
-    files.certify("rotated")
+    files.certify(TLS / "rotated.pem", TLS / "rotated.key")
     assert (await api.get(NODE))["kind"] == "Node"
     api.close()
 
@@ -155,12 +148,12 @@ async def test_a_certificate_is_replaced_before_it_is_refused(secure: ApiServer,
     """A connection has the certificate with which it began, so a new one is made."""
     now = 0.0
     await secure.restart(certificate(clients="authority.pem"))
-    files.certify("server")
+    files.certify(TLS / "server.pem", TLS / "server.key")
     files.write(secure.url)
-    api = KubeApi(files.access(lambda: now), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}, clock=lambda: now), timeout=20.0)
     await api.get(NODE)
     connections = secure.connections
-    files.trust("authority.pem")  # written again, with the same content
+    files.trust(TLS / "authority.pem")  # written again, with the same content
     now = 60.0
     await api.get(NODE)
     assert secure.connections == connections
@@ -178,7 +171,7 @@ async def test_an_unusable_file_keeps_the_last_credentials_and_is_named_once_the
     files.write(secure.url)
     secure.require_token("old")
     now = 0.0
-    api = KubeApi(files.access(lambda: now), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}, clock=lambda: now), timeout=20.0)
     await api.get(NODE)
     files.authority.write_text("half a certi")
     now = 60.0
@@ -195,7 +188,7 @@ async def test_an_unusable_file_keeps_the_last_credentials_and_is_named_once_the
 
 
 async def test_a_missing_kubeconfig_is_read_once_it_appears(secure: ApiServer, files: AccessFiles) -> None:
-    api = KubeApi(files.access(), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}), timeout=20.0)
     with pytest.raises(Unreachable) as caught:
         await api.get(NODE)
     assert str(caught.value) == (
@@ -211,7 +204,7 @@ async def test_a_new_address_in_the_kubeconfig_is_used(server: ApiServer, files:
     async with ApiServer() as former:
         former.node("n1")
         files.write(former.url)
-        api = KubeApi(files.access(), timeout=20.0)
+        api = KubeApi(from_files(files.file, {}), timeout=20.0)
         await api.get(NODE)
         files.write(server.url)
     await api.get(NODE)

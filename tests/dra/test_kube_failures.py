@@ -10,22 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from access_files import AccessFiles
-from api_objects import NODES, SLICES
-from api_server import ApiServer
 
-from devhost.dra.credentials import Access, Constant, Credentials
+from devhost.dra.credentials import Access, Constant, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Unreachable
+from devhost.testing.dra import AccessFiles, ApiServer
+from devhost.testing.dra.api_objects import NODES, SLICES
 
 TLS = Path(__file__).parent / "tls"
 NODE = f"{NODES}/n1"
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer() as server:
-        server.node("n1")
-        yield server
 
 
 @pytest.fixture
@@ -62,7 +54,7 @@ def files(tmp_path: Path) -> AccessFiles:
     """A kubeconfig with a token."""
     found = AccessFiles(tmp_path)
     found.token.write_text("old")
-    found.trust("authority.pem")
+    found.trust(TLS / "authority.pem")
     return found
 
 
@@ -144,7 +136,7 @@ async def test_a_rotated_token_is_sent_after_401(
     server: ApiServer, connect: Connect, files: AccessFiles
 ) -> None:
     files.write(server.url)
-    api = connect(server, files.access())
+    api = connect(server, from_files(files.file, {}))
     await api.get(NODE)
     server.require_token("new")
     files.token.write_text("new")
@@ -162,7 +154,7 @@ async def test_a_watch_sends_a_rotated_token_too(
     server: ApiServer, connect: Connect, files: AccessFiles
 ) -> None:
     files.write(server.url)
-    api = connect(server, files.access())
+    api = connect(server, from_files(files.file, {}))
     await api.get(NODE)
     server.require_token("new")
     files.token.write_text("new")
@@ -177,7 +169,7 @@ async def test_a_broken_token_file_keeps_the_last_token(
     server.require_token("old")
     files.write(server.url)
     now = 0.0
-    api = connect(server, files.access(lambda: now))
+    api = connect(server, from_files(files.file, {}, clock=lambda: now))
     await api.get(NODE)
     now = 60.0
     files.token.write_text(broken)

@@ -6,18 +6,26 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dra_node import DraNode
 
+from devhost.cli.running_host import View, answer
+from devhost.cli.scan_once import ScanResult
 from devhost.cli.status_report import show
 from devhost.host.problems import problems
 from devhost.host.status import status
+from devhost.planning.claims import UNNAMED
+from devhost.planning.plan import Plan
+from devhost.planning.settings import Settings
 from devhost.telemetry.page.skeleton import render
+from devhost.testing.kubelet.faults import Gate, Point
 
 RESOURCE = "example.com/card"
 PLUGIN = "{name: example.com/card, backend: cards}"
 DRA = "{name: example.com/card, backend: cards, serve: dra}"
+RENAMED = "{name: example.com/other, backend: cards}"
 LINES = 30
 """The most lines that the status of this node has, however many devices move."""
 
@@ -62,3 +70,82 @@ async def test_a_move_is_a_few_lines_and_no_problem(place: Path, count: int, bef
             if before == DRA:
                 for claim in claims:
                     node.delete_claim(claim.name)
+
+
+@pytest.mark.parametrize(
+    "after", [DRA, DRA.replace("card,", "other,"), RENAMED], ids=["to-dra", "to-dra-renamed", "renamed"]
+)
+async def test_no_reason_calls_a_holder_unnamed_once_the_kubelet_has_named_it(
+    place: Path, after: str
+) -> None:
+    """A container gets a device, and the device moves before the kubelet lists who has it."""
+    async with DraNode(place) as node:
+        node.configure(PLUGIN)
+        unlisted = Gate()
+        async with node.node.served():
+            await node.node.offers({RESOURCE: 2})
+            node.node.kubelet.faults.inject(Point.POD_RESOURCES, unlisted.wait, times=None)
+            await node.node.container({RESOURCE: 1}, keep=True)
+            node.configure(after)
+            await node.node.reload()
+            host = node.node.host
+            await node.node.until(lambda: any(UNNAMED in row["reason"] for row in _reasons(status(host))))
+            unlisted.open()
+            await node.node.until(
+                lambda: any("a pod holds it" in row["reason"] for row in _reasons(status(host)))
+            )
+            assert [row for row in _reasons(status(host)) if UNNAMED in row["reason"]] == []
+            named = [row for row in _reasons(status(host)) if "a pod holds it" in row["reason"]]
+            assert all(row["heldBy"][0]["pod"] == "pod-0" for row in named)
+
+
+async def test_a_move_back_names_the_claim_for_which_it_waits(place: Path) -> None:
+    """Also one that is not prepared; and the commands for a device show it as its holder."""
+    async with DraNode(place) as node:
+        node.configure(DRA)
+        async with node.node.served():
+            await node.register()
+            await node.node.until(lambda: len(node.published().get(RESOURCE, ())) == 2)
+            node.allocate("used", node.name_of("c0"))
+            node.configure(PLUGIN)
+            await node.node.reload()
+            host = node.node.host
+            named = "waits for the ResourceClaim that has it allocated (ResourceClaim default/used)"
+            await node.node.until(
+                lambda: len(status(host)["refusals"]) == 1 and named in show(status(host), datetime.now(UTC))
+            )
+            document = status(host)
+            assert document["dra"] is not None
+            claim = {"namespace": "default", "pod": "", "container": "", "claim": "used"}
+            for rows in (document["dra"]["moving"], document["refusals"]):
+                assert [row["heldBy"] for row in rows] == [[claim]]
+            device = node.node.devices("cards")["c0"]
+            seen = View(ScanResult(Settings(), Plan(), {}), answer(document), "", same_config=True)
+            assert seen.holders("cards", device) == [(RESOURCE, "ResourceClaim default/used")]
+
+
+async def test_a_device_that_moves_while_a_pod_holds_it_is_no_problem(place: Path) -> None:
+    async with DraNode(place) as node:
+        node.configure(PLUGIN)
+        async with node.node.served():
+            await node.node.offers({RESOURCE: 2})
+            await node.node.container({RESOURCE: 1}, keep=True)
+            node.configure(DRA)
+            await node.node.reload()
+            host = node.node.host
+            await node.register()
+            await node.node.until(lambda: problems(host).shown == [])
+            document = status(host)
+            (held,) = node.node.kubelet.in_use(RESOURCE)
+            assert [one["id"] for one in document["resources"][0]["devices"]] == [held]
+            assert [one["device"] for one in (document["dra"] or {"moving": []})["moving"]] == [held]
+
+
+def _reasons(value: Any) -> Iterator[Any]:
+    """Every row of a document that has a reason."""
+    if isinstance(value, dict):
+        if value.get("reason"):
+            yield value
+        value = list(value.values())
+    for one in value if isinstance(value, list) else ():
+        yield from _reasons(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -9,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from api_objects import SLICES
-from publisher_scene import RESOURCE, Node, offered, offers
+from publisher_scene import DRIVER, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import unhealthy
+from devhost.testing.dra.api_objects import SLICES
 
 
 @pytest.fixture
@@ -152,6 +153,44 @@ async def test_a_bad_change_is_shown_and_then_followed_by_a_new_list(
     assert caplog.messages.count("ResourceSlices are not watched") == 1
 
 
+async def test_a_version_that_the_api_server_refuses_leads_to_a_new_list(node: Node) -> None:
+    await node.publishes(offers(1))
+    before = lists(node)
+    node.server.send_line(b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "no number"}}}\n')
+    await node.passes(0.2)
+    node.server.end_watches()
+    await node.passes(30)
+    assert node.publisher.status.error == ""
+    assert (lists(node), node.server.watches) == (before + 1, 1)
+
+
+FLAWS = {
+    "ownerReferences": ["x"],
+    "annotations": {f"{DRIVER}/dropped": 1},
+    "generation": "x",
+    "uid": "\ud800",
+    "name": None,
+}
+
+
+@pytest.mark.parametrize("key", FLAWS)
+async def test_an_answer_with_a_flaw_is_shown_and_then_replaced(node: Node, key: str) -> None:
+    """Of a write, and of a read: the slice is written in any case."""
+    await node.publishes(offers(1))
+    (stored,) = node.slices()
+    flawed = {**stored, "metadata": {**stored["metadata"], key: FLAWS[key]}}
+    errors = []
+    node.server.objects.listeners.append(lambda: errors.append(node.publisher.status.error))
+    for _ in range(2):
+        body = json.dumps(flawed).encode()
+        node.server.answer_next(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    await node.publishes(offers(2))
+    await node.passes(60)
+    assert node.publisher.status.error == ""
+    assert ids(node) == ["d000", "d001"]
+    assert any(f"metadata.{key}" in error for error in errors)
+
+
 async def test_failures_are_logged_once_and_so_is_their_end(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,6 +202,13 @@ async def test_failures_are_logged_once_and_so_is_their_end(
     lines = caplog.messages
     assert lines.count("ResourceSlices are not published") == 1
     assert lines.count("ResourceSlices are published again") == 1
+
+
+async def test_a_slice_that_the_api_server_refuses_is_not_counted(node: Node) -> None:
+    node.server.fail_next(403, 1000, methods=("POST",))
+    await node.publishes(offers(1))
+    assert "permission denied to create resourceslices" in node.publisher.status.error
+    assert node.publisher.status.slices == 0
 
 
 @pytest.mark.conformance(105)
@@ -247,7 +293,7 @@ async def test_a_gate_that_was_switched_is_noticed_without_another_version(node:
             await node.restarts()
             await node.publishes(wanted)
         case "day":
-            await node.clock.advance(86400)
+            node.clock.now += 86400  # nothing is asked meanwhile
             await node.passes(70)
         case "connection":
             node.server.end_watches()

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from api_objects import SLICES, Object
 from publisher_scene import DRIVER, NODE, Node, offered, offers
 
 from devhost.backend.model import unhealthy
+from devhost.testing.dra.api_objects import SLICES, Object
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}/"
     reason = _why_not()
     for item in items:
-        if here in item.path.parents and "cluster" in getattr(item, "fixturenames", ()):
+        if str(item.path).startswith(here) and "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.e2e)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT))

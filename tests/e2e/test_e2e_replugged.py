@@ -130,15 +130,18 @@ class Scene:
 
     def swapped(self, first: str, second: str) -> bool:
         """Whether the specifications give ``a`` the second of two nodes and ``b`` the first."""
-        found = {}
+        names, paths = {}, {}
         for line in self._specified().splitlines():
             with suppress(ValueError):
                 device = json.loads(line.removesuffix(","))
-                for one in device["containerEdits"].get("deviceNodes", ()):
-                    label = next((v for v in device["containerEdits"].get("env", ()) if "id=disks/" in v), "")
-                    found[label.partition("id=disks/")[2].partition(" ")[0] or device["name"]] = one[
-                        "hostPath"
-                    ]
+                edits = device["containerEdits"]
+                for variable in edits.get("env", ()):  # the record of a claim names its disks
+                    words = dict(word.partition("=")[::2] for word in variable.split(" "))
+                    if "name" in words:
+                        names[words["name"]] = words["id"].removeprefix("disks/")
+                for node in edits.get("deviceNodes", ()):
+                    paths[device["name"]] = node["hostPath"]
+        found = {names.get(name, name): path for name, path in paths.items()}
         return found == {"a": second, "b": first}
 
     def _specified(self) -> str:

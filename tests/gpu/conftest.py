@@ -31,8 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    real = str(HERE / "test_real_gpu.py")
     for item in items:
-        if HERE in item.path.parents and item.path.name == "test_real_gpu.py":
+        if str(item.path) == real:
             item.add_marker(pytest.mark.gpu)
             item.add_marker(pytest.mark.timeout(TIMEOUT))
             if os.environ.get(SWITCH) != "1":

@@ -84,8 +84,7 @@ async def test_allocations_of_a_removed_resource_are_shown(rig, kubelet):
     }
     async with rig.running() as host:
         await rig.until(lambda: status(host)["held"] == [expected])
-        (refusal,) = status(host)["refusals"]
-        assert refusal["heldBy"] == [MAIN]
+        await rig.until(lambda: [one["heldBy"] for one in status(host)["refusals"]] == [[MAIN]])
         kubelet.release("pod")
         await rig.until(lambda: not status(host)["held"])
 

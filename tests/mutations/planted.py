@@ -11,6 +11,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path(__file__).resolve().parent
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same, ten times faster
 DEEPEST = 40
 """Columns that a block may be indented in its file beyond the way it is written here."""
 
@@ -64,5 +65,5 @@ def faults() -> list[Fault]:
     return [
         Fault(file.stem, **{key: str(entry[key]) for key in ("file", "old", "new", "test")})
         for file in sorted(PLACE.glob("*.yaml"))
-        for entry in yaml.safe_load(file.read_text(encoding="utf-8")) or ()
+        for entry in yaml.load(file.read_text(encoding="utf-8"), LOADER) or ()
     ]

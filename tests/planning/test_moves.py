@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fake_clock import FakeClock
 
+from devhost.backend.model import Holder
+from devhost.planning.claims import UNNAMED
 from devhost.planning.moves import PATIENCE, Move, Moves
 from devhost.planning.settings import Serve
 from devhost.planning.sides import Moving
@@ -98,3 +100,14 @@ def test_a_move_that_begins_again_later_is_no_problem_at_once() -> None:
     assert scene.described() == []
     scene.now(*moving("c0"))
     assert scene.stuck() == []
+
+
+def test_a_move_names_the_holders_of_its_reason_only() -> None:
+    scene = Scene()
+    one, another, holder = f"{UNNAMED} holds it", "a pod holds it", Holder("default", "train", "main")
+    unnamed = [Moving(("cards", name), "example.com/card", Serve.PLUGIN, one) for name in ("c0", "c1")]
+    held = Moving(("cards", "c2"), "example.com/card", Serve.PLUGIN, another, (holder,))
+    scene.now(*unnamed, held)
+    assert [(one.reason, one.held_by) for one in scene.described()] == [(f"2 of 3: {one}", ())]
+    scene.now(held)
+    assert [(one.reason, one.held_by) for one in scene.described()] == [(another, (holder,))]

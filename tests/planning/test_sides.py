@@ -144,16 +144,20 @@ def test_a_device_joins_the_plugin_only_when_no_slice_and_no_claim_has_it() -> N
     node.sides.unpublished([KEY])
     assert node.sides.claims_due() == SETTLE
     node.now += SETTLE - 1
-    assert not node.sides.claims_seen(node.now, ())
+    assert not node.sides.claims_seen(node.now, {})
     node.now += 1
     assert node.sides.claims_due() == 0
-    assert not node.sides.claims_seen(node.now, [KEY])
+    claim = ClaimHolder("default", "mine", "uid-1")
+    assert node.sides.claims_seen(node.now, {KEY: [claim]}), "the reason is another one"
+    assert not node.sides.claims_seen(node.now, {KEY: [claim]})
+    assert [one.held_by for one in node.sides.moving()] == [(claim,)]
     assert node.sides.claims_due() == RECHECK
     node.serve(Serve.PLUGIN)
+    assert [one.held_by for one in node.plan.refusals] == [(claim,)]
     assert node.offered() == {}
     assert "ResourceClaim that has it allocated" in refusal(node.plan)[1]
     node.now += RECHECK
-    assert node.sides.claims_seen(node.now, ())
+    assert node.sides.claims_seen(node.now, {})
     node.serve(Serve.PLUGIN)
     assert node.offered() == {KEY: Serve.PLUGIN}
     assert node.sides.record() == {}
@@ -200,7 +204,7 @@ def test_a_renamed_dra_resource_gets_the_device_only_after_the_claims_are_checke
     assert node.offered() == {}
     node.sides.unpublished([KEY])
     node.now += SETTLE
-    assert node.sides.claims_seen(node.now, ())
+    assert node.sides.claims_seen(node.now, {})
     node.serve(Serve.DRA, OTHER)
     node.see_node({}, {})
     node.serve(Serve.DRA, OTHER)
@@ -214,7 +218,7 @@ def test_a_removed_entry_leaves_its_device_moving_until_it_is_free() -> None:
     assert [one.key for one in node.sides.moving()] == [KEY]
     node.sides.unpublished([KEY])
     node.now += SETTLE
-    node.sides.claims_seen(node.now, ())
+    node.sides.claims_seen(node.now, {})
     assert node.sides.moving() == []
 
 
@@ -244,7 +248,7 @@ def test_hardware_that_a_moving_device_is_part_of_is_not_offered_either() -> Non
     assert {one.kind for one in plan.refusals} <= {RefusalKind.MOVING, RefusalKind.CLAIMED}
     node.sides.unpublished([("toy", "pf")])
     node.now += SETTLE
-    node.sides.claims_seen(node.now, ())
+    node.sides.claims_seen(node.now, {})
     node.make(node.entry(Serve.PLUGIN, OTHER))
     assert node.offered() == {("toy", "pf"): Serve.PLUGIN}
 
@@ -378,7 +382,7 @@ class World:
             case "release":
                 self.claims.discard(name)
             case "claims":
-                if self.sides.claims_seen(self.now, {("toy", one) for one in self.claims}):
+                if self.sides.claims_seen(self.now, {("toy", one): () for one in self.claims}):
                     self.replan()
             case "restart":
                 record = dict(self.sides.record())
@@ -396,7 +400,7 @@ def _side(serve: Serve) -> tuple[Block, ...]:
 
 
 @pytest.mark.conformance(112)
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=3 * settings().max_examples)
 @given(EVENTS)
 def test_no_scheduler_ever_sees_a_device_on_both_sides(
     events: list[tuple[str, int, Serve | bool | None]],

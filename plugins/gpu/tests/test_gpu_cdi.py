@@ -229,6 +229,28 @@ async def test_a_new_control_node_causes_another_specification(checked: Place) -
         await checked.until(lambda: "nvidia-modeset" in checked.written.read_text())
 
 
+def test_a_node_that_appears_or_vanishes_while_a_specification_is_made_is_no_flaw_that_stays(
+    place: Place,
+) -> None:
+    kit = GpuSpecification(place.root, place.options)
+    nodes = [{"path": path} for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")]
+    text = json.dumps(
+        json.loads(specification(KIND, [A])) | {"containerEdits": {"deviceNodes": nodes}},
+    )
+    kit.write(text, [A], [A], kit.present())
+    before = kit.present()
+    appeared = place.file("dev/nvidia-modeset")
+    kit.write(text, [A], [A], before)
+    assert not kit.fits([A], [A])
+    kit.write(text, [A], [A], kit.present())  # nvidia-ctk does not name it, although it has seen it
+    assert kit.fits([A], [A])
+    appeared.unlink()
+    before = kit.present()
+    (place.root / "dev/nvidia0").unlink()
+    kit.write(text, [A], [A], before)
+    assert not kit.fits([A], [A])
+
+
 async def test_a_flaw_that_writing_does_not_fix_causes_no_further_writes(checked: Place) -> None:
     nowhere = [{"hostPath": "/nowhere", "containerPath": "/nowhere"}]
     async with checked.kept(names=[A, B, M], mounts=nowhere):
@@ -353,10 +375,10 @@ async def test_no_second_nvidia_ctk_is_started_beside_one_that_cannot_be_killed(
 
 async def test_an_invalid_specification_leaves_the_old_one(place: Place) -> None:
     kit = GpuSpecification(place.root, place.options)
-    kit.write(specification(KIND, [A]), [A], [A])
+    kit.write(specification(KIND, [A]), [A], [A], kit.present())
     for text in ("", "[]", "{}", specification(THEIRS, [A, B])):
         with pytest.raises(BackendError, match="wrote no CDI specification"):
-            kit.write(text, [A], [A])
+            kit.write(text, [A], [A], kit.present())
     assert kit.names() == {A: own(A)[0]}
 
 
@@ -364,7 +386,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(place: Place) -> None:
     place.own.write_text("a file")
     kit = GpuSpecification(place.root, place.options)
     with pytest.raises(BackendError, match=f"cannot write {place.written}: "):
-        kit.write(specification(KIND, [A]), [A], [A])
+        kit.write(specification(KIND, [A]), [A], [A], kit.present())
 
 
 async def test_the_file_is_removed_with_the_last_card_once_no_container_has_one(

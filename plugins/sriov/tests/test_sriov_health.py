@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import sriov_network as network
 import sriov_others as others
+from devhost_sriov import Sriov
 from devhost_sriov.health import Readiness, verdict
 from devhost_sriov.model import Function, Interface, Kind, Snapshot
 from devhost_sriov.options import SriovOptions
@@ -16,6 +17,7 @@ from devhost_sriov.scan import Scan
 from devhost.backend import HEALTHY, Event, unhealthy
 from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import by_id
+from devhost.testing.node import Node
 
 UP = Interface("ens1", state="up", is_set_up=True)
 DOWN = replace(UP, state="down")
@@ -177,7 +179,11 @@ def test_a_function_that_just_left_vfio_does_not_block_itself(tmp_path):
 
 
 MLX5 = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
+NO_NODE = (
+    "permissions is set, and a function with driver mlx5_core gives containers no device node (remove it)"
+)
 WITHOUT_RDMA_PROBLEM = {
+    "permissions": NO_NODE,
     "vhostNet": "/dev/vhost-net does not exist (is module vhost_net loaded?)",
     "kubevirt": "kubevirt: true needs vfio, and it is bound to mlx5_core (bind it to vfio-pci)",
 }
@@ -228,6 +234,11 @@ def test_an_rdma_device_in_a_pod_leaves_a_function_usable_for_rdma(looking, tmp_
         ("vhostNet", "vhostNet: true is for network adapters, PCI class 02"),
         ("rdma", "0000:6b:00.1 has no RDMA device, which rdma: true needs"),
         ("kubevirt", "kubevirt: true needs vfio, and it is bound to 4xxxvf (bind it to vfio-pci)"),
+        (
+            "permissions",
+            "permissions is set, and a function with driver 4xxxvf gives containers no device node "
+            "(remove it)",
+        ),
     ],
 )
 def test_an_option_that_cannot_work_for_a_function_is_a_reason(looking, tmp_path, use, reason):
@@ -236,5 +247,18 @@ def test_an_option_that_cannot_work_for_a_function_is_a_reason(looking, tmp_path
     assert device.unusable_for[use] == reason
 
 
-def test_a_function_that_uses_vfio_is_usable_for_kubevirt(looking, tmp_path):
-    assert "kubevirt" not in by_id(looking(others.qat(tmp_path)))["0000:6b:00.4"].unusable_for
+def test_a_function_that_uses_vfio_is_usable_for_kubevirt_and_with_permissions(looking, tmp_path):
+    device = by_id(looking(others.qat(tmp_path)))["0000:6b:00.4"]
+    assert {"kubevirt", "permissions"}.isdisjoint(device.unusable_for)
+
+
+@pytest.mark.parametrize(
+    ("keys", "healthy"),
+    [("", 1), (", permissions: rw", 0), (", permissions: rw, rdma: true", 1)],
+)
+async def test_permissions_count_only_if_nothing_else_gives_nodes(tmp_path, keys, healthy):
+    async with Node(tmp_path, Sriov, root=network.mlx5_switchdev(tmp_path / "tree").root) as node:
+        entry = f"{{name: example.com/vf, backend: sriov, where: {{pciBusID: 0000:3b:00.2}}{keys}}}"
+        node.configure(f"resources: [{entry}]")
+        async with node.served():
+            await node.offers({"example.com/vf": healthy})

@@ -59,6 +59,42 @@ def test_everything_below_the_interface_of_a_default_route_is_in_use() -> None:
     assert "eth2" not in found
 
 
+def interface(root: Path, name: str, **files: object) -> None:
+    for file, content in files.items():
+        path = root / f"sys/class/net/{name}/{file}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content}\n")
+
+
+@pytest.mark.parametrize("kind", ["macvlan", "ipvlan", "vlan", "bond", "bridge", "team", "vrf"])
+def test_an_interface_below_any_virtual_one_is_in_use(looking, tmp_path: Path, kind: str) -> None:
+    tree = network.i40e_with_vfio(tmp_path)
+    uplink = next((tree.root / "sys/bus/pci/devices/0000:5e:00.0/net").iterdir()).name
+    interface(tree.root, "top0", uevent=f"DEVTYPE={kind}\nINTERFACE=top0", ifindex=90, iflink=90)
+    stack(tree.root, "top0", [uplink])
+    set_up(tree, route4("top0"))
+    assert by_id(looking(tree))["0000:5e:00.0"].attributes["purpose"] == "node-network"
+
+
+@pytest.mark.parametrize(
+    ("files", "below"),
+    [
+        ({"uevent": "DEVTYPE=ipvlan", "type": 1, "ifindex": 9, "iflink": 4}, ["eth0"]),
+        ({"uevent": "INTERFACE=top0", "type": 32, "ifindex": 9, "iflink": 4}, ["eth0"]),  # IPoIB
+        ({"uevent": "INTERFACE=top0", "type": 1, "ifindex": 9, "iflink": 4}, []),  # veth
+        ({"uevent": "DEVTYPE=bridge", "type": 1, "ifindex": 9, "iflink": 9}, []),
+        ({"uevent": "DEVTYPE=wireguard", "type": 65534, "ifindex": 9, "iflink": 0}, []),
+        ({"uevent": "DEVTYPE=ipvlan", "type": 1, "ifindex": 9, "iflink": 77}, []),
+    ],
+)
+def test_the_interface_below_is_found_by_its_number_unless_it_may_be_a_peer(
+    tmp_path: Path, files: dict[str, object], below: list[str]
+) -> None:
+    interface(tmp_path, "eth0", ifindex=4, iflink=4)
+    interface(tmp_path, "top0", **files)
+    assert list(NetFiles(Sysfs(tmp_path)).lower("top0")) == below
+
+
 def test_circular_interfaces_end_the_search() -> None:
     assert set(carrying(["a"], {"a": ["b"], "b": ["a"]})) == {"a", "b"}
 

@@ -183,6 +183,19 @@ def test_a_sysfs_file_is_read_only_if_it_is_a_small_text_that_describes_a_device
     assert found.attributes.get(attribute) == value
 
 
+@pytest.mark.parametrize("serial", ["A1\nLD_PRELOAD=/evil.so", "A1\x1b[2J", "A1\udcff"])
+def test_a_serial_number_that_is_not_one_line_of_text_is_left_out_and_named(
+    machine: Any, by_node: ByNode, serial: str
+) -> None:
+    path = machine.usb("1", "1a86", "7523", "A10B")
+    (machine.root / f"sys/devices/{path}/serial").write_bytes(serial.encode(errors="surrogateescape"))
+    machine.usb_serial("ttyUSB0", "2", "B20C")
+    (odd,) = [one for one in machine.backend().discover() if one.attributes["sysName"] == "1-1"]
+    assert "serial" not in odd.attributes
+    assert odd.left_out == {"serial"}
+    assert by_node(machine.backend().discover())["/dev/ttyUSB0"].left_out == frozenset()
+
+
 def test_a_device_is_unhealthy_while_its_node_is_missing(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend()

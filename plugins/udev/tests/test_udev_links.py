@@ -38,6 +38,15 @@ def links(backend: Udev) -> dict[str, object]:
     return {str(one.attributes["devNode"]): one.attributes.get("devLinks") for one in backend.discover()}
 
 
+async def selects_the_second(node: Node, where: str) -> None:
+    """A pattern for ``devNode`` selects ``/dev/ttyUSB1`` alone."""
+    node.configure(f'resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: "{where}"}}}}]')
+    async with node.served():
+        await node.offers({RESOURCE: 1})
+        started = await node.container({RESOURCE: 1})
+        assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
+
+
 @pytest.mark.parametrize(
     ("path", "target", "where"),
     [
@@ -51,11 +60,43 @@ async def test_a_link_selects_the_node_that_it_leads_to(
     node: Node, path: str, target: str, where: str
 ) -> None:
     link(node.root, path, target)
-    node.configure(f'resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: "{where}"}}}}]')
+    await selects_the_second(node, where)
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["/dev/ports/by-id/usb-1a86*", "/dev/also/by-id/usb-1a86_USB2.0-Serial-if00-port0", "/dev/all/*1"],
+)
+async def test_a_linked_directory_selects_the_node_like_a_link_to_it(node: Node, where: str) -> None:
+    link(node.root, BY_ID, "../../ttyUSB1")
+    link(node.root, "/dev/ports", "serial")
+    link(node.root, "/dev/also", "/dev/ports")
+    link(node.root, "/dev/all", ".")
+    await selects_the_second(node, where)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ({"/dev/modem": "ttyUSB9"}, "/dev/modem leads to /dev/ttyUSB9, which does not exist"),
+        (
+            {"/dev/modem": "ports/a", "/dev/ports": "/dev/bus"},
+            "/dev/modem leads to /dev/bus/a, which does not exist",
+        ),
+        (
+            {"/dev/modem": "b", "/dev/b": "modem"},
+            "/dev/modem leads nowhere: its symbolic links form a loop",
+        ),
+    ],
+)
+async def test_a_link_that_leads_to_nothing_is_the_reason(
+    node: Node, made: dict[str, str], reason: str
+) -> None:
+    for path, target in made.items():
+        link(node.root, path, target)
+    node.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: /dev/modem}}}}]")
     async with node.served():
-        await node.offers({RESOURCE: 1})
-        started = await node.container({RESOURCE: 1})
-        assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
+        await node.until(lambda: status(node.host)["entries"][0]["reason"] == f"0 devices; {reason}")
 
 
 async def test_a_link_in_the_records_of_udevd_selects_the_node(node: Node) -> None:

@@ -78,6 +78,8 @@ from devhost.planning.claims import (
     Occupant,
     PodClaims,
     Reason,
+    binds_pod,
+    first,
     pod_claims,
     pod_of,
 )
@@ -92,6 +94,7 @@ from .listing import ClaimUse
 from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
+from .reports import Report
 from .timing import NODE, Timing
 from .unclaimed import UnclaimedNodes
 
@@ -315,10 +318,14 @@ class HeldDevices:
 
     _newest: dict[Key, Device] = field(default_factory=dict)
     _joined: dict[Key, Device] = field(default_factory=dict)
-    _of_claim: dict[str, set[Key]] = field(default_factory=dict)
-    """The devices that have each claim, as a whole or in part."""
-    changes: int = field(init=False, default=0)
-    """How often a device changed while a container had it."""
+    _wholes: dict[str, set[Key]] = field(default_factory=dict)
+    """The devices that have each claim as a whole."""
+    _parts: dict[str, set[Key]] = field(default_factory=dict)
+    """The devices that have each claim in part."""
+    binding: set[str] = field(init=False, default_factory=set)
+    """Those of the claims that bind pods."""
+    changed: set[Key] = field(init=False, default_factory=set)
+    """The devices that have changed while a container had them, until the reader removes them."""
 
     def __getitem__(self, key: Key) -> Device:
         return self._joined[key]
@@ -341,8 +348,9 @@ class HeldDevices:
                 device, claims=device.claims | known.claims, part_of=device.part_of | known.part_of
             )
         self._joined[key] = device
-        self.changes += known is not None and device != known
-        self._know(key, device.claims | device.part_of)
+        if known is not None and device != known:
+            self.changed.add(key)
+        self._know(key, device.claims, device.part_of)
         return device != known
 
     def settle(self, given: Mapping[Key, frozenset[str]], fixed: Mapping[Key, frozenset[str]]) -> bool:
@@ -365,32 +373,46 @@ class HeldDevices:
             claims |= given.get(key, frozenset())
             if claims != known.claims:
                 self._joined[key] = replace(known, claims=claims)
-                self._forget(key, known.claims - claims - known.part_of)
+                self._forget(key, known.claims - claims)
                 self._know(key, claims - known.claims)
+                self.changed.add(key)
                 changed = True
-        self.changes += changed
         return changed
 
-    def _know(self, key: Key, claims: Iterable[str]) -> None:
-        for claim in claims:
-            self._of_claim.setdefault(claim, set()).add(key)
+    def _know(self, key: Key, claims: Iterable[str], part_of: Iterable[str] = ()) -> None:
+        for owners, some in ((self._wholes, claims), (self._parts, part_of)):
+            for claim in some:
+                owners.setdefault(claim, set()).add(key)
+                if binds_pod(claim):
+                    self.binding.add(claim)
 
-    def _forget(self, key: Key, claims: Iterable[str]) -> None:
-        for claim in claims:
-            self._of_claim[claim].discard(key)
-            if not self._of_claim[claim]:
-                del self._of_claim[claim]
+    def _forget(self, key: Key, claims: Iterable[str], part_of: Iterable[str] = ()) -> None:
+        for owners, some in ((self._wholes, claims), (self._parts, part_of)):
+            for claim in some:
+                owners[claim].discard(key)
+                if not owners[claim]:
+                    del owners[claim]
+                if claim not in self._wholes and claim not in self._parts:
+                    self.binding.discard(claim)
 
     def sharing(self, device: Device) -> set[Key]:
-        """The held devices that have a claim in common with this one, which may be one of them."""
-        return set().union(*(self._of_claim.get(claim, ()) for claim in device.claims | device.part_of))
+        """The held devices that conflict with this one, which may be one of them, or that bind its pod.
+
+        Many devices may be parts of one thing.
+        """
+        found: set[Key] = set()
+        for claim in device.claims | device.part_of:
+            found.update(self._wholes.get(claim, ()))
+            if claim in device.claims or binds_pod(claim):
+                found.update(self._parts.get(claim, ()))
+        return found
 
     def keep(self, keys: Collection[Key]) -> None:
         """Forgets the devices that no container holds any longer."""
         for key in self._joined.keys() - keys:
             device = self._joined.pop(key)
             del self._newest[key]
-            self._forget(key, device.claims | device.part_of)
+            self._forget(key, device.claims, device.part_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -830,13 +852,15 @@ class Allocations:
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
         self._changed = changed
+        self._claims_changed = Report(changed)
         self._resources: dict[str, ResourceAllocations] = {}
         self._released: list[Released] = []
         self._watching: list[Callable[[], None]] = []
         self._held: tuple[Held, ...] | None = ()
         self._bound: tuple[Sequence[Held], float, PodClaims] = ((), math.inf, NOTHING_BOUND)
-        self._indexed: tuple[ClaimIndex, ClaimIndex] | None = None
-        self._indexed_at = 0
+        self._bound_to_tokens: tuple[object, float, PodClaims] = (None, math.inf, NOTHING_BOUND)
+        self._by_tokens: ClaimIndex | None = None
+        self._by_drivers: ClaimIndex | None = None
         self._listing: Listing | None = None
         self._recalling: Kubelet | None = None
         self._units: dict[str, frozenset[str]] = {}
@@ -880,26 +904,43 @@ class Allocations:
 
     def binds_pods(self) -> bool:
         """Whether a container holds something that binds its pod, so that it matters which pod that is."""
-        return any(pod_claims(one.device) for one in self.held())
+        return bool(self.devices.binding) and any(pod_claims(one.device) for one in self.held())
 
     def pod_claims(self) -> PodClaims:
         """What binds pods, and the pods that have it."""
-        held, now = self.held(), self.clock()
-        if self._bound[0] is not held or now >= self._bound[1]:
-            end = self.admissions.ends(at for one in self._resources.values() for at in one.numbered())
-            changes: list[float] = []
-
-            def occupant(holder: AnyHolder) -> Occupant:
-                if isinstance(holder, ClaimHolder):
-                    return Occupant(self.claims.pods(holder))
-                pod = pod_of(holder)
-                if may_get_more := end(pod) > now:
-                    changes.append(end(pod))
-                return Occupant(frozenset({pod}), may_get_more)
-
-            bound = PodClaims(held, occupant) if self.binds_pods() else NOTHING_BOUND
-            self._bound = held, min(changes, default=math.inf), bound
+        if not self.devices.binding:
+            return NOTHING_BOUND
+        held = self.held()
+        if self._bound[0] is not held or self.clock() >= self._bound[1]:
+            self._bound = held, *self._pod_claims(held)
         return self._bound[2]
+
+    def pod_claims_of_tokens(self) -> PodClaims:
+        """The same without what ResourceClaims hold, which changes with each of them."""
+        if not self.devices.binding:
+            return NOTHING_BOUND
+        state = self.through_tokens, self.from_other_drivers
+        if self._bound_to_tokens[0] != state or self.clock() >= self._bound_to_tokens[1]:
+            held = (*self._by_token(), *self._drivers.held())
+            self._bound_to_tokens = state, *self._pod_claims(held)
+        return self._bound_to_tokens[2]
+
+    def _pod_claims(self, held: Sequence[Held]) -> tuple[float, PodClaims]:
+        """What of these binds pods, and until when that is so."""
+        end = self.admissions.ends(at for one in self._resources.values() for at in one.numbered())
+        now = self.clock()
+        changes: list[float] = []
+
+        def occupant(holder: AnyHolder) -> Occupant:
+            if isinstance(holder, ClaimHolder):
+                return Occupant(self.claims.pods(holder))
+            pod = pod_of(holder)
+            if may_get_more := end(pod) > now:
+                changes.append(end(pod))
+            return Occupant(frozenset({pod}), may_get_more)
+
+        bound = PodClaims(held, occupant)
+        return min(changes, default=math.inf), bound
 
     def recent_pod_claims(self) -> dict[str, int]:
         """What binds a pod that may still get more, each with the number of its Allocate."""
@@ -912,29 +953,36 @@ class Allocations:
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes :meth:`pod_claims`; ``None`` if it will not."""
-        self.pod_claims()
-        until = self._bound[1]
+        until = self._bound[1] if self.pod_claims() else math.inf
         return None if until == math.inf else max(0.0, until - self.clock())
 
     @property
     def through_tokens(self) -> ClaimIndex:
         """Every device that a container has, or is about to get, through a token."""
-        return self._indexes()[0]
+        self._drop_changed()
+        if self._by_tokens is None:
+            self._by_tokens = ClaimIndex(self._by_token())
+        return self._by_tokens
 
     @property
     def from_other_drivers(self) -> ClaimIndex:
         """Every device that a container has from a DRA driver other than devhost's."""
-        return self._indexes()[1]
+        self._drop_changed()
+        if self._by_drivers is None:
+            self._by_drivers = ClaimIndex(self._drivers.held())
+        return self._by_drivers
 
     def _by_token(self) -> Iterator[Held]:
         return (held for _, found in sorted(self._resources.items()) for held in found.held())
 
-    def _indexes(self) -> tuple[ClaimIndex, ClaimIndex]:
-        """Indexes of what does not change when a claim is prepared or released."""
-        if self._indexed is None or self._indexed_at != self.devices.changes:
-            self._indexed = ClaimIndex(self._by_token()), ClaimIndex(self._drivers.held())
-            self._indexed_at = self.devices.changes
-        return self._indexed
+    def _drop_changed(self) -> None:
+        """Drops the indexes that have a device which has changed."""
+        changed = self.devices.changed
+        if changed and self._by_tokens is not None and self._by_tokens.has_any(changed):
+            self._by_tokens = None
+        if changed and self._by_drivers is not None and self._by_drivers.has_any(changed):
+            self._by_drivers = None
+        changed.clear()
 
     def own_driver(self, driver: str) -> None:
         """Counts a DRA driver as devhost's own as long as devhost runs: :attr:`claims` has what it gave.
@@ -942,7 +990,7 @@ class Allocations:
         The driver of the settings is one without this call.
         """
         if self._drivers.own(driver):
-            self._held = self._indexed = None
+            self._held = self._by_tokens = self._by_drivers = None
             self._changed()
 
     def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
@@ -1069,16 +1117,20 @@ class Allocations:
             self._unclaimed.add(key, nodes)
         completed = {key: self._unclaimed.device(key, device) for key, device in devices.items()}
         if not running:
-            index = ClaimIndex(one for one in self.held() if claim is None or one.holder != claim)
             for key, device in completed.items():
-                if conflict := index.conflict(key, device, completed):
+                near = ClaimIndex(self.claims.near(key, device, claim))
+                indexes = near, self.through_tokens, self.from_other_drivers
+                if conflict := first(one.conflict(key, device, completed) for one in indexes):
                     forgot = f"backend {key[0]} gives it without a claim"
                     why = f"{resource}: {device.id} cannot be allocated: {conflict.reason.text} ({forgot})"
                     raise DeviceHeld(why, conflict.reason.held_by)
         for key, device in completed.items():
             self.devices.update(key, device)
         self._held = None
-        self._changed()
+        if claim is None:
+            self._changed()
+        else:
+            self._claims_changed()
 
     def completed(self, found: Found) -> Found:
         """The devices with the nodes that containers got with them, as if the devices claimed these."""
@@ -1095,7 +1147,8 @@ class Allocations:
         """
         self._found, self._observed = found, True
         if settings is not self._settings:
-            self._settings, self._held, self._indexed = settings, None, None
+            self._settings = settings
+            self._held = self._by_tokens = self._by_drivers = None
             self._drivers.own(settings.dra_driver)
             for allocations in self._resources.values():
                 self._configure(allocations)
@@ -1168,7 +1221,11 @@ class Allocations:
 
     def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
         """The allocations of one resource have changed; with ``replan`` the plan may be outdated."""
-        self._held = self._indexed = None
+        self._held = None
+        if allocations.serve is Serve.DRA:
+            self._by_drivers = None
+        else:
+            self._by_tokens = None
         if replan and self._deferring:
             self._stale = True
         elif replan:
@@ -1187,7 +1244,7 @@ class Allocations:
                 notify(resource, ())
         self.due_changed()
         if replan:
-            self._changed()
+            self._claims_changed()
 
     def _update_devices(self) -> None:
         """Brings what is known of held devices up to date."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Protocol
 
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
-    NOTHING_BOUND,
     ClaimIndex,
     Held,
     Key,
+    Occupant,
     Pod,
     PodClaims,
     Reason,
@@ -28,6 +30,9 @@ from .given import Given
 from .listing import ClaimUse
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+NAMED = 20
+"""Most claims that a refusal names of those that share a device."""
+
 _TOO_OFTEN = "one claim has it allocated more often than share.replicas allows"
 
 
@@ -69,7 +74,7 @@ class HeldDeviceStore(Protocol):
         """Takes the present state of a device."""
 
     def sharing(self, device: Device) -> set[Key]:
-        """The held devices that have a claim in common with this one, which may be one of them."""
+        """The held devices that conflict with this one, which may be one of them, or that bind its pod."""
 
 
 class Ledger(Protocol):
@@ -85,6 +90,9 @@ class Ledger(Protocol):
 
     def pod_claims(self) -> PodClaims:
         """What binds pods, and the pods that have it."""
+
+    def pod_claims_of_tokens(self) -> PodClaims:
+        """The same without what ResourceClaims hold."""
 
     @property
     def through_tokens(self) -> ClaimIndex:
@@ -129,10 +137,12 @@ class ClaimAllocations:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._prepared: dict[str, tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = {}
-        self._reserved: list[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = []
+        self._reserved: dict[ClaimHolder, list[tuple[ClaimedDevice, ...]]] = {}
         self._pods: dict[ClaimHolder, frozenset[Pod]] = {}
-        self._of_key: dict[Key, list[tuple[ClaimHolder, ClaimedDevice]]] = {}
-        """The same by device."""
+        self._of_key: dict[Key, dict[str, dict[ClaimHolder, list[ClaimedDevice]]]] = {}
+        """Both by device and resource: so many claims may share a device that none looks at all of them."""
+        self._in_use: Counter[Key] = Counter()
+        """The slots of each device that claims have."""
 
     @contextmanager
     def reserved(
@@ -153,14 +163,15 @@ class ClaimAllocations:
         self._check(claim, holding, frozenset(pods) or self.pods(claim))
         if pods:
             self._pods[claim] = frozenset(pods)
-        entry = (claim, holding)
-        self._reserved.append(entry)
+        self._reserved.setdefault(claim, []).append(holding)
         self._add(claim, holding)
         self._ledger.claims_changed((), replan=False)
         try:
             yield
         finally:
-            self._reserved.remove(entry)
+            self._reserved[claim].remove(holding)
+            if not self._reserved[claim]:
+                del self._reserved[claim]
             self._remove(claim, holding)
             if claim.uid not in self._prepared:
                 self._pods.pop(claim, None)
@@ -189,7 +200,7 @@ class ClaimAllocations:
     def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
         """The claim holds these devices, and no others."""
         holding = tuple(one for one in devices if not one.admin)
-        known = any(one == claim for one, _ in self._reserved)
+        known = claim in self._reserved
         former, before = self._prepared.get(claim.uid, (claim, ()))
         self._prepared[claim.uid] = (claim, holding)
         self._add(claim, holding)
@@ -217,10 +228,7 @@ class ClaimAllocations:
 
     def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
         """The claims that hold each device, in a stable order."""
-        found: dict[Key, set[ClaimHolder]] = {}
-        for claim, one in self._all():
-            found.setdefault(one.key, set()).add(claim)
-        return {key: sorted(claims) for key, claims in found.items()}
+        return {key: sorted(self._holders(key)) for key in self._of_key}
 
     def pods(self, claim: ClaimHolder) -> frozenset[Pod]:
         """The pods of a claim, as far as they are known."""
@@ -232,7 +240,7 @@ class ClaimAllocations:
         What a pod holds does not make its own devices unavailable.
         """
         bound = self._ledger.pod_claims()
-        holders = {claim for claim, one in self._all() if one.key == key} if bound else ()
+        holders = tuple(self._holders(key)) if bound else ()
         own = [pod for claim in holders for pod in self.pods(claim)]
         return None if holders and not own else bound.objection(key, device, own)
 
@@ -256,14 +264,14 @@ class ClaimAllocations:
 
     def held(self) -> Iterator[Held]:
         """Each claim with each of its devices, in a stable order."""
-        return self._as_held(self._all())
+        found = {(claim, one.request, one.share, one.key): one for claim, one in self._all()}
+        for (claim, _, _, _), one in sorted(found.items(), key=lambda item: item[0]):
+            yield self._as_held(claim, one)
 
-    def _as_held(self, claimed: Iterable[tuple[ClaimHolder, ClaimedDevice]]) -> Iterator[Held]:
-        found = {(claim, one.request, one.share, one.key): one for claim, one in claimed}
-        for (claim, request, share, key), one in sorted(found.items(), key=lambda item: item[0]):
-            token = "/".join(filter(None, (claim.uid, request, share)))
-            device = self._ledger.devices[key]
-            yield Held(one.resource, (token,), key[0], device, one.exclusive, claim, Serve.DRA)
+    def _as_held(self, claim: ClaimHolder, one: ClaimedDevice) -> Held:
+        token = "/".join(filter(None, (claim.uid, one.request, one.share)))
+        device = self._ledger.devices[one.key]
+        return Held(one.resource, (token,), one.key[0], device, one.exclusive, claim, Serve.DRA)
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
@@ -275,58 +283,92 @@ class ClaimAllocations:
         others = self._ledger.from_other_drivers
         for device in devices if self._of_key or others else ():
             key = (backend, device.id)
-            claims = ClaimIndex(self._near(key, device))
+            claims = ClaimIndex(self.near(key, device))
             found = first(
                 index.objection(key, device, resource, exclusive, Serve.PLUGIN) for index in (claims, others)
             )
             if found is not None:
                 raise _held(resource, device, found.reason)
 
+    def near(self, key: Key, device: Device, without: ClaimHolder | None = None) -> Iterator[Held]:
+        """What claims hold of a device, and of the hardware that it has in common with others.
+
+        One claim represents all that have a device through one resource.
+
+        Args:
+            without: a claim that does not count.
+        """
+        for other in sorted({key} | self._ledger.devices.sharing(device)):
+            for claims in self._of_key.get(other, {}).values():
+                if (claim := next((one for one in claims if one != without), None)) is not None:
+                    yield self._as_held(claim, claims[claim][0])
+
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
         ledger = self._ledger
-        binds = pods and any(pod_claims(one.device) for one in wanted)
-        bound = ledger.pod_claims() if binds else NOTHING_BOUND
         for one in wanted:
-            if reason := bound.objection(one.key, one.device, pods):
-                raise _held(one.resource, one.device, reason)
-            near = [held for held in self._near(one.key, one.device) if held.holder != claim]
+            near = ClaimIndex(self.near(one.key, one.device, claim))
+            if pods and pod_claims(one.device):
+                others = ledger.devices.sharing(one.device) - {one.key}
+                held = chain.from_iterable(self._sharing(other, claim) for other in others)
+                for several in (ledger.pod_claims_of_tokens(), PodClaims(held, self._occupant)):
+                    if reason := several.objection(one.key, one.device, pods):
+                        raise _held(one.resource, one.device, reason)
             found = first(
                 index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
-                for index in (ClaimIndex(near), ledger.through_tokens, ledger.from_other_drivers)
+                for index in (near, ledger.through_tokens, ledger.from_other_drivers)
             )
             if found is not None:
                 raise _held(one.resource, one.device, found.reason)
-            free = one.replicas - self._slots(one.key, claim)
+            free = one.replicas - self._in_use[one.key] + self._slots(one.key, claim)
             if (needed := _slots(one.key, wanted)) > free:
-                sharing = [held for held in near if held.key == one.key]
+                sharing = list(islice(self._sharing(one.key, claim), NAMED))
                 raise _held(one.resource, one.device, _without_share(one.replicas, free, needed, sharing))
 
-    def _near(self, key: Key, device: Device) -> Iterator[Held]:
-        """What claims hold of a device and of the hardware that it has in common with others."""
-        keys = {key} | self._ledger.devices.sharing(device)
-        return self._as_held(claimed for one in keys for claimed in self._of_key.get(one, ()))
+    def _occupant(self, holder: AnyHolder) -> Occupant:
+        assert isinstance(holder, ClaimHolder)
+        return Occupant(self.pods(holder))
+
+    def _sharing(self, key: Key, without: ClaimHolder) -> Iterator[Held]:
+        """The other claims that have a device."""
+        for claims in self._of_key.get(key, {}).values():
+            for claim, devices in claims.items():
+                if claim != without:
+                    yield self._as_held(claim, devices[0])
+
+    def _holders(self, key: Key) -> set[ClaimHolder]:
+        """The claims that have a device."""
+        return set().union(*self._of_key.get(key, {}).values())
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:
-        """The slots of a device that other claims have."""
-        claims: dict[ClaimHolder, list[ClaimedDevice]] = {}
-        for holder, one in self._of_key.get(key, ()):
-            if holder != claim:
-                claims.setdefault(holder, []).append(one)
-        return sum(_slots(key, devices) for devices in claims.values())
+        """The slots of a device that a claim has."""
+        some = (claims.get(claim, ()) for claims in self._of_key.get(key, {}).values())
+        return _slots(key, chain.from_iterable(some))
 
     def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
         for one in devices:
             self._ledger.devices.update(one.key, one.device)
-            self._of_key.setdefault(one.key, []).append((claim, one))
+            before = self._slots(one.key, claim)
+            resources = self._of_key.setdefault(one.key, {})
+            resources.setdefault(one.resource, {}).setdefault(claim, []).append(one)
+            self._in_use[one.key] += self._slots(one.key, claim) - before
 
     def _remove(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
         for one in devices:
-            self._of_key[one.key].remove((claim, one))
-            if not self._of_key[one.key]:
-                del self._of_key[one.key]
+            before = self._slots(one.key, claim)
+            resources = self._of_key[one.key]
+            claims = resources[one.resource]
+            claims[claim].remove(one)
+            if not claims[claim]:
+                del claims[claim]
+            if not claims:
+                del resources[one.resource]
+            self._in_use[one.key] += self._slots(one.key, claim) - before
+            if not resources:
+                del self._of_key[one.key], self._in_use[one.key]
 
     def _all(self) -> Iterator[tuple[ClaimHolder, ClaimedDevice]]:
-        for claim, devices in (*self._prepared.values(), *self._reserved):
+        reserved = ((claim, devices) for claim, several in self._reserved.items() for devices in several)
+        for claim, devices in chain(self._prepared.values(), reserved):
             for one in devices:
                 yield claim, one
 

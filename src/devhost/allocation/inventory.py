@@ -600,13 +600,13 @@ class Inventory:
         return now >= entry.gone_at + self._grace
 
     def _gone(self, entry: Entry, why_gone: Callable[[str], Reason], now: float, wall: float) -> Entry:
-        if entry.gone_at is not None:
-            return entry
+        """The entry of a token that is no longer among the units, with the reasons as they are now."""
         since = wall if entry.health.healthy else entry.since
+        gone_at = now if entry.gone_at is None else entry.gone_at
         reasons = [why_gone(member.device.id) for member in entry.members]
         health = unhealthy("; ".join(dict.fromkeys(reason.text for reason in reasons)))
         held_by = tuple(dict.fromkeys(holder for reason in reasons for holder in reason.held_by))
-        return entry._replace(health=health, since=since, gone_at=now, held_by=held_by)
+        return entry._replace(health=health, since=since, gone_at=gone_at, held_by=held_by)
 
 
 def _meaning(text: str, holder: Holder | None) -> Reason:

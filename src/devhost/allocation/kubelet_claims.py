@@ -17,8 +17,6 @@ it: what is missing, damaged or too large names no claim and refuses nothing.
 from __future__ import annotations
 
 import json
-import os
-import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.backend.files import without_waiting
+from devhost.backend.files import read_regular
 from devhost.discovery.worker import FILE_DEADLINE, FileWorker
 
 NAME = "dra_manager_state"
@@ -59,24 +57,8 @@ def _first(places: Sequence[Path]) -> frozenset[str]:
     """The claims in the first of these files that is a record. May block."""
     for path in places:
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
-            return recorded(_content(path))
+            return recorded(read_regular(path, MAX_BYTES))
     return frozenset()
-
-
-def _content(path: Path) -> bytes:
-    """A file's content.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no regular file of usual size.
-    """
-    with open(path, "rb", opener=without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("not a regular file")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError("too large")
-    return data
 
 
 def recorded(data: bytes) -> frozenset[str]:

@@ -113,6 +113,22 @@ def digest(seen: Fingerprint) -> str:
             return ""
 
 
+def read_regular(path: Path, limit: int) -> bytes:
+    """The content of a regular file, of at most ``limit`` bytes. Never waits for another process.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no regular file, or larger; the text is the reason.
+    """
+    with open(path, "rb", opener=without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path} is larger than {limit >> 20} MiB")
+    return data
+
+
 def without_waiting(path: str, flags: int) -> int:
     """An opener for ``open(opener=…)`` that does not wait for the writer of a named pipe."""
     return os.open(path, flags | os.O_NONBLOCK)

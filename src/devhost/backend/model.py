@@ -213,12 +213,16 @@ class Device:
     ``unusable_for``
         Uses for which this device is unhealthy, each with the reason for the user:
         ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in resources that provide such a use (``uses``
-        of their ``ResourceOptions``); in all others ``health`` applies.
+        of their ``ResourceOptions``); in all others ``health`` applies. ``permissions`` is a use of every
+        backend: why a device gives no device node whose ``permissions`` an entry could set.
     ``former_ids``
         Ids that earlier versions of the backend may have given this device. If several devices name the same
         id, what the kubelet reports under it counts for each of them. An id that ends in ``.*`` means any
         number there (``dsa-0000:6a:01.0.*``). An id of more than 63 characters means its first 54, a hyphen
         and the first eight hex digits of its SHA-256. The current id of a device is never looked up here.
+    ``left_out``
+        Names of attributes that hardware has and that are not in ``attributes``, because the values are not
+        one line of printable text. devhost adds those that it removes itself.
     """
 
     id: str
@@ -233,6 +237,7 @@ class Device:
     unusable_for: Mapping[str, str] = NOTHING
     inherited: frozenset[str] = frozenset()
     former_ids: tuple[str, ...] = ()
+    left_out: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         # Without a loop and freeze(): a scan makes thousands.

@@ -26,6 +26,9 @@ MAIN_TABLE = 254
 WIDEST = 1
 """Longest prefix of a default route: VPNs set two routes, each to half of all addresses."""
 
+INFINIBAND = 32
+"""The type of an InfiniBand interface (``ARPHRD_INFINIBAND``, linux/if_arp.h)."""
+
 OVS = "ovs-system"
 """The interface above all ports of Open vSwitch's kernel datapath, for all bridges."""
 
@@ -170,9 +173,22 @@ class NetFiles:
         return Traffic(routes, frozenset(addresses))
 
     def lower(self, name: str) -> Sequence[str]:
-        """The interfaces directly below one (sysfs-class-net, ``lower_*``)."""
+        """The interfaces directly below one (sysfs-class-net, ``lower_*``).
+
+        For an IPoIB child, and for others of which the kernel lists none, ``iflink`` is the number of the one
+        below. That of a veth, which has no type, is the number of its peer, perhaps in another namespace.
+        """
         entries = self._sysfs.names(f"{NETWORK}/{name}")
-        return [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
+        if found := [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]:
+            return found
+        below = self._sysfs.integer(f"{NETWORK}/{name}/iflink")
+        if below in (None, 0, self._sysfs.integer(f"{NETWORK}/{name}/ifindex")):
+            return ()
+        is_typed = "DEVTYPE=" in self._sysfs.text(f"{NETWORK}/{name}/uevent")
+        if not is_typed and self._sysfs.integer(f"{NETWORK}/{name}/type") != INFINIBAND:
+            return ()
+        others = self._sysfs.names(NETWORK)
+        return [one for one in others if self._sysfs.integer(f"{NETWORK}/{one}/ifindex") == below]
 
     def on_switch(self, name: str) -> Sequence[str]:
         """All ports of Open vSwitch if ``name`` may be its internal interface, such as ``br-ex``.

@@ -188,7 +188,7 @@ class Block:
                 if term.holds(every):
                     return f"{term.attribute} of this device counts only in a block that names {self.without}"
                 value = every.get(term.attribute)
-                has = "it has none" if value is None else f"it is {show(value)}"
+                has = "it has none" if value is None else f"it is {shortened(value)}"
                 return f"{term.attribute} must be {term.wanted}, {has}"
         for block in self.refuse:
             if block.holds(attributes):
@@ -372,9 +372,14 @@ def _pattern_covers(wide: Pattern, narrow: Pattern) -> bool:
 
 def quoted(value: AttributeValue) -> str:
     """An attribute's value as a reason quotes it: shortened, and text in quotation marks."""
-    text = show(value)
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    text = shortened(value)
     return f'"{text}"' if isinstance(value, str) else text
+
+
+def shortened(value: AttributeValue) -> str:
+    """The beginning of an attribute's value, for a reason."""
+    text = show(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def show(value: AttributeValue) -> str:

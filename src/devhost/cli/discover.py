@@ -27,7 +27,7 @@ from devhost.telemetry.tables import with_holders
 from . import options as shared
 from .running_host import Verdict, View, view
 from .scan_once import ScanResult
-from .table import table
+from .table import VALUE, cut, table
 
 SHOWN_REFUSALS = 20
 """Refusals printed without ``--all``."""
@@ -259,7 +259,7 @@ def health_text(device: Device, health: Health, remark: str = "", *, is_offered:
 
 
 def _attributes(device: Device) -> str:
-    return " ".join(f"{key}={show(value)}" for key, value in sorted(device.attributes.items()))
+    return " ".join(f"{key}={cut(show(value), VALUE)}" for key, value in sorted(device.attributes.items()))
 
 
 def _document(seen: View, names: list[str]) -> dict[str, object]:
@@ -349,6 +349,7 @@ def as_json(
         "numaNodes": list(device.numa_nodes),
         "pciePath": list(device.pcie_path),
         "attributes": {key: _plain(value) for key, value in sorted(device.attributes.items())},
+        "leftOut": sorted(device.left_out),
         "claims": sorted(device.claims),
         "partOf": sorted(device.part_of),
     }

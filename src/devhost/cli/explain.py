@@ -31,6 +31,7 @@ from . import options as shared
 from .discover import as_json, health_text, without_driver
 from .running_host import Published, View, view
 from .scan_once import ScanResult
+from .table import CELL, cut
 
 
 @click.command("explain")
@@ -212,19 +213,21 @@ def _print(seen: View, backend: str, device: Device) -> None:
     )
     click.echo(f"{device.id} of backend {backend}: {health}")
     for key, value in sorted(device.attributes.items()):
-        click.echo(f"  {key}: {show(value)}")
+        click.echo(f"  {key}: {cut(show(value), CELL)}")
+    for key in sorted(device.left_out):
+        click.echo(f"  {printable(key)}: left out, because it is not one line of printable text")
     for title, claims in (("claims", device.claims), ("part of", device.part_of)):
         if claims:
             click.echo(f"  {title}: {', '.join(sorted(claims, key=natural))}")
     for resource, container in seen.holders(backend, device):
         click.echo(f"  held by: {container} through {resource}")
-    if waits_for := seen.moving(backend, device):
-        click.echo(f"  moving: {waits_for}")
+    if moving := seen.moving(backend, device):
+        click.echo(f"  moving: {reason(moving)}")
     for one in seen.published(backend, device):
         click.echo(f"  slice: {one.slice or 'not published yet'}")
         click.echo(f"  pool: {one.pool}, device {one.name}")
         for key, value in _attributes(seen, one, backend, device).items():
-            click.echo(f"    {key}: {value}")
+            click.echo(f"    {key}: {cut(value, CELL)}")
     for resource, running in seen.verdicts(backend, device).items():
         if running.remark or running.health != _own(found, resource, backend, device):
             text = health_text(device, *running, is_offered=True)
@@ -302,7 +305,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
             }
             for one in seen.published(backend, device)
         ],
-        "moving": seen.moving(backend, device),
+        "moving": moving["reason"] if (moving := seen.moving(backend, device)) else "",
         "verdicts": [
             {
                 "entry": f"resources[{verdict.entry.index}]",

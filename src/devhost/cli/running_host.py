@@ -21,11 +21,12 @@ from devhost.telemetry.document import (
     DraDeviceStatus,
     HolderStatus,
     MemberStatus,
+    MovingStatus,
     StatusDocument,
     holder_status,
 )
 from devhost.telemetry.log import printable
-from devhost.telemetry.tables import UNKNOWN_POD, few
+from devhost.telemetry.tables import UNKNOWN_POD, container, few
 
 from .scan_once import ScanResult, scan_once
 
@@ -63,7 +64,7 @@ class Running:
         verdicts: the health of each device in each resource, by resource, backend and the device's id.
         refused: the same for devices that no resource gets because of what containers hold.
         published: the devices that it offers through DRA, by backend and the device's id.
-        moving: what each device that changes sides waits for, by backend and the device's id.
+        moving: the devices that change sides, by backend and the device's id.
     """
 
     listing: Listing
@@ -72,7 +73,7 @@ class Running:
     verdicts: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
     refused: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
     published: Mapping[tuple[str, str], Sequence[Published]] = field(default_factory=dict)
-    moving: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    moving: Mapping[tuple[str, str], MovingStatus] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +113,21 @@ class View:
         """Where the running devhost offers a device through DRA."""
         return self.running.published.get((backend, device.id), ()) if self.running else ()
 
-    def moving(self, backend: str, device: Device) -> str:
-        """What a device that changes sides waits for; empty if it does not."""
-        return self.running.moving.get((backend, device.id), "") if self.running else ""
+    def moving(self, backend: str, device: Device) -> MovingStatus | None:
+        """What a device that changes sides waits for; ``None`` if it does not."""
+        return self.running.moving.get((backend, device.id)) if self.running else None
 
     def holders(self, backend: str, device: Device) -> list[tuple[str, str]]:
         """The resources and containers that hold a device, as text, and the claims that do."""
         held = [(resource, _named(holder)) for resource, holder in self._held(backend, device)]
-        return held + [
-            (one.resource, claim) for one in self.published(backend, device) for claim in one.claims
-        ]
+        held += [(one.resource, claim) for one in self.published(backend, device) for claim in one.claims]
+        return held + [(resource, container(claim)) for resource, claim in self._waited_for(backend, device)]
+
+    def _waited_for(self, backend: str, device: Device) -> Iterable[tuple[str, HolderStatus]]:
+        """The claims that have a device which is no longer published because it leaves DRA."""
+        row = self.moving(backend, device)
+        claims = row.get("heldBy", ()) if row and not self.published(backend, device) else ()
+        return [(row["resource"], claim) for claim in claims if row and "claim" in claim]
 
     def held_by(self, backend: str, device: Device) -> str:
         """The containers that hold a device as one cell of a table."""
@@ -136,6 +142,7 @@ class View:
             return None
         held = [(resource, holder_status(holder)) for resource, holder in self._held(backend, device)]
         held += [(one.resource, claim) for one in self.published(backend, device) for claim in one.holders]
+        held += self._waited_for(backend, device)
         return [{"resource": resource, "holder": holder} for resource, holder in held]
 
     def _held(self, backend: str, device: Device) -> Iterable[tuple[str, AnyHolder | None]]:
@@ -207,7 +214,7 @@ def answer(document: StatusDocument) -> Running:
     known = document["kubelet"]["podResources"]["known"]
     digest = document["devhost"]["configDigest"]
     published: dict[tuple[str, str], list[Published]] = {}
-    moving: dict[tuple[str, str], str] = {}
+    moving: dict[tuple[str, str], MovingStatus] = {}
     if dra := document["dra"]:
         users = {(one["namespace"], one["name"]): _users(one) for one in dra["claims"]}
         for pool in dra["pools"]:
@@ -225,7 +232,7 @@ def answer(document: StatusDocument) -> Running:
                     holders=tuple(each["claims"]),
                 )
                 published.setdefault((backend, each["device"]), []).append(found)
-        moving = {(one["backend"], one["device"]): one["reason"] for one in dra["moving"]}
+        moving = {(one["backend"], one["device"]): one for one in dra["moving"]}
     return Running(_listing(document), known, digest, verdicts, _refused(document), published, moving)
 
 

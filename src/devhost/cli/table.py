@@ -10,13 +10,19 @@ from devhost.telemetry.log import printable
 
 _GAP = "  "
 
+CELL = 2000
+"""Most characters of a cell: a value may be one that hardware reports."""
+
+VALUE = 200
+"""Most characters of an attribute's value among others in one cell. JSON has the whole value."""
+
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> str:
     """Headers and rows as aligned columns, without a final line end; only the headers if there are no rows.
 
     Columns that contain only numbers are aligned right; ``None`` and ``""`` appear as ``-``, and the missing
-    last cells of a shorter row are blank. Lines are cut
-    at ``width`` columns. By default that is the terminal's width; without a terminal they are not cut.
+    last cells of a shorter row are blank. Cells are cut at :data:`CELL`, and lines at ``width`` columns. By
+    default that is the terminal's width; without a terminal they are not cut.
     """
     source = [tuple(row) for row in rows]
     cells = [(*map(_text, row), *[""] * (len(headers) - len(row))) for row in source]
@@ -43,4 +49,4 @@ def cut(line: str, width: int | None) -> str:
 
 
 def _text(value: object) -> str:
-    return "-" if value is None or value == "" else printable(str(value))
+    return "-" if value is None or value == "" else cut(printable(str(value)), CELL)

@@ -26,7 +26,7 @@ from devhost.planning.settings import (
 from devhost.planning.settings import LABEL_DIRECTORY as LABEL_DIRECTORY
 from devhost.planning.settings import MAX_REPLICAS as MAX_REPLICAS
 
-from .reader import Bounds, Form, Mistaken, Raw
+from .reader import Bounds, Form, Mistaken, Ranges, Raw
 
 MAX_RESOURCES = 1000
 """Each resource has its own server and socket."""
@@ -143,7 +143,7 @@ class Resource:
     when_empty: WhenEmpty = option(
         WhenEmpty.WAIT, "Whether the resource is registered before its first device has been seen."
     )
-    expect: int | str = option(
+    expect: Annotated[int | str, Ranges()] = option(
         None,
         "How many devices the resource should have, a number or a range such as `4-8` or `1-`; any other "
         "number is a problem.",

@@ -13,12 +13,14 @@ import collections.abc
 import contextlib
 import dataclasses
 import math
+import posixpath
 import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +66,11 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranges:
+    """In ``Annotated[int | str, …]``: a whole number, or text as :func:`read_ranges` takes it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mistaken:
     """In ``Annotated``: a text that is refused with its own hint, because people take it for a value."""
 
@@ -77,14 +84,17 @@ def camel(name: str) -> str:
     return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
-def keys(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
-    """The YAML keys of a dataclass, each with its field and its type.
+@lru_cache(maxsize=256)
+def keys(cls: type) -> Mapping[str, tuple[dataclasses.Field[Any], Any]]:
+    """The YAML keys of a dataclass, each with its field and its type. To evaluate the annotations takes long.
 
     Raises:
         NameError: an annotation names something that its module does not have.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {camel(f.name): (f, hints[f.name]) for f in dataclasses.fields(cls) if f.init}
+    return types.MappingProxyType(
+        {camel(f.name): (f, hints[f.name]) for f in dataclasses.fields(cls) if f.init}
+    )
 
 
 def required(field: dataclasses.Field[Any]) -> bool:
@@ -359,6 +369,10 @@ def _never(attribute: Attribute, pattern: Text) -> tuple[str, str] | None:
             f"{shown(text)} is a regular expression; a pattern is a glob for the whole value",
             f'write "{fixed}"',
         )
+    if begins.startswith("/") and not {"", ".", ".."}.isdisjoint(text.split("/")[1:]):
+        fixed = posixpath.normpath(fixed)
+        fixed = fixed if fixed.startswith(begins) else f"{begins}*"
+        return f'a path has no end "/" and no part "", "." or "..", {shown(text)} has', f'write "{fixed}"'
     literal = _WILDCARD.split(text, maxsplit=1)[0]
     if literal.startswith(begins) or (pattern.is_glob and begins.startswith(literal)):
         return None
@@ -467,6 +481,11 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
     for note in notes:
         if isinstance(note, Conditions):
             return read_where(node, note.backend, note.attributes, place)
+        if isinstance(note, Ranges) and not (isinstance(node, Scalar) and node.kind in ("int", "str")):
+            missing = isinstance(node, Scalar) and node.kind == "null"
+            hint = "give it a value or remove the key" if missing else 'write it as 8, "4-8" or "1-"'
+            place.report(node, f"must be a whole number or a range of them, not {node}", hint)
+            return WRONG
         if isinstance(note, Mistaken) and isinstance(node, Scalar) and node.text == note.text:
             return refuse(node, wanted, place, note.hint)
     value = read(node, wanted, place)

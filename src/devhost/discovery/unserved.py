@@ -6,26 +6,74 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from devhost.backend.sysfs import BDF, Sysfs, pci_path
 
 _NET = "/sys/class/net"
 _PCI = "/sys/bus/pci/devices"
 
+_MAX_LINKED = 40
+"""The most links from one to the next, as in the kernel (path_resolution(7))."""
+
 _LINK_TYPES = {"1": "Ethernet", "32": "InfiniBand", "280": "CAN", "772": "loopback", "801": "wireless"}
 """Types of network interfaces (include/uapi/linux/if_arp.h)."""
 
 
 def resolved(root: Path, path: str) -> str:
-    """The path below ``root`` that a path leads to through symbolic links; itself if it leads out of it.
+    """The path below ``root`` that a path leads to through symbolic links; itself if they form a loop.
 
     A PCI address without its domain gets the domain 0000; other texts are unchanged.
     """
     if not path.startswith("/"):
         return full if BDF.fullmatch(full := f"0000:{path.lower()}") else path
-    prefix = Sysfs(root).prefix
-    real = os.path.realpath(f"{prefix}{path}")
-    return real[len(prefix) :] if real.startswith(f"{prefix}/") else path
+    way = _followed(Sysfs(root).prefix, path)
+    return path if way.links > _MAX_LINKED else way.end
+
+
+def dead_link(root: Path, path: str) -> str:
+    """Why a symbolic link below ``/dev`` leads to nothing; empty if it is none, or leads to something.
+
+    Looks at nothing outside ``/dev``, which may hang.
+    """
+    way = _followed(Sysfs(root).prefix, path, "/dev/")
+    if way.links > _MAX_LINKED:
+        return f"{path} leads nowhere: its symbolic links form a loop"
+    return f"{path} leads to {way.end}, which does not exist" if way.links and not way.exists else ""
+
+
+class _Way(NamedTuple):
+    """Where a path leads to: its end, the links on the way, and whether the end exists."""
+
+    end: str
+    links: int
+    exists: bool = True
+
+
+def _followed(prefix: str, path: str, inside: str = "/") -> _Way:
+    """Follows the symbolic links in a path, as for a process whose root is ``prefix``: none leads out of it.
+
+    Args:
+        inside: nothing outside this directory is looked at.
+    """
+    done, rest, links = "", path.split("/"), 0
+    while rest:
+        if (name := rest.pop(0)) in ("", "."):
+            continue
+        done = done.rpartition("/")[0] if name == ".." else f"{done}/{name}"
+        if not f"{done}/".startswith(inside):
+            return _Way("/".join((done, *rest)), links)
+        try:
+            target = os.readlink(f"{prefix}{done}")  # noqa: PTH115 - a plain string path
+        except FileNotFoundError:
+            return _Way("/".join((done, *rest)), links, exists=False)
+        except (OSError, ValueError):
+            continue  # it is no link
+        if (links := links + 1) > _MAX_LINKED:
+            break
+        done = "" if target.startswith("/") else done.rpartition("/")[0]
+        rest = [*target.removeprefix(prefix).split("/"), *rest]
+    return _Way(done or "/", links)
 
 
 def why_unserved(root: Path, text: str) -> tuple[str, str] | None:

@@ -72,7 +72,8 @@ def _canonical(device: Device, before: Device | None) -> Device:
     if odd := {name for name, value in device.attributes.items() if not _is_plain(value)}:
         # Text from hardware that is more than text: it would reach variables, paths and other programs.
         plain = {name: value for name, value in device.attributes.items() if name not in odd}
-        device = replace(device, attributes=plain, inherited=device.inherited - odd)
+        left_out = device.left_out | odd
+        device = replace(device, attributes=plain, inherited=device.inherited - odd, left_out=left_out)
     if device.withheld and not device.withheld.isprintable():
         device = replace(device, withheld=sound_reason(device.withheld))
     if any(node < 0 for node in device.numa_nodes):

@@ -166,7 +166,11 @@ class Json:
 
     def text(self, key: str) -> str:
         """The text below a key."""
-        return self.at(key)._of(str, "", "text")
+        there = self.at(key)
+        text = there._of(str, "", "text")
+        if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+            raise there._flaw("is not text")  # half a character, which nothing can encode
+        return text
 
     def number(self, key: str) -> int:
         """The whole number below a key."""

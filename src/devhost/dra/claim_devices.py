@@ -14,7 +14,7 @@ from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.model import ClaimHolder, Device, Health, sound_reason, unhealthy
 from devhost.planning.claims import Key, Reason
-from devhost.planning.settings import ResourceSettings
+from devhost.planning.settings import ResourceSettings, uses_of
 
 from .claim_objects import ClaimError, ClaimObject, Result, options_for, whole
 
@@ -198,7 +198,7 @@ def _check_health(result: Result, found: DraDevice, options: object, driver: str
     if result.tolerates(f"{driver}/{UNHEALTHY}", EFFECT):
         return
     reason = "" if found.health.healthy else sound_reason(found.health.reason)
-    for use in getattr(options, "uses", ()):
+    for use in uses_of(options, found.entry.permissions):
         reason = reason or found.device.unusable_for.get(use, "")
     if reason:
         raise ClaimError(f"device {result.pool}/{result.device} is unhealthy: {reason}")

@@ -253,7 +253,8 @@ def _overridden(
 def _changed(
     given: Fields, options: Any, allowed: Collection[str] | None, resource: str, place: Place
 ) -> Any:
-    known = keys(type(options))
+    kind: type = type(options)
+    known = keys(kind)
     values = {}
     before = len(place.diagnostics.found)
     for key, entry in given.entries.items():

@@ -13,6 +13,7 @@ from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
 from devhost.allocation.kubelet_claims import KubeletClaims
+from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
@@ -110,6 +111,8 @@ class DraFrontEnd:
         """Why the kubelet cannot call the driver; empty if it can."""
         self._options = options
         self._pods = pods
+        self._held: Listing | None = None
+        """The list that :meth:`_hold` took last; each plan takes it again."""
         self._files = files
         self._claims = claims
         self._replan = replan
@@ -295,23 +298,26 @@ class DraFrontEnd:
 
     def _hold(self) -> None:
         """Claims that the newest list names hold their devices, also without a record."""
-        if (listing := self._pods.listing) is not None:
-            self.upkeep.hold(listing)
+        self._held = self._pods.listing
+        if self._held is not None:
+            self.upkeep.hold(self._held)
 
     async def _ready(self) -> None:
         """Waits until every claim is known that holds a device."""
         await self._taken.wait()
         await self._pods.first_list(FIRST_LIST)
-        self._hold()
+        if self._held is not self._pods.listing:
+            self._hold()
 
     async def _read_again(self) -> None:
         """Takes what another process has prepared and released while the sockets were its own."""
         before = set(self._files.records)
         now = {record.claim.uid: record for record in await self._files.read_again()}
-        for uid in before - now.keys():
-            self._claims.released(uid)
-        for record in now.values():
-            self._claims.prepared(record.claim, [one.claimed() for one in record.devices])
+        with together():
+            for uid in before - now.keys():
+                self._claims.released(uid)
+            for record in now.values():
+                self._claims.prepared(record.claim, [one.claimed() for one in record.devices])
 
     def _new_server(self) -> DraServer:
         options = self._options

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
@@ -29,6 +30,13 @@ from .slices import Offered, Pool
 
 Name = tuple[str, str]
 """A device as the API server knows it: pool and device."""
+
+
+class _Absent(NamedTuple):
+    """The devices that are not offered: by the names that they would have, and with the plan's reasons."""
+
+    configured: Mapping[Name, tuple[str, Key]]
+    refused: Mapping[Key, str]
 
 
 class DraInventory:
@@ -74,6 +82,8 @@ class DraInventory:
         self._devices: dict[Name, DraDevice] = {}
         self._known: dict[Name, tuple[str, Key]] = {}
         """Every device that was offered since the start, or that slices may hold since an earlier run."""
+        self._absent: _Absent | None = None
+        """Why devices are not offered; made when a claim first has one of them."""
         self.complete = False
         """Whether :attr:`offers` has every resource; a template has none without devices."""
         self._callbacks: list[Callable[[], None]] = []
@@ -86,6 +96,7 @@ class DraInventory:
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
         self._plan, self._settings, self._scanners = plan, settings, scanners
+        self._absent = None
         offered = {name: one for name, one in plan.resources.items() if one.entry.serve is Serve.DRA}
         self._offers = dict(self._without_devices(settings, offered))
         self.complete = not any(
@@ -184,37 +195,44 @@ class DraInventory:
 
     def missing(self, pool: str, device: str) -> str:
         """Why there is no such device, as the end of a sentence; empty if nothing of that name is known."""
-        known = self._known.get((pool, device)) or self._configured(pool, device)
+        absent = self._absent = self._absent or _Absent(self._configured(), self._refused())
+        known = self._known.get((pool, device)) or absent.configured.get((pool, device))
         if known is None:
             unlisted = sorted({name for name, one in self._scanners.items() if not one.listed})
             if unlisted or not self._scanners:
                 return f"devhost is still looking for devices ({', '.join(unlisted) or 'it just started'})"
             return ""
         resource, key = known
-        for one in self._sides.moving():
-            if one.key == key:
-                return one.waits_for
+        if waits_for := self._sides.waits_for(key):
+            return waits_for
         backend = self._scanners.get(key[0])
         if backend is None or key[1] not in backend.devices:
             return "the device is gone"
-        reasons = (
-            refusal.reason
-            for refusal in self._plan.refusals
-            if (refusal.backend, refusal.device) == key and refusal.reason
-        )
-        return next(reasons, f"the configuration no longer gives it to {resource}")
+        return absent.refused.get(key, f"the configuration no longer gives it to {resource}")
 
-    def _configured(self, pool: str, device: str) -> tuple[str, Key] | None:
-        """The device that would have this name if its entry got it: it was never offered here."""
+    def _configured(self) -> Mapping[Name, tuple[str, Key]]:
+        """The devices by the names that they would have if their entries got them."""
+        found: dict[Name, tuple[str, Key]] = {}
+        pools: dict[tuple[str, str], Pool] = {}
         for entry in self._settings.resources:
             scanner = self._scanners.get(entry.backend)
             for one in scanner.devices.values() if scanner and entry.serve is Serve.DRA else ():
                 seen = selected(entry.where, one.attributes, one.inherited)
                 if seen is not None and (resource := naming.expand(entry.name, seen)):
-                    named = Pool(self._driver, self._node, resource, entry.backend)
-                    if (named.name, named.device_name(one.id)) == (pool, device):
-                        return resource, (entry.backend, one.id)
-        return None
+                    place = resource, entry.backend
+                    if place not in pools:
+                        pools[place] = Pool(self._driver, self._node, *place)
+                    name = pools[place].name, pools[place].device_name(one.id)
+                    found.setdefault(name, (resource, (entry.backend, one.id)))
+        return found
+
+    def _refused(self) -> Mapping[Key, str]:
+        """Why the plan gives devices to no resource."""
+        found: dict[Key, str] = {}
+        for refusal in self._plan.refusals:
+            if refusal.reason:
+                found.setdefault((refusal.backend, refusal.device), refusal.reason)
+        return found
 
     def is_gone(self, key: Key) -> bool:
         """Whether a device certainly does not exist."""

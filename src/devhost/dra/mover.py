@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError
+from devhost.backend.model import ClaimHolder
 from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Listed, Sides
@@ -54,7 +55,7 @@ class Mover:
         sides: which devices are moving.
         names: their names in slices.
         lists: what the device plugin lists now.
-        freed: called when a device is free, so that the plan must be made again.
+        freed: called when a device is free, or waits for something else, so that the plan must be made again.
         changed: called when :attr:`failure` has changed.
         timing: how often it asks.
         clock: paces the questions.
@@ -84,8 +85,8 @@ class Mover:
         self._names = names
         self._lists = lists
         self._freed = freed
-        self._blocking: dict[tuple[str, str], frozenset[Key]] = {}
-        """The claims of the last list that had moving devices, by their path and uid, each with these."""
+        self._blocking: dict[ClaimHolder, frozenset[Key]] = {}
+        """The claims of the last list that had moving devices, each with these."""
         self._changed = changed
         self._clock = clock
         failures = FailureLog(
@@ -135,7 +136,10 @@ class Mover:
                 await self._list()
             else:
                 await self._look_again()
-            allocated = {key for keys in self._blocking.values() for key in keys}
+            allocated: dict[Key, list[ClaimHolder]] = {}
+            for claim in sorted(self._blocking):
+                for key in self._blocking[claim]:
+                    allocated.setdefault(key, []).append(claim)
             freed = self._sides.claims_seen(began, allocated) or freed
         return freed
 
@@ -151,25 +155,23 @@ class Mover:
         async for page in self._api.list(CLAIMS, limit=PAGE):
             for claim in page["items"] or ():
                 if keys := self._devices(claim) & withdrawn:
-                    metadata = Json(claim, "a ResourceClaim").at("metadata")
-                    found[_path(metadata), metadata.text("uid")] = keys
+                    found[_holder(Json(claim, "a ResourceClaim").at("metadata"))] = keys
         self._blocking = found
 
     async def _look_again(self) -> None:
         """Finds out which of the known claims still have moving devices."""
-        for path, uid in list(self._blocking):
+        for known, keys in list(self._blocking.items()):
             try:
-                claim = await self._api.get(path)
+                claim = await self._api.get(_path(known))
             except ApiError as error:
                 if not error.absent:
                     raise
-                del self._blocking[path, uid]
+                del self._blocking[known]
                 continue
-            same = Json(claim, "a ResourceClaim").at("metadata").text("uid") == uid
-            keys = self._blocking[path, uid] & self._devices(claim) if same else frozenset()
-            self._blocking[path, uid] = keys
-            if not keys:
-                del self._blocking[path, uid]
+            same = Json(claim, "a ResourceClaim").at("metadata").text("uid") == known.uid
+            self._blocking[known] = keys & self._devices(claim) if same else frozenset()
+            if not self._blocking[known]:
+                del self._blocking[known]
 
     def _devices(self, claim: Mapping[str, Any]) -> frozenset[Key]:
         """The devices of this node that a claim has allocated."""
@@ -177,9 +179,12 @@ class Mover:
         return frozenset(key for key in found if key is not None)
 
 
-def _path(metadata: Json) -> str:
-    namespace, name = quote(metadata.required("namespace"), ""), quote(metadata.required("name"), "")
-    return f"{API}/namespaces/{namespace}/resourceclaims/{name}"
+def _holder(metadata: Json) -> ClaimHolder:
+    return ClaimHolder(metadata.required("namespace"), metadata.required("name"), metadata.text("uid"))
+
+
+def _path(claim: ClaimHolder) -> str:
+    return f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
 
 
 async def node_of(api: KubeApi, name: str) -> Json:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.given import Given, Node, owned
+from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.model import ClaimHolder, Device
@@ -226,13 +227,15 @@ class Preparer:
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
         """By uid: the devices of the claim, or why it cannot be prepared."""
         wanted = {claim.uid: claim for claim in claims}
-        answers = await asyncio.gather(*map(self._prepare, wanted.values()))
+        with together():
+            answers = await asyncio.gather(*map(self._prepare, wanted.values()))
         return dict(zip(wanted, answers, strict=True))
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
         """By uid: empty if the claim is released, or was not prepared; else why not."""
         wanted = {claim.uid: claim for claim in claims}
-        answers = await asyncio.gather(*map(self._unprepare, wanted.values()))
+        with together():
+            answers = await asyncio.gather(*map(self._unprepare, wanted.values()))
         return dict(zip(wanted, answers, strict=True))
 
     @contextmanager
@@ -487,6 +490,7 @@ class Preparer:
             found = self._resources.find(one.pool, one.device)
             devices.append(one.claimed(found.device if found and found.key == one.key else None))
         namespace = record.claim.namespace
+        self._unprepared_at.pop(record.claim.uid, None)
         with self._claims.reserved(record.claim, devices, [(namespace, pod) for pod in pods]):
             self._claims.prepared(record.claim, devices)
 

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
@@ -76,6 +77,9 @@ FALLBACKS = {
 """What happens without a field."""
 
 _REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\])?")
+OUTDATED = (400, 410)
+"""Answers to a version that is no longer good for a watch: a new list has another one."""
+
 COMMON = 2
 """Devices for which the API server refuses an attribute until no device of the resource gets it."""
 
@@ -102,7 +106,7 @@ class PublisherStatus:
     """How publishing goes.
 
     Attributes:
-        slices: slices of this driver and node at the API server.
+        slices: slices of this driver and node that the API server certainly has.
         writes: writes that the API server has accepted since the start.
         dropped: fields of devices that it drops.
         left_out: what slices leave out, each with its resource.
@@ -356,6 +360,11 @@ class Publisher:
     # What is at the API server
 
     @property
+    def _present(self) -> int:
+        """How many slices the API server certainly has."""
+        return sum(one is not None for one in self._stored.values())
+
+    @property
     def _query(self) -> dict[str, str]:
         return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node}"}
 
@@ -372,7 +381,7 @@ class Publisher:
                 self._questions.wake()
             await self._follow_watch()
         except DevhostError as error:
-            if isinstance(error, Malformed) or (isinstance(error, ApiError) and error.status == 410):
+            if isinstance(error, Malformed) or (isinstance(error, ApiError) and error.status in OUTDATED):
                 self._since = ""
                 if not (listed or isinstance(error, Malformed)):
                     return 0.0
@@ -441,8 +450,9 @@ class Publisher:
             async for page in pages:
                 version = page["metadata"]["resourceVersion"]
                 for found in page["items"] or ():
-                    names.add(found["metadata"]["name"])
-                    self._noticed("MODIFIED", found["metadata"])
+                    metadata = _slice(found).at("metadata")
+                    names.add(metadata.required("name"))
+                    self._noticed("MODIFIED", metadata)
         for name in known - names:  # one that was created meanwhile is not in `known`
             self._stored.pop(name, None)
             self._rounds.wake()
@@ -452,17 +462,17 @@ class Publisher:
         watch = self._api.watch(SLICES, self._query, self._since, metadata_only=True, opened=self._seen)
         async with aclosing(watch):
             async for kind, changed in watch:
-                metadata = changed["metadata"]
+                metadata = _slice(changed).at("metadata")
                 if kind != "BOOKMARK":
                     self._noticed(kind, metadata)
-                self._since = metadata.get("resourceVersion") or self._since
+                self._since = metadata.text("resourceVersion") or self._since
 
-    def _noticed(self, kind: str, metadata: Mapping[str, Any]) -> None:
+    def _noticed(self, kind: str, metadata: Json) -> None:
         """Compares the metadata of a slice with what is known of it."""
-        name = metadata["name"]
+        name = metadata.required("name")
         known = self._stored.get(name)
-        same = known is not None and known.uid == metadata.get("uid")
-        changes = metadata.get("generation") or 0
+        same = known is not None and known.uid == metadata.text("uid")
+        changes = metadata.number("generation")
         if kind == "DELETED":
             if name not in self._stored or (known is not None and not same):
                 return  # it was another object of this name
@@ -471,7 +481,7 @@ class Publisher:
             if changes < known.changes:
                 return  # the past
             owner, dropped = _owner(metadata), _annotation(metadata, self._driver)
-            known.version = metadata.get("resourceVersion") or ""
+            known.version = metadata.text("resourceVersion")
             if (owner, dropped) == (known.owner, known.dropped):
                 return
             known.owner, known.dropped = owner, dropped
@@ -540,7 +550,7 @@ class Publisher:
 
     async def _read(self, name: str) -> None:
         try:
-            found = await self._api.get(f"{SLICES}/{name}")
+            found = await self._api.get(_path(name))
         except ApiError as error:
             if not error.absent:
                 raise
@@ -691,7 +701,7 @@ class Publisher:
             if stored is None:
                 answer = await self._api.create(SLICES, body)
             else:
-                answer = await self._api.update(f"{SLICES}/{name}", body)
+                answer = await self._api.update(_path(name), body)
             known = _known(answer, self._driver)
             kept = [dict(one.mapping()) for one in _slice(answer).at("spec").items("devices")]
         except (Unreachable, Malformed):
@@ -757,7 +767,7 @@ class Publisher:
     async def _delete(self, name: str, known: _Stored) -> None:
         await self._permit()
         try:
-            await self._api.delete(f"{SLICES}/{name}", uid=known.uid, resource_version=known.version)
+            await self._api.delete(_path(name), uid=known.uid, resource_version=known.version)
         except Unreachable:
             self._stored[name] = None
             raise
@@ -771,7 +781,7 @@ class Publisher:
 
     def _written(self) -> None:
         self._metrics.slices_changed(self._driver, 1)
-        self.status = replace(self.status, slices=len(self._stored), writes=self.status.writes + 1)
+        self.status = replace(self.status, slices=self._present, writes=self.status.writes + 1)
 
     async def _read_node(self) -> None:
         """Finds the uid of the Node, which owns the slices."""
@@ -809,7 +819,7 @@ class Publisher:
         """Brings the status up to date."""
         self.status = replace(
             self.status,
-            slices=len(self._stored),
+            slices=self._present,
             dropped=tuple(self._dropped),
             left_out=tuple(
                 (resource, one) for resource, state in self._states.items() for one in state.left_out
@@ -860,16 +870,17 @@ def _known(found: Object, driver: str) -> _Stored:
                 since[_dated_key(device)] = added
         devices.append(device)
     text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
+    metadata.required("name")
     return _Stored(
-        metadata.text("uid"),
-        metadata.text("resourceVersion"),
+        metadata.required("uid"),
+        metadata.required("resourceVersion"),
         metadata.number("generation"),
         pool.text("name"),
         pool.number("generation"),
         pool.number("resourceSliceCount"),
         hashlib.sha256(text.encode()).hexdigest()[:32],
-        _owner(metadata.mapping()),
-        _annotation(metadata.mapping(), driver),
+        _owner(metadata),
+        _annotation(metadata, driver),
         since,
     )
 
@@ -887,16 +898,20 @@ def _dated(device: Mapping[str, Any], since: Mapping[str, str]) -> Mapping[str, 
     return device
 
 
-def _owner(metadata: Mapping[str, Any]) -> str:
+def _owner(metadata: Json) -> str:
     """The uid of the Node that owns an object."""
-    for owner in metadata.get("ownerReferences") or ():
-        if owner.get("kind") == "Node" and owner.get("controller"):
-            return str(owner.get("uid", ""))
+    for owner in metadata.items("ownerReferences"):
+        if owner.text("kind") == "Node" and owner.at("controller").value is True:
+            return owner.text("uid")
     return ""
 
 
-def _annotation(metadata: Mapping[str, Any], driver: str) -> str:
-    return str((metadata.get("annotations") or {}).get(f"{driver}/{DROPPED}", ""))
+def _annotation(metadata: Json, driver: str) -> str:
+    return metadata.at("annotations").text(f"{driver}/{DROPPED}")
+
+
+def _path(name: str) -> str:
+    return f"{SLICES}/{quote(name, '')}"
 
 
 def _index(pool: Pool, name: str) -> int:

@@ -23,6 +23,7 @@ from typing import Protocol
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.cdi.spec import claim_kind
 from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
@@ -123,6 +124,10 @@ class Holders(Protocol):
         ...
 
 
+_Named = Mapping[str, tuple[ClaimRef, Sequence[ListedDevice]]]
+"""Claims in a list by their uid, each with its devices."""
+
+
 @dataclass(slots=True)
 class _Unrecorded:
     """A claim that holds devices because a list named it. ``missing_since`` is when the first list began that
@@ -180,27 +185,33 @@ class Upkeep:
 
         What more they have is not known yet, such as admin access. Call it again when there are more devices.
         """
+        self._hold(self._named(listing))
+
+    def _hold(self, named: _Named) -> None:
         records = self._files.records
-        for uid, (ref, listed) in self._named(listing).items():
-            if uid in records or self._preparer.unprepared(uid):
-                self._unrecorded.pop(uid, None)
-                continue
-            found = (self._devices.claimed(one.pool, one.device, one.share) for one in listed)
-            devices = [one for one in found if one is not None]
-            keys = frozenset(one.key for one in devices)
-            known = self._unrecorded.get(uid)
-            if keys and (known is None or known.devices != keys):
-                self._unrecorded[uid] = _Unrecorded(keys)
-                self._claims.prepared(ClaimHolder(ref.namespace, ref.name, uid), devices)
+        with together():
+            for uid, (ref, listed) in named.items():
+                if uid in records or self._preparer.unprepared(uid):
+                    self._unrecorded.pop(uid, None)
+                    continue
+                found = (self._devices.claimed(one.pool, one.device, one.share) for one in listed)
+                devices = [one for one in found if one is not None]
+                keys = frozenset(one.key for one in devices)
+                known = self._unrecorded.get(uid)
+                if keys and (known is None or known.devices != keys):
+                    self._unrecorded[uid] = _Unrecorded(keys)
+                    self._claims.prepared(ClaimHolder(ref.namespace, ref.name, uid), devices)
 
     async def follow(self, listing: ClaimListing) -> None:
         """Takes a list of pods."""
-        self.hold(listing)
+        listed = self._named(listing)
+        self._hold(listed)
         await self._restore()
-        named = {uid: ref for uid, (ref, _) in self._named(listing).items()}
+        named = {uid: ref for uid, (ref, _) in listed.items()}
         await self._rebuild(named, listing)
         if listing.pods:  # a kubelet that has just started knows no pods yet
-            self._release_unrecorded(named, listing)
+            with together():
+                self._release_unrecorded(named, listing)
             await self._remove_orphans(named, listing)
         known = {*self._files.records, *self._lost_since}
         self._failures = {one: incident for one, incident in self._failures.items() if one in known}
@@ -217,8 +228,8 @@ class Upkeep:
             if restored:
                 log.warning("restored the CDI file of a claim", claim=str(record.claim), uid=uid)
 
-    def _named(self, listing: ClaimListing) -> Mapping[str, tuple[ClaimRef, Sequence[ListedDevice]]]:
-        """The claims of this driver in a list, by their uid, which is in their CDI names."""
+    def _named(self, listing: ClaimListing) -> _Named:
+        """The claims of this driver in a list. Their uids are in their CDI names."""
         found: dict[str, tuple[ClaimRef, list[ListedDevice]]] = {}
         for (namespace, name), claim in listing.claims.items():
             for device in claim.devices:
@@ -245,7 +256,8 @@ class Upkeep:
             for uid, ref in lost.items()
             if listing.began - self._lost_since[uid] >= self._timing.release_gap
         ]
-        await asyncio.gather(*(self._rebuild_one(ref, listing) for ref in due))
+        with together():
+            await asyncio.gather(*(self._rebuild_one(ref, listing) for ref in due))
 
     async def _rebuild_one(self, ref: ClaimRef, listing: ClaimListing) -> None:
         try:
@@ -286,15 +298,16 @@ class Upkeep:
         for uid in kept.keys() - self.kept.keys():
             log.warning("a claim that is gone stays prepared", claim=str(kept[uid]), uid=uid, reason=KEPT)
         unsure = {uid: claim for uid, claim in self.kept.items() if uid in due and uid not in kept}
-        for record in gone:
-            uid = record.claim.uid
-            if uid in kept:
-                continue
-            unsure.pop(uid, None)
-            try:
-                await self._remove(record)
-            except DevhostError as error:
-                self._failed(uid, record.claim, str(error))
+        with together():
+            for record in gone:
+                uid = record.claim.uid
+                if uid in kept:
+                    continue
+                unsure.pop(uid, None)
+                try:
+                    await self._remove(record)
+                except DevhostError as error:
+                    self._failed(uid, record.claim, str(error))
         self.kept = {**unsure, **kept}
 
     async def _gone(self, asked: Sequence[ClaimRecord], listing: ClaimListing) -> Sequence[ClaimRecord]:

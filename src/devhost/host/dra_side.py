@@ -73,6 +73,8 @@ class DraSide:
         self.front_end: DraFrontEnd | None = None
         self.failure = ""
         """Why there is no front end although slices of an earlier run remain."""
+        self._needed = False
+        """Whether the settings need the driver."""
         self._tasks = tasks
         self._allocations = allocations
         self._files = files
@@ -105,15 +107,17 @@ class DraSide:
         """Begins with what an earlier run left. Call it before the first plan."""
         previous, published = left_by_earlier_run(self.options)
         records = self._files.records.values()
+        self._needed = bool(_driver(settings))
         driver = _driver(settings) or previous or next((record.driver for record in records), "")
         if driver:
-            self._open(driver, published if driver == previous else {}, needed=bool(_driver(settings)))
+            self._open(driver, published if driver == previous else {})
 
     def follow_settings(self, settings: Settings, plan: Plan) -> None:
         """The settings that were just adopted may need the front end."""
+        self._needed = bool(_driver(settings))
         if self.front_end is None and (driver := _driver(settings)):
             sides = self.sides
-            self._open(driver, {}, needed=True)
+            self._open(driver, {})
             if sides is None and self.sides is not None:
                 self.sides.commit(plan)  # what lists show now leaves them with the next plan
             self.spawn()
@@ -174,15 +178,13 @@ class DraSide:
                 yield one.resource, one.device.id, sound_reason(one.health.reason)
 
     def missing(self) -> str:
-        """Why pods cannot use the driver yet; empty if they can, or there is none."""
-        return self.front_end.missing() if self.front_end else ""
+        """Why pods cannot use the driver yet; empty if they can, or none is configured."""
+        return self.front_end.missing() if self.front_end and self._needed else ""
 
-    def _open(self, driver: str, published: Mapping[tuple[str, str], str], *, needed: bool) -> None:
-        """Makes the front end.
+    def _open(self, driver: str, published: Mapping[tuple[str, str], str]) -> None:
+        """Makes the front end: the settings need it, or it removes what an earlier run left.
 
-        Args:
-            needed: whether the settings need it. Otherwise it only removes what an earlier run left, which
-                makes no sense without access to the API server.
+        Without it, pods of an earlier run could not end. It waits for files with the access that are missing.
         """
         assert self.options is not None
         self._allocations.own_driver(driver)
@@ -190,8 +192,6 @@ class DraSide:
         self.sides.start(published)
         try:
             found = access(self.options)
-            if not needed:
-                found.load()
         except EnvironmentFailure as error:
             self.failure = (
                 f"slices of {driver} may remain, and devhost has no access to the API server: {error}"

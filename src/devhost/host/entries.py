@@ -6,16 +6,17 @@ only for entries without devices: it takes a comparison with every device of the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from devhost.backend import MissingDriver
 from devhost.backend.model import AnyHolder, AttributeValue, Device
-from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, show
+from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
+from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
@@ -200,6 +201,17 @@ class EntryOutcomes:
         free = [one for one in scanner.devices.values() if (entry.backend, one.id) not in self._taken]
         return near_misses(entry.where, free)
 
+    def _dead_links(self, entry: ResourceSettings) -> str:
+        """The symbolic links that an entry names and that lead to nothing, with the reason; empty if none."""
+        terms = (term for block in entry.where for term in block.terms)
+        texts = (one for term in terms for one in term.patterns if isinstance(one, Text) and not one.is_glob)
+        found = (
+            dead_link(self._scanners[entry.backend].runner.context.root, one.pattern)
+            for one in texts
+            if one.pattern.startswith("/dev/")
+        )
+        return "; ".join(islice(filter(None, found), NAMED))
+
     def _nearest(self, entry: ResourceSettings, devices: Mapping[str, Device]) -> str:
         known = self._known.get(entry.index)
         if known is not None and known[0] == entry and known[1] is devices:
@@ -209,7 +221,7 @@ class EntryOutcomes:
         else:
             if self._comparisons is not None:
                 self._comparisons -= len(devices) * len(entry.where)
-            reason = nearest(entry.where, devices.values())
+            reason = self._dead_links(entry) or nearest(entry.where, devices.values())
         self._missed[entry.index] = entry, devices, reason
         return reason
 
@@ -241,19 +253,24 @@ def wanted(lacking: MissingDriver, entries: Iterable[ResourceSettings]) -> bool:
 
 def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
     """Why an entry offers none of the devices that it selects."""
-    groups = Counter((one.taker, "" if one.taker is not None else one.reason, one.kind) for one in refused)
+    groups: dict[tuple[int | None, str, RefusalKind], list[Refusal]] = {}
+    for one in refused:
+        why = (one.taker, "" if one.taker is not None else one.reason, one.kind)
+        groups.setdefault(why, []).append(one)
+    named = sorted(groups.items(), key=lambda group: -len(group[1]))[:NAMED]
     found = []
-    for (taker, reason, kind), count in groups.most_common(NAMED):
+    for (taker, reason, kind), alike in named:
         if taker is None:
-            each = "" if count == 1 else "each is refused: "
-            found.append(f"{_match(count)}, but {each}{reason}")
+            each = "" if len(alike) == 1 else "each is refused: "
+            found.append(f"{_match(len(alike))}, but {each}{reason}")
             continue
         entry = settings.resources[taker]
         exclusive = " and does not have exclusive: false" if kind is RefusalKind.UNSHARED else ""
-        them = "it" if count == 1 else "them"
-        found.append(f"{_match(count)}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
+        them = "it" if len(alike) == 1 else "them"
+        found.append(f"{_match(len(alike))}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
     text = "; ".join((*found, *_rest(len(groups) - len(found), "more reason")))
-    return Reason(text, tuple(dict.fromkeys(holder for one in refused for holder in one.held_by)))
+    holders = (holder for _, alike in named for one in alike for holder in one.held_by)
+    return Reason(text, tuple(dict.fromkeys(holders)))
 
 
 @dataclass(slots=True)
@@ -321,7 +338,7 @@ def near_misses(where: Where, devices: Iterable[Device]) -> str:
                 reason = (
                     device.withheld
                     or device.health.reason
-                    or (f"it has no {term.attribute}" if value is None else f"it is {show(value)}")
+                    or (f"it has no {term.attribute}" if value is None else f"it is {shortened(value)}")
                 )
                 missed.setdefault(term.attribute, []).append(f"{device.id}: {reason}")
                 break

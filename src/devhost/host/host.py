@@ -168,6 +168,7 @@ class Host:
             self._claim_files,
             root,
             self.replan,
+            timing.kubelet,
         )
         self.allocations.subscribe(self._released)
 

@@ -7,7 +7,7 @@ the others. It is made for each request, and reads each token once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, get_args
 
@@ -152,12 +152,15 @@ def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
     given: dict[str, dict[str, Difference]] = {}
     for (resource, key), difference in host.allocations.given.differences.items():
         given.setdefault(resource, {})[key[1]] = difference
+    moving: dict[str, set[str]] = {}
+    for move in host.dra.moves():
+        moving.setdefault(move.resource, set()).update(move.devices)
     claimable: dict[str, dict[str, str]] = {}
     for resource, device, reason in host.dra.unhealthy():
         claimable.setdefault(resource, {})[device] = reason
     for name in sorted(host.services.keys() | missing.keys() | claimable.keys() | given.keys()):
         service = host.services.get(name)
-        found = unhealthy_devices(service.inventory.snapshot) if service else {}
+        found = unhealthy_devices(service.inventory.snapshot, moving.get(name, ())) if service else {}
         for device, reason in {**missing.get(name, {}), **claimable.get(name, {})}.items():
             found.setdefault(device, Unhealthy(reason))
         for device, difference in given.get(name, {}).items():
@@ -180,11 +183,14 @@ class Unhealthy(NamedTuple):
     held_by: tuple[AnyHolder, ...] = ()
 
 
-def unhealthy_devices(snapshot: Snapshot) -> dict[str, Unhealthy]:
+def unhealthy_devices(snapshot: Snapshot, moving: Collection[str] = ()) -> dict[str, Unhealthy]:
     """The unhealthy devices of a resource, each once.
 
     A token may be unhealthy although its device is healthy: a container holds the device and must not share
-    it. That is intended and no problem.
+    it, or the device changes sides. That is intended and no problem.
+
+    Args:
+        moving: the devices that leave the resource for another side.
     """
     found: dict[str, Unhealthy] = {}
     seen: tuple[Member, ...] = ()
@@ -194,6 +200,8 @@ def unhealthy_devices(snapshot: Snapshot) -> dict[str, Unhealthy]:
         seen = entry.members
         for member in seen:
             if entry.gone_at is not None:
+                if member.device.id in moving:
+                    continue
                 why = Unhealthy(entry.health.reason or "", entry.since, entry.held_by)
                 found.setdefault(member.device.id, why)
             elif not member.health.healthy:

@@ -128,7 +128,7 @@ class Replanner:
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""
         self._preferred.settle()
-        if self._allocations.binds_pods() or any(map(self._depends_on_holders, self._services.values())):
+        if self._depends_on_holders():
             self.replan()
         self._schedule()
         self._publisher.held()
@@ -136,9 +136,13 @@ class Replanner:
         self._given.follow()
         self._changed()
 
-    def _depends_on_holders(self, service: ResourceService) -> bool:
-        """Whether its reasons refer to containers, or it stays only because containers hold its devices."""
-        return service.inventory.names_holders or service.entry.serve is Serve.DRA
+    def _depends_on_holders(self) -> bool:
+        """Whether the plan, its reasons or those of tokens refer to containers."""
+        return (
+            self._allocations.binds_pods()
+            or any(one.kind is RefusalKind.HELD for one in self.plan.refusals)
+            or any(service.inventory.names_holders for service in self._services.values())
+        )
 
     def _retire(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
         """Ends services that are not in the plan; one without devices stays as long as its entry does."""

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +28,7 @@ from google.protobuf.message import DecodeError
 
 from devhost.allocation.given import may_be_node
 from devhost.backend.errors import DevhostError
-from devhost.backend.files import without_waiting
+from devhost.backend.files import read_regular
 
 from .api.api_pb2 import ContainerAllocateResponse
 
@@ -74,16 +72,13 @@ def read(path: Path) -> list[Answer]:
         Unusable: it cannot be read, is too large or damaged, or has another format.
     """
     try:
-        with open(path, "rb", opener=without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Unusable(f"{path} is not a regular file")
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise Unusable(f"cannot read {path}: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise Unusable(f"{path} is larger than {MAX_BYTES >> 20} MiB")
+    except ValueError as error:
+        raise Unusable(str(error)) from None
     try:
         return list(_answers(json.loads(data)["Data"]["PodDeviceEntries"] or ()))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError):

@@ -14,6 +14,7 @@ from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.given import Difference, Gift, Node, Token
 from devhost.allocation.given_record import GivenRecord, Recorded
+from devhost.allocation.reports import Report
 from devhost.backend.errors import AllocationError, BackendError, DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.backend.sysfs import node_number, prefix_of
@@ -26,11 +27,9 @@ from devhost.planning.settings import Settings
 from devhost.telemetry.log import get
 
 from . import checkpoint
+from .timing import NODE, Timing
 
 log = get(__name__)
-
-CHECK = 5.0
-"""Seconds between two looks at the nodes that containers were given; a number may change without an event."""
 
 NAMED = 20
 """Most differences that are logged when several begin together."""
@@ -48,7 +47,7 @@ class GivenKeeper:
         files: the files of claims.
         root: the directory in which devices are found.
         replan: called when other devices are held, or other containers have something wrong.
-        check: see :data:`CHECK`.
+        timing: how often it looks.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class GivenKeeper:
         files: ClaimFiles,
         root: Path,
         replan: Callable[[], None],
-        check: float = CHECK,
+        timing: Timing = NODE,
     ) -> None:
         self._allocations = allocations
         self._given = allocations.given
@@ -72,7 +71,7 @@ class GivenKeeper:
         self._files = files
         self._prefix = prefix_of(root)
         self._replan = replan
-        self._check = check
+        self._check = timing.given
         self._seen: checkpoint.Signature | None = None
         """The checkpoint that was read last."""
         self._reported: Mapping[tuple[str, Key], Difference] = {}
@@ -90,7 +89,7 @@ class GivenKeeper:
         )
         self._worker = FileWorker("given", "")
         self._loop = Reconciler(self._pass, first=0.0)
-        self._given.changed = self._loop.wake
+        self._given.changed = Report(self._loop.wake)
 
     async def read(self) -> None:
         """Reads what earlier runs and the kubelet know. Call it before the first plan."""

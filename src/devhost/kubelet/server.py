@@ -25,6 +25,7 @@ from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDe
 from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.pieces import pieces
+from devhost.allocation.reports import together
 from devhost.backend.backoff import TokenBucket
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
@@ -312,13 +313,14 @@ class PluginServer:
             self._metrics.allocation_failed(self._resource.name, kind, time.perf_counter() - began)
 
         response = pb.AllocateResponse()
-        for container in request.container_requests:
-            tokens = list(container.devices_ids)
-            work = self._resource.allocate(tokens)
-            granted = await self._answer(context, work, "allocation failed", failed)
-            response.container_responses.append(container_response(granted.edits, granted.left_out))
-            # logged after the answer is sent: the kubelet admits no other pod until it has it
-            loop.call_soon(self._log_allocated, tokens)
+        with together():
+            for container in request.container_requests:
+                tokens = list(container.devices_ids)
+                work = self._resource.allocate(tokens)
+                granted = await self._answer(context, work, "allocation failed", failed)
+                response.container_responses.append(container_response(granted.edits, granted.left_out))
+                # logged after the answer is sent: the kubelet admits no other pod until it has it
+                loop.call_soon(self._log_allocated, tokens)
         self._metrics.allocated(self._resource.name, time.perf_counter() - began)
         return response
 

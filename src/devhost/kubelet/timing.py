@@ -89,6 +89,9 @@ class Timing:
     question_new: float = 300.0
     """A new kubelet is asked for so long even if no container holds anything."""
 
+    given: float = 5.0
+    """Between two looks at the nodes that containers were given: a number may change without an event."""
+
     self_check: float = 4.0
     """Deadline of a call to an own socket. It takes 2 ms, but may wait for a free core."""
 

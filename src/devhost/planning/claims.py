@@ -141,6 +141,10 @@ class ClaimIndex:
         """Whether anything is held."""
         return bool(self._through)
 
+    def has_any(self, keys: Iterable[Key]) -> bool:
+        """Whether one of these devices is held."""
+        return any(key in self._through for key in keys)
+
     def objection(
         self, key: Key, device: Device, resource: str, exclusive: bool, serve: Serve = Serve.PLUGIN
     ) -> Objection | None:

@@ -110,10 +110,11 @@ def _grouped(moving: Iterable[Moving], known: Iterable[Origin] = ()) -> Mapping[
 def _described(origin: Origin, found: Sequence[Moving], group: _Group | None, now: float) -> Move:
     devices = list(dict.fromkeys(one.key[1] for one in found))
     reasons = Counter(one.waits_for for one in found)
-    (reason, count), *others = reasons.most_common()
-    if others:
-        reason = f"{count} of {len(found)}: {reason}"
-    held_by = tuple(dict.fromkeys(holder for one in found for holder in one.held_by))
+    (shown, count), *others = reasons.most_common()
+    reason = f"{count} of {len(found)}: {shown}" if others else shown
+    held_by = tuple(
+        dict.fromkeys(holder for one in found if one.waits_for == shown for holder in one.held_by)
+    )
     stuck = ""
     if group is not None and (waiting := group.stuck(now)):
         what = "1 device has" if waiting == 1 else f"{waiting} devices have"

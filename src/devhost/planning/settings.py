@@ -29,6 +29,15 @@ LABEL_DIRECTORY = Path("/etc/kubernetes/node-feature-discovery/features.d")
 """Where Node Feature Discovery's worker reads labels that programs write (its local feature source)."""
 
 
+def uses_of(options: object, permissions: str) -> frozenset[str]:
+    """The keys of ``Device.unusable_for`` that count for an entry.
+
+    ``permissions`` counts for the nodes of the device itself: what a container gets besides may have others.
+    """
+    uses = frozenset(getattr(options, "uses", ()))
+    return uses or frozenset(("permissions",) if permissions else ())
+
+
 class Prefer(StrEnum):
     """Which of the free devices GetPreferredAllocation prefers."""
 
@@ -151,7 +160,7 @@ class ResourceSettings:
     @property
     def uses(self) -> frozenset[str]:
         """What a container gets besides the device itself, in the terms of the backend."""
-        return frozenset(getattr(self.options, "uses", ()))
+        return uses_of(self.options, self.permissions)
 
     def wanted(self) -> frozenset[str]:
         """Every attribute name that this entry uses."""

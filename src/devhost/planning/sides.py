@@ -20,7 +20,7 @@ an earlier run: it joins DRA when the Node agrees with the lists of this run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -95,6 +95,8 @@ class _Withdrawn:
     since: float
     checked: float | None = None
     """When the last list of claims began that had it allocated."""
+    held_by: tuple[AnyHolder, ...] = ()
+    """The claims that had it."""
 
 
 class Sides:
@@ -135,8 +137,9 @@ class Sides:
         for one in self.moving():
             device = found.get(one.key[0], {}).get(one.key[1])
             if device is not None:
+                holder = next(iter(one.held_by), None)
                 moving.append(
-                    Held(one.resource, (), one.key[0], device, True, None, one.serve, one.waits_for)
+                    Held(one.resource, (), one.key[0], device, True, holder, one.serve, one.waits_for)
                 )
         return moving
 
@@ -223,23 +226,28 @@ class Sides:
                 freed = True
         return freed
 
-    def claims_seen(self, began: float, allocated: Collection[Key]) -> bool:
-        """Takes the devices that any ResourceClaim has allocated; true if one of the moving ones is free.
+    def claims_seen(self, began: float, allocated: Mapping[Key, Sequence[AnyHolder]]) -> bool:
+        """Takes the devices that any ResourceClaim has allocated, each with these claims.
 
         Args:
             began: when the list was asked for.
+
+        Returns:
+            Whether one of the moving devices is free, or waits for another claim.
         """
-        freed = False
+        changed = False
         for key, one in list(self._withdrawn.items()):
             if began < one.since + self._timing.schedulers:
                 continue
             if key in allocated:
-                one.checked = began
+                held_by = tuple(allocated[key])
+                changed = changed or one.checked is None or held_by != one.held_by
+                one.checked, one.held_by = began, held_by
             else:
                 del self._withdrawn[key]
-                freed = True
+                changed = True
         self._leaving = self._not_offered(self._dra)
-        return freed
+        return changed
 
     def record(self) -> Mapping[Key, str]:
         """The devices that slices may hold, and those whose claims are not checked: for the next start."""
@@ -272,32 +280,27 @@ class Sides:
 
     def moving(self) -> Sequence[Moving]:
         """The devices that are moving, in a stable order."""
-        found = [
-            Moving(
-                key,
-                resource,
-                Serve.PLUGIN,
-                f"{_FROM_PLUGIN} until the node no longer offers it as {resource}",
-            )
-            for key, left in self._listed_before.items()
-            for resource in left
-        ]
-        for key in self._leaving:
-            if (withdrawn := self._withdrawn.get(key)) is None:
-                found.append(
-                    Moving(
-                        key,
-                        self._published[key],
-                        Serve.DRA,
-                        f"{_FROM_DRA} until the API server has its ResourceSlice without it",
-                    )
-                )
-            else:
-                why = "until schedulers have noticed that it left its ResourceSlice"
-                if withdrawn.checked is not None:
-                    why = "for the ResourceClaim that has it allocated"
-                found.append(Moving(key, withdrawn.resource, Serve.DRA, f"{_FROM_DRA} {why}"))
-        return sorted(one._replace(waits_for=self._why(one.waits_for)) for one in found)
+        return sorted(one for key in self._listed_before.keys() | self._leaving for one in self._moving(key))
+
+    def waits_for(self, key: Key) -> str:
+        """What a device waits for that is moving; empty if it is not."""
+        return min(self._moving(key)).waits_for if key in self._listed_before or key in self._leaving else ""
+
+    def _moving(self, key: Key) -> Iterator[Moving]:
+        for resource in self._listed_before.get(key, ()):
+            why = f"{_FROM_PLUGIN} until the node no longer offers it as {resource}"
+            yield Moving(key, resource, Serve.PLUGIN, self._why(why))
+        if key not in self._leaving:
+            return
+        if (withdrawn := self._withdrawn.get(key)) is None:
+            why = f"{_FROM_DRA} until the API server has its ResourceSlice without it"
+            yield Moving(key, self._published[key], Serve.DRA, self._why(why))
+            return
+        why = "until schedulers have noticed that it left its ResourceSlice"
+        if withdrawn.checked is not None:
+            why = "for the ResourceClaim that has it allocated"
+        why = self._why(f"{_FROM_DRA} {why}")
+        yield Moving(key, withdrawn.resource, Serve.DRA, why, withdrawn.held_by)
 
     def _not_offered(self, dra: Mapping[Key, str]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""

@@ -179,6 +179,18 @@ def no_vfio(function: Function) -> str:
     return f"kubevirt: true needs vfio, and {bound} (bind it to vfio-pci)"
 
 
+def no_node(sysfs: Sysfs, function: Function) -> str:
+    """Why ``permissions`` has no effect for a function that can be used; empty if it has.
+
+    Raises:
+        AllocationError: the function cannot be used.
+    """
+    if any(part.nodes for part in own_parts(sysfs, function)):
+        return ""
+    bound = f"driver {function.driver}" if function.driver else "no driver"
+    return f"permissions is set, and a function with {bound} gives containers no device node (remove it)"
+
+
 def rdma(sysfs: Sysfs, function: Function) -> Part:
     """The nodes of all RDMA devices of a function, and of the connection manager.
 

@@ -17,7 +17,7 @@ from devhost.backend.sysfs import Sysfs
 
 from . import allocation
 from .model import Function, Interface, Kind, Snapshot
-from .options import KUBEVIRT, RDMA, VHOST_NET
+from .options import KUBEVIRT, PERMISSIONS, RDMA, VHOST_NET
 from .scan import MAX_PLACES, place_of
 
 _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
@@ -129,6 +129,7 @@ class Readiness:
         uses = {
             RDMA: self._lack(lambda: [allocation.rdma(self._sysfs, function)]),
             KUBEVIRT: allocation.no_vfio(function),
+            PERMISSIONS: "" if itself else allocation.no_node(self._sysfs, function),
         }
         uses = {use: why for use, why in uses.items() if why}
         return Lacks(itself, uses) if itself or uses else LACKS_NOTHING

@@ -69,6 +69,9 @@ class SriovOptions:
 RDMA, VHOST_NET, KUBEVIRT = "rdma", "vhostNet", "kubevirt"
 """What a resource needs of the function besides itself, by option name."""
 
+PERMISSIONS = "permissions"
+"""The key of every entry for the permissions of device nodes."""
+
 
 @dataclass(frozen=True, slots=True)
 class SriovUse:

@@ -47,7 +47,7 @@ class Facts:
     """One device node. Its id is made from ``name``; the other fields become those of its device.
 
     ``links`` are the symbolic links to the node according to udevd. ``withheld`` is why the device must not
-    be offered: sysfs has a name or number that cannot be claimed.
+    be offered: sysfs has a name or number that cannot be claimed. ``left_out`` is as in ``Device``.
     """
 
     sys_path: str
@@ -60,6 +60,7 @@ class Facts:
     pcie_path: tuple[str, ...]
     links: tuple[str, ...] = ()
     withheld: str | None = None
+    left_out: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -92,6 +93,8 @@ class Reader:
         node = node if node.startswith("/dev/") else f"/dev/{node}"
         usb = usb_of(self._tree, chain)
         found = self._attributes(key, node, chain, usb)
+        odd = {name for name, value in found.items() if value not in ("", ()) and not _is_plain(value)}
+        odd |= {name for name in self._odd_hardware(chain) if not found.get(name)}
         pcie = pcie_path(_pci_source(chain))
         if pcie:
             self._add_pci(found, pcie[-1], chain)
@@ -112,6 +115,7 @@ class Reader:
             pcie_path=tuple(map(sys.intern, pcie)),
             links=links if isinstance(links, tuple) else (),
             withheld=claims.flaw,
+            left_out=frozenset(odd - {LINKS}),
         )
 
     def _iommu_group(self, chain: Sequence[Kobject]) -> str:
@@ -165,6 +169,13 @@ class Reader:
             for attribute, files in _HARDWARE_FILES.get((kobject.subsystem, kobject.dev_type), {}).items():
                 for file in files:
                     found[attribute] = found.get(attribute) or self._tree.read(kobject.path, file)
+
+    def _odd_hardware(self, chain: Sequence[Kobject]) -> Iterator[str]:
+        """The attributes for which hardware reports text that is not read."""
+        for kobject in _own(chain):
+            for attribute, files in _HARDWARE_FILES.get((kobject.subsystem, kobject.dev_type), {}).items():
+                if any(self._tree.is_odd(kobject.path, file) for file in files):
+                    yield attribute
 
     def _add_block(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
         device, disk = chain[0], disk_of(chain)

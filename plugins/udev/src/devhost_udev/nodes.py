@@ -29,7 +29,8 @@ MAX_LINKED = 40
 """The most links from one to the next, as in the kernel (path_resolution(7))."""
 
 MAX_LINKS = 64
-"""The most symbolic links of one node; udevd makes about ten for a disk."""
+"""The most symbolic links of one node; udevd makes about ten for a disk. Also the most linked directories
+that are looked into."""
 
 SETTLED = 50_000_000
 """The coarsest resolution of time stamps in nanoseconds: a directory that changed more recently may change
@@ -126,22 +127,28 @@ class NodeTree:
         ).removeprefix(self._prefix)
 
     def links(self) -> dict[str, list[str]]:
-        """The symbolic links to each node, in natural order."""
+        """The symbolic links to each node, in natural order: first links to it, then paths through linked
+        directories."""
         targets = {
             f"{directory}/{name}": target
             for directory, listing in self._listings.items()
             for name, target in listing.links.items()
         }
         found: dict[str, list[str]] = {}
+        through: list[tuple[str, str]] = []
         for link in sorted(targets, key=natural):
-            target = link
-            for _ in range(MAX_LINKED):
-                target = targets.get(target, "")
-                if not target:
-                    break
-                if target not in targets:
-                    found.setdefault(target, []).append(link)
-                    break
+            target = _resolved(targets[link], targets)
+            if target in self._listings:
+                through.append((link, target))
+            elif target:
+                found.setdefault(target, []).append(link)
+        for link, top in through[:MAX_LINKS]:
+            for directory, listing in self._listings.items():
+                if directory == top or directory.startswith(f"{top}/"):
+                    for name in sorted(listing.special | listing.links.keys(), key=natural):
+                        node = _resolved(f"{directory}/{name}", targets)
+                        if node and node not in self._listings:
+                            found.setdefault(node, []).append(f"{link}{directory.removeprefix(top)}/{name}")
         return {node: links[:MAX_LINKS] for node, links in found.items()}
 
     def __bool__(self) -> bool:
@@ -178,3 +185,17 @@ class NodeTree:
                     number = listing.numbers[name] = node_number(f"{self._prefix}{directory}/{name}")
                 if number:
                     yield f"{directory}/{name}", number
+
+
+def _resolved(path: str, targets: Mapping[str, str]) -> str:
+    """Where a path leads to through symbolic links; empty if they form a loop."""
+    for _ in range(MAX_LINKED):
+        done, rest = "", path.split("/")[1:]
+        while rest:
+            done = f"{done}/{rest.pop(0)}"
+            if (target := targets.get(done)) is not None:
+                path = "/".join((target, *rest))
+                break
+        else:
+            return path
+    return ""

@@ -162,6 +162,7 @@ class Scan:
                 withheld=facts.withheld,
                 unusable_for={} if is_usb_device(facts.attributes) else NO_USB_DEVICE,
                 former_ids=facts.name.former,
+                left_out=facts.left_out,
             )
             self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device, facts.links))
 

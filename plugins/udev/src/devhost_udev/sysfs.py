@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devhost.backend.sysfs import DEVICES, is_regular, link_target, natural, prefix_of, read_line, read_lines
+from devhost.backend.sysfs import (
+    DEVICES,
+    is_regular,
+    link_target,
+    natural,
+    prefix_of,
+    read_bytes,
+    read_line,
+    read_lines,
+)
 
 KINDS = {"c": "char", "b": "block"}
 """The first letter of a device key (``c10:229``), in udevd's notation, and the directory in ``/sys/dev``."""
@@ -186,6 +195,12 @@ class SysTree:
             if path in self._kobjects:
                 self._texts[asked] = text
         return text
+
+    def is_odd(self, path: str, attribute: str) -> bool:
+        """Whether there is text that :meth:`read` leaves out, because it has more than one plain line."""
+        if self.read(path, attribute):
+            return False
+        return bool((read_bytes(f"{self._prefix}{path}/{attribute}") or b"").strip())
 
     def lines(self, path: str, attribute: str) -> list[str]:
         """The lines of a text attribute in the directory ``path``; none if it does not exist."""

@@ -325,6 +325,22 @@ class _Known:
     record: ClaimRecord = field(repr=False)
 
 
+class _Records(Mapping[str, ClaimRecord]):
+    """The records among files, without a copy."""
+
+    def __init__(self, known: Mapping[str, _Known]) -> None:
+        self._known = known
+
+    def __getitem__(self, uid: str) -> ClaimRecord:
+        return self._known[uid].record
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 class ClaimFiles:
     """The files of the claims of one devhost.
 
@@ -344,6 +360,8 @@ class ClaimFiles:
         self._boot = ""
         """The id of this boot, once it has been read."""
         self._known: dict[str, _Known] = {}
+        self.records: Mapping[str, ClaimRecord] = _Records(self._known)
+        """What this process has written or read and not removed, by the claim's uid; it follows changes."""
         self._hanging: dict[str, _Write] = {}
 
     def path(self, uid: str) -> Path:
@@ -354,11 +372,6 @@ class ClaimFiles:
         """New files go there from now on; those in earlier directories are still read and removed."""
         self._files.move(directory)
         self._current = self._files.of(directory)
-
-    @property
-    def records(self) -> Mapping[str, ClaimRecord]:
-        """What this process has written or read and not removed, by the claim's uid."""
-        return {uid: known.record for uid, known in self._known.items()}
 
     def nodes(self, uid: str) -> Sequence[tuple[str, str]]:
         """The nodes in a claim's file: their paths on the host, and their numbers (``c188:0``) if known."""

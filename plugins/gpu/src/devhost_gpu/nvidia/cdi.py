@@ -123,6 +123,7 @@ class _AdditionalSpecification:
             self.error, self.is_absent = "", False
             return False
         before = self.is_absent
+        present = await call(self.own.present)
         try:
             text = await self.own.run((f"--mode={self.kind.mode}",))
             document = self.own.parsed(text)
@@ -139,7 +140,7 @@ class _AdditionalSpecification:
                 found = f"{self.kind.command} found nothing on this node, so containers get nothing"
                 log.warning("%s: %s", self.kind.option, found)
             return not before
-        self._driver, self._accepted = driver, await call(self.own.absent_paths, document)
+        self._driver, self._accepted = driver, await call(self.own.absent_paths, document) - present
         if missing := set(wanted) - devices(document, self.own.kind):
             left_out = f"left out {', '.join(sorted(missing))}"
             raise BackendError(f"{self.kind.option}: {self.kind.command} {left_out}")
@@ -402,9 +403,10 @@ class SpecificationUpdater:
         if same and await call(self._gpus.fits, wanted.uuids, wanted.known):
             self._driver = wanted.driver or self._driver
             return False
+        present = await call(self._gpus.present)
         text = await self._gpus.generate(wanted.uuids)
         self._driver = wanted.driver
-        await call(self._gpus.write, text, wanted.uuids, wanted.known)
+        await call(self._gpus.write, text, wanted.uuids, wanted.known, present)
         self._context.log.info("CDI specification written: %s", self._gpus.file)
         return True
 

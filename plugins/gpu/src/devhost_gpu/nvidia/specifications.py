@@ -202,6 +202,13 @@ class GeneratedSpecification:
         """The host paths in a specification that do not exist."""
         return frozenset(path for path in _paths(document) if not self._exists(path))
 
+    def present(self) -> frozenset[str]:
+        """The paths that exist before nvidia-ctk runs, of those that may matter to its result.
+
+        What has appeared or vanished while it runs, another run may take into account.
+        """
+        return frozenset(filter(self._exists, _paths(self.document())))
+
     async def run(self, words: Iterable[str]) -> str:
         """A new specification from nvidia-ctk, run with these additional arguments, as text.
 
@@ -323,8 +330,16 @@ class GpuSpecification(GeneratedSpecification):
         except BackendError:
             raise failure from None
 
-    def write(self, text: str, wanted: Collection[str], known: Collection[str]) -> None:
+    def present(self) -> frozenset[str]:
+        return super().present() | frozenset(filter(self._exists, self._control()))
+
+    def write(
+        self, text: str, wanted: Collection[str], known: Collection[str], present: frozenset[str]
+    ) -> None:
         """Saves the result of :meth:`generate`.
+
+        Args:
+            present: the result of :meth:`present` before it.
 
         Raises:
             BackendError: it is not a specification, or cannot be written; the old file, if there is one,
@@ -332,17 +347,24 @@ class GpuSpecification(GeneratedSpecification):
         """
         document = self.parsed(text)
         self.save(text)
-        self._accepted = self._flaws(document, known)  # writing it again would not fix them
+        vanished, appeared = self.absent_paths(document) & present, self._unnamed(document) - present
+        # writing it again would not fix what was so before
+        self._accepted = self._flaws(document, known) - vanished - appeared
         if missing := set(wanted) - uuids(document, KIND):
             raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 
     def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
         """Named devices and files that do not exist, and existing control nodes that are not named."""
-        named = set(_paths(document))
+        return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | self._unnamed(document)
+
+    def _unnamed(self, document: Mapping[str, Any]) -> frozenset[str]:
+        """The existing control nodes that are not in a specification."""
+        return frozenset(filter(self._exists, self._control().difference(_paths(document))))
+
+    def _control(self) -> frozenset[str]:
+        """Where the control nodes are, whether they exist or not."""
         root = dev_root(self._options, self._exists)
-        control = {f"{root}/dev/{name}" for name in CONTROL}
-        unnamed = {path for path in control - named if self._exists(path)}
-        return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | unnamed
+        return frozenset(f"{root}/dev/{name}" for name in CONTROL)
 
 
 def _paths(node: object) -> Iterator[str]:

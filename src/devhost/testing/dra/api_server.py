@@ -1,13 +1,13 @@
-"""An API server for tests: real sockets, and the part of Kubernetes that the DRA front end uses.
+"""An API server for tests: real sockets, and the part of Kubernetes that DRA drivers use.
 
 It stores ResourceSlices, ResourceClaims with their status, DeviceClasses and Nodes; it answers get, list in
 pages, watch, create, update, delete and delete of a collection, with resource versions, generations,
 preconditions and selectors. A test can make it fail in the ways of a real one.
 
 Limits: any valid token may do everything, and there is no admission. Objects are not validated against a
-schema: only the rules of a ResourceSlice in ``api_objects`` are checked. It sets no defaults. Selectors know
-only ``key=value``. A list that is read in pages is a snapshot, but a watch does not notice that an object
-begins or stops to match its selector. There are no patches, no finalizers, no garbage collection, no
+schema: only the rules of a ResourceSlice in :mod:`.api_objects` are checked. It sets no defaults. Selectors
+know only ``key=value``. A list that is read in pages is a snapshot, but a watch does not notice that an
+object begins or stops to match its selector. There are no patches, no finalizers, no garbage collection, no
 protobuf and no HTTP/2. Bookmarks are sent when the test asks for them.
 """
 
@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
-from api_objects import (
+
+from .api_objects import (
     NODES,
     Change,
     Object,
@@ -419,6 +420,8 @@ class _Watch:
             self._version = objects.version
         else:
             objects.all(where, query)  # refuses unknown selectors
+            if not version.isdecimal():
+                raise Refused(400, "BadRequest", f"Invalid value: {version!r}: resourceVersion")
             self._version = int(version)
 
     def end(self) -> None:

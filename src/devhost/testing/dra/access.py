@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from devhost.dra.credentials import Access, from_files
-
-TLS = Path(__file__).parent / "tls"
 
 
 class AccessFiles:
     """The files in a directory; there is no kubeconfig until :meth:`write`.
 
+    Args:
+        place: the directory.
+
     Attributes:
         file: the kubeconfig.
-        token: the file with the token, if the kubeconfig names one.
+        token: the file with the token, if the kubeconfig names one; a test writes it.
         authority: the file with the certificate authority.
         certificate: the file with the client's certificate and key, if the kubeconfig names one.
     """
@@ -38,6 +35,8 @@ class AccessFiles:
             user |= {"client-certificate": self.certificate.name, "client-key": self.certificate.name}
         cluster = {"server": server, "certificate-authority": self.authority.name}
         content = {
+            "apiVersion": "v1",
+            "kind": "Config",
             "current-context": "it",
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
             "clusters": [{"name": "it", "cluster": cluster}],
@@ -45,15 +44,10 @@ class AccessFiles:
         }
         self.file.write_text(json.dumps(content))
 
-    def trust(self, authority: str) -> None:
-        """Makes the certificate authority the one of this name in ``tls/``."""
-        self.authority.write_bytes((TLS / authority).read_bytes())
+    def trust(self, authority: Path) -> None:
+        """Makes this certificate authority the one that the kubeconfig names, also while clients use it."""
+        self.authority.write_bytes(authority.read_bytes())
 
-    def certify(self, name: str) -> None:
-        """Makes the client's certificate the one of this name in ``tls/``."""
-        parts = [(TLS / f"{name}.{kind}").read_bytes() for kind in ("pem", "key")]
-        self.certificate.write_bytes(b"\n".join(parts))
-
-    def access(self, clock: Callable[[], float] = time.monotonic) -> Access:
-        """Reads them."""
-        return from_files(self.file, {}, clock=clock)
+    def certify(self, certificate: Path, key: Path) -> None:
+        """Makes these the client's certificate and key, as a kubelet that rotates its certificate."""
+        self.certificate.write_bytes(b"\n".join((certificate.read_bytes(), key.read_bytes())))

@@ -1,6 +1,6 @@
 """The objects of a simulated API server: what it stores, refuses, selects and reports to watches.
 
-``api_server.ApiServer`` serves them over HTTP. See there for the limits of the simulation.
+:class:`.ApiServer` serves them over HTTP. See there for the limits of the simulation.
 """
 
 from __future__ import annotations
@@ -270,7 +270,8 @@ class Objects:
         new = copy.deepcopy(body)
         new["kind"] = kind.kind
         new.setdefault("metadata", {})
-        return _without(new, self.dropped)
+        kept: Object = _without(new, self.dropped)
+        return kept
 
     def _check(self, kind: Kind, value: Object) -> None:
         for attribute, most in self.refused.items():
