@@ -96,6 +96,14 @@ class Value:
         text = self.text(*path).lower()
         return text in ("true", "t", "1") if text else otherwise
 
+    def fail(self, message: str, hint: str = "", mark: Mark | None = None) -> NoReturn:
+        """Refuses the input because of this value, or of something at ``mark``.
+
+        Raises:
+            ConfigError: always.
+        """
+        self.place.diagnostics.fail(mark or self.node.mark, message, hint)
+
     @property
     def keys(self) -> list[str]:
         """The keys of a mapping."""
@@ -125,9 +133,14 @@ class Value:
         """The same for all keys except these."""
         return self.omit(*(key for key in self.keys if key not in names))
 
+    def leave(self, why: str, *names: str) -> None:
+        """Names all keys except these, and those that were read, in one remark."""
+        if left := self.others(*names):
+            self.source.note(f"{some(left)}: {why}")
+
     def for_pods(self) -> None:
         """Marks the settings of the plugin's pods as read; they are named in the result."""
-        self.source.pods |= dict.fromkeys(self.omit(*(key for key in self.keys if key in OF_PODS)))
+        self.source.pods |= dict.fromkeys(self.omit(*OF_PODS.intersection(self.keys)))
 
     def document(self) -> Value:
         """The document in a string, or the value itself if it is a mapping or a list.
@@ -158,12 +171,8 @@ class Value:
     ) -> Any:
         """The value as Go reads it into a struct; ``WRONG`` if the reason is among the diagnostics.
 
-        Args:
-            cls: the dataclass with the fields of the struct.
-            remark: called with each key that the plugin ignores.
-            elsewhere: hints for keys that occur in files although the plugin ignores them.
-            only: the keys that the plugin reads; all of the struct if empty.
-            explain: whether a misspelt key is a diagnostic if the value is wrong.
+        ``remark``, ``elsewhere`` and ``only`` are those of :func:`pruned`. ``explain`` makes misspelt keys
+        of a wrong value diagnostics.
         """
         mine: list[Remark] = []
         node = pruned(self.take(), cls, self.place, mine.append, elsewhere, only)
@@ -228,34 +237,32 @@ class Source:
 
     def _objects(self, data: bytes) -> list[Object]:
         rest = _HEADER.sub(b"", data)
-        if rest != data and rest.strip() in (b"", b"null", b"{}"):
-            found = self.document(Fields(Mark(1, 1)), Place(self.diagnostics))
-            return [Object(self, found.root, found.node, found.place, holder="the values")]
-        documents = parse_all(_tabless(rest), self.diagnostics, if_empty=_IF_EMPTY)
-        objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics))]
+        holder = "the values" if rest != data else ""
+        rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
+        documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
+        objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
         if not objects:
-            listed = next((node for node in documents if isinstance(node, Fields)), None)
-            if listed is None:
-                self.diagnostics.fail(WHOLE_FILE, "it is empty", _IF_EMPTY)
-            self.diagnostics.fail(listed.mark, "the list has no objects", _IF_EMPTY)
+            mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
+            message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
+            self.diagnostics.fail(mark, message, _IF_EMPTY)
         return _overridden(objects)
 
-    def _flat(self, node: Node, place: Place) -> Iterator[Object]:
+    def _flat(self, node: Node, place: Place, holder: str = "") -> Iterator[Object]:
         if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
             return
         kind, name, items = text_at(node, "kind"), text_at(node, "metadata", "name"), node_at(node, "items")
         if kind.endswith("List") and isinstance(items, Items):
             below = place.key("items")
             inside = [one for n, item in enumerate(items.items) for one in self._flat(item, below.item(n))]
-            if not inside or any(one.kind or one.holder for one in inside):
-                yield from (one for one in inside if one.kind or one.holder)
+            named = [one for one in inside if one.kind or one.holder]
+            if named or not inside:
+                yield from named
                 return
         elif kind == "List":
-            place.diagnostics.fail(
-                node.mark, f"it has no {place.key('items').path}", "is it the right object?"
-            )
-        root = self.document(node, place, f"{kind} {name}".strip())
-        yield from _unwrapped(Object(self, root.root, node, place, kind, name))
+            message = f"it has no {place.key('items').path}"
+            place.diagnostics.fail(node.mark, message, "is it the right object?")
+        root = self.document(node, place, f"{kind} {name}".strip()).root
+        yield from _unwrapped(Object(self, root, node, place, kind, name, holder="" if kind else holder))
 
     def document(self, node: Node, place: Place, name: str = "") -> Value:
         """A further document of the input; ``name`` is that of an object."""
@@ -279,12 +286,13 @@ class Source:
         self._notes.append(str(remark))
 
     def of_kinds(self, *kinds: str, hint: str) -> list[Object]:
-        """The objects of these kinds; an empty kind means a document that is not a Kubernetes object.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The objects of these kinds, or a refusal; no kind means that it is not a Kubernetes object."""
         return [one for one in self.objects if one.kind in kinds] or self.refuse(hint)
+
+    @property
+    def bare(self) -> list[Object]:
+        """The documents that are neither Kubernetes objects nor values of a known chart."""
+        return [one for one in self.objects if not one.kind and not one.holder]
 
     def refuse(self, hint: str) -> NoReturn:
         """Refuses an input without a configuration of the plugin.
@@ -293,13 +301,11 @@ class Source:
             ConfigError: always.
         """
         first = next((one for one in self.objects if one.kind), self.objects[0])
-        what = "it is not a Kubernetes object"
-        if first.kind:
-            what = f"a {shown(first.kind)} contains no configuration"
+        what = f"a {shown(first.kind)} contains no configuration"
         if (reader := _IMPORTERS.get(first.kind, self._peer)) != self._peer:
             hint = f"`devhost import {reader}` reads it"
         mark = (node_at(first.node, "kind") or first.node).mark
-        first.place.diagnostics.fail(mark, what, hint)
+        first.fail(what if first.kind else "it is not a Kubernetes object", hint, mark)
 
     def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Value | None:
         """The values of one of these charts, also as a part of the values of another chart.
@@ -317,25 +323,18 @@ class Source:
             if one.kind:
                 continue
             if inner and (value := one.at(inner)) is not None:
-                if left := one.others(inner):
-                    self.note(f"{some(left)}: values of other charts, which are not converted.")
+                one.leave("values of other charts, which are not converted.", inner)
                 found.append(value)
             elif one.chart in charts or (not one.chart and isinstance(one.node, Fields) and recognized(one)):
                 found.append(one)
         if len(found) > 1:
-            message = "these are the second values of the chart"
-            found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
+            found[1].fail("these are the second values of the chart", "give only one of them")
         if found and not isinstance(found[0].node, Fields):
-            message = f"values of a chart must be a mapping, not {found[0].node}"
-            found[0].place.diagnostics.fail(found[0].node.mark, message)
+            found[0].fail(f"values of a chart must be a mapping, not {found[0].node}")
         return found[0] if found else None
 
     def config_map(
-        self,
-        *keys: str,
-        likely: Callable[[Node], bool],
-        key: str = "",
-        names: Collection[str] = (),
+        self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] = ()
     ) -> Value | None:
         """The document in an entry of a ConfigMap; ``None`` if there is no ConfigMap.
 
@@ -353,26 +352,20 @@ class Source:
         maps = maps or [one for one in every if one.name != "kube-root-ca.crt"]
         if not maps:
             return None
-
-        def entry_of(one: Object) -> str:
-            inside = _entries(one)
-            if found := next((name for name in ((key,) if key else keys) if name in inside), ""):
-                return found
-            hits = [name for name in inside if not key and _is_likely(one, name, likely)]
-            return hits[0] if len(hits) == 1 else ""
-
-        found = [one for one in maps if entry_of(one)]
+        wanted, likely = ((key,), lambda _: False) if key else (keys, likely)
+        found = [(one, entry) for one in maps if (entry := _entry(one, wanted, likely))]
         if len(found) > 1:
-            message = f"several ConfigMaps may contain the configuration: {some([one.name for one in found])}"
-            found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
-        chosen = (found or maps)[0]
+            named = some([one.name for one, _ in found])
+            message = f"several ConfigMaps may contain the configuration: {named}"
+            found[1][0].fail(message, "give only one of them")
+        chosen, entry = found[0] if found else (maps[0], "")
         inside = _entries(chosen)
-        entry = entry_of(chosen) or (inside[0] if len(inside) == len(maps) == 1 and not key else "")
+        if not entry and not key and len(inside) == len(maps) == 1:
+            entry = inside[0]
         if (value := chosen.at("data", entry)) is None:
             path = chosen.place.key("data").key(entry or key or keys[0]).path
             hint = f"{CHOOSE}, which may be {some(inside)}" if inside else "is it the right object?"
-            mark = (node_at(chosen.node, "data") or chosen.node).mark
-            chosen.place.diagnostics.fail(mark, f"it has no {path}", hint)
+            chosen.fail(f"it has no {path}", hint, (node_at(chosen.node, "data") or chosen.node).mark)
         self.chosen, self.left = entry, [one for one in inside if one != entry]
         if data := chosen.at("data"):
             data.omit(*self.left)
@@ -460,12 +453,16 @@ def _entries(one: Object) -> list[str]:
     return [*data.entries] if isinstance(data, Fields) else []
 
 
-def _is_likely(one: Object, name: str, likely: Callable[[Node], bool]) -> bool:
-    entry = node_at(one.node, "data", name)
-    if not isinstance(entry, Scalar):
-        return False
+def _entry(one: Object, keys: Sequence[str], likely: Callable[[Node], bool]) -> str:
+    """The entry with one of these names, or the only likely one; empty if there is none."""
+    inside = _entries(one)
+    hits = [name for name in inside if _is_likely(node_at(one.node, "data", name), likely)]
+    return next((name for name in keys if name in inside), hits[0] if len(hits) == 1 else "")
+
+
+def _is_likely(entry: Node | None, likely: Callable[[Node], bool]) -> bool:
     try:
-        return likely(parse(_bytes(entry), Diagnostics(""), if_empty=_IF_EMPTY))
+        return isinstance(entry, Scalar) and likely(parse(_bytes(entry), Diagnostics(""), if_empty=_IF_EMPTY))
     except ConfigError:
         return False
 
@@ -485,56 +482,49 @@ def _tabless(data: bytes) -> bytes:
 _ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")
 """Keys that name values outside the object."""
 
-
-_OF_VALUES = ("helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject")
+_OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
 """Keys that contain the values of a chart, or lead to them."""
+
+_CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
+"""Places of a chart's name."""
 
 
 def _unwrapped(one: Object) -> Iterator[Object]:
     """The values of a chart in an object that installs it; another object itself."""
     spec = one.at("spec")
-    if spec is not None and one.kind == "HelmRelease":
-        paths = (("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
-        yield _values(one, spec, spec, next(filter(None, (text_at(spec.node, *path) for path in paths)), ""))
-    elif spec is not None and one.kind in ("HelmChart", "HelmChartConfig"):
-        yield _values(one, spec, spec, text_at(spec.node, "chart"))
+    if spec is not None and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
+        yield _values(one, spec, spec)
     elif spec is not None and one.kind in ("Application", "ApplicationSet"):
         spec = spec.at("template", "spec") or spec
         for part in [*spec.each("sources"), spec.at("source")]:
             if part is not None and (part.at("chart") or part.at("helm")):
-                yield _values(one, part, part.at("helm") or part, text_at(part.node, "chart"))
+                yield _values(one, spec, part)
     else:
         yield one
 
 
-def _values(one: Object, spec: Value, holder: Value, chart: str) -> Object:
-    source, chart = one.source, chart.rpartition("/")[2]
+def _values(one: Object, spec: Value, part: Value) -> Object:
+    """What one part of an object installs."""
+    source, holder = one.source, part.at("helm") or part
     if elsewhere := holder.omit(*_ELSEWHERE):
         name = text_at(holder.node, "releaseName") or one.name
-        message = f"{one} has values in other places: {', '.join(elsewhere)}"
         hint = f"give all of them: helm get values {name}, with -n and its namespace"
-        one.place.diagnostics.fail(one.node.mark, message, hint)
+        one.fail(f"{one} has values in other places: {', '.join(elsewhere)}", hint)
     values = next(filter(None, map(holder.at, ("valuesObject", "values", "valuesContent"))), None)
-    found = values.document() if values else source.document(Fields(one.node.mark), holder.place)
-    if values and isinstance(values.node, Fields):  # the object is read as a whole below, its values are not
-        found = source.document(values.node, values.place)
+    found = values.document() if values else Value(source, one.root, Fields(one.node.mark), holder.place)
+    found.take()  # its keys are read in the document made below
     given = [(text_at(each.node, "name"), node_at(each.node, "value")) for each in holder.each("parameters")]
     if (pairs := holder.at("set")) is not None:
         given += [(key, node_at(pairs.node, key)) for key in pairs.keys]
-    left = [
-        key
-        for key in dict.fromkeys((*(one.at("spec") or one).keys, *spec.keys, *holder.keys))
-        if key not in _OF_VALUES
-    ]
+    keys = dict.fromkeys((*(one.at("spec") or one).keys, *spec.keys, *part.keys, *holder.keys))
+    left = sorted(keys.keys() - _OF_VALUES)
     one.take()
-    others = f", not {', '.join(sorted(left))}" if left else ""
-    source.note(f"{one}: only its values are converted{others}.")
-    if given:
-        found.take()
-        for name, node in given:
-            found = found.put(re.split(r"(?<!\\)\.", name), _typed(node)) if node else found
-        found = source.document(found.node, found.place)
-    return Object(source, found.root, found.node, found.place, name=one.name, chart=chart, holder=str(one))
+    source.note(f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}.")
+    for name, value in given:
+        found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
+    root = source.document(found.node, found.place).root
+    chart = next(filter(None, (text_at(part.node, *path) for path in _CHART)), "").rpartition("/")[2]
+    return Object(source, root, found.node, found.place, name=one.name, chart=chart, holder=str(one))
 
 
 def _typed(node: Node) -> Node:
@@ -549,16 +539,16 @@ def _overridden(objects: list[Object]) -> list[Object]:
     """The objects, with values of a HelmChartConfig in those of the HelmChart with its name."""
     found: list[Object] = []
     for one in objects:
-        base = next((n for n, each in enumerate(found) if one.holder == f"HelmChartConfig {each.name}"), None)
+        chart = one.holder.replace("HelmChartConfig", "HelmChart")
+        base = next((n for n, each in enumerate(found) if each.holder == chart != one.holder), None)
         if base is None:
             found.append(one)
         else:
             merged: Value = found[base]
             for key in one.keys:
-                if (value := one.at(key)) is not None:
-                    merged = merged.put((key,), value.node)
+                merged = merged.put((key,), value.node) if (value := one.at(key)) else merged
             found[base].take()
             one.take()
-            new = one.source.document(merged.node, merged.place)
-            found[base] = replace(found[base], node=new.node, root=new.root)
+            root = one.source.document(merged.node, merged.place).root
+            found[base] = replace(found[base], node=merged.node, root=root)
     return found
