@@ -31,6 +31,9 @@ CHOOSE = "choose one with --key"
 UNKNOWN = "this import does not know it, and does not convert it: check whether you need it."
 """The remark on a key that no importer has read."""
 
+TRUE = ("true", "t", "1")
+"""What Go takes for true, in lower case."""
+
 _IF_EMPTY = "is it the right file?"
 """The hint for an empty document."""
 
@@ -94,7 +97,7 @@ class Value:
     def is_true(self, *path: str, otherwise: bool = False) -> bool:
         """Whether the value below these keys is true; ``otherwise`` if there is none."""
         text = self.text(*path).lower()
-        return text in ("true", "t", "1") if text else otherwise
+        return text in TRUE if text else otherwise
 
     def fail(self, message: str, hint: str = "", mark: Mark | None = None) -> NoReturn:
         """Refuses the input because of this value, or of something at ``mark``.
@@ -183,6 +186,12 @@ class Value:
             else:
                 remark(one)
         return found
+
+    def without(self, *names: str) -> Value:
+        """A copy without these keys."""
+        entries = self.node.entries if isinstance(self.node, Fields) else {}
+        left = {key: entry for key, entry in entries.items() if key not in names}
+        return replace(self, node=Fields(self.node.mark, left))
 
     def put(self, path: Sequence[str], node: Node) -> Value:
         """A copy in which the value below these keys is another."""

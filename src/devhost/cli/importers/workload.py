@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Annotated, Any
 
 from devhost.config.diagnostics import Mark, Place
-from devhost.config.document import Fields, Scalar
+from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.reader import members
 
-from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
+from .source import TRUE, UNKNOWN, Object, Source, Value, node_at, some, text_at
 
-_TEMPLATE = ("spec", "template", "spec")
-_POD: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet"), _TEMPLATE),
-    "Pod": ("spec",),
-}
-"""The place of the pod's ``spec`` in objects that run containers."""
-
-WORKLOADS = (*_POD,)
+WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")
 """Kinds that start a plugin."""
+
+_POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}
+"""The place of the pod's ``spec`` in objects that run containers."""
 
 _STARTING = ("command", "args", "env", "envFrom")
 """Keys of a container that configure its program."""
@@ -48,7 +48,7 @@ class Option:
 
     @property
     def is_true(self) -> bool:
-        return self.text.lower() in ("true", "t", "1")
+        return self.text.lower() in TRUE
 
     @property
     def mark(self) -> Mark:
@@ -66,8 +66,8 @@ class Options:
     """The flags and variables that start a program.
 
     Args:
-        value: a mapping with ``command``, ``args`` and ``env``: a container, or a part of an operator's
-        object. switches: names of flags that never use the next argument as their value.
+        value: a mapping with ``command``, ``args`` and ``env``: a container, or a part of an object.
+        switches: names of flags that never use the next argument as their value.
     """
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
@@ -78,11 +78,9 @@ class Options:
             given, name = node_at(one.node, "value"), text_at(one.node, "name")
             if isinstance(given, Scalar):
                 self.variables[name] = Option(name, given, one)
-            elif (
-                node_at(one.node, "valueFrom", "fieldRef") is not None
-            ):  # facts of the pod, such as NODE_NAME
+            elif node_at(one.node, "valueFrom", "fieldRef") is not None:  # such as NODE_NAME
                 one.take()
-
+        self._switches = switches
         self._used: set[str] = set()
 
     def flag(self, *names: str) -> Option | None:
@@ -95,17 +93,38 @@ class Options:
         self._used.update(names)
         return next((self.variables[name] for name in names if name in self.variables), None)
 
-    def finish(self, *omitted: str) -> None:
+    def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
         """Adds a remark on each flag and variable that was not read.
 
         Args:
             omitted: names of those that control the process, or that need no equivalent.
+            named: what to do with those that devhost does not have; switches count only if they are on.
         """
         for one in (*self.flags, *self.variables.values()):
             one.value.take()
-            if one.name not in self._used.union(omitted):
+            what = f"{one}" if one.text == "true" else f"{one} {one.text}"
+            if one.name in self._used.union(omitted):
+                continue
+            if one.name not in named:
                 note = "the plugin has no such flag, and does not start with it."
                 one.value.source.note(f"{one}: {UNKNOWN if one.name in self.variables else note}")
+            elif one.text and (one.is_true or one.name not in self._switches):
+                one.value.source.note(f"{what}: {named[one.name]}")
+
+
+def typed(node: Node, wanted: Any) -> Node:
+    """The text of a flag, a variable or a chart's value as a file's value of this type."""
+    if typing.get_origin(wanted) is Annotated:
+        wanted = typing.get_args(wanted)[0]
+    if not isinstance(node, Scalar):
+        return node
+    items = [typing.get_args(one)[0] for one in members(wanted) if typing.get_origin(one) is tuple]
+    if items and (len(members(wanted)) == 1 or "," in node.text):
+        parts = (replace(node, text=part.strip(), kind="str") for part in node.text.split(","))
+        return Items(node.mark, tuple(typed(part, items[0]) for part in parts))
+    if wanted is bool and node.text.lower() in (*TRUE, "false", "f", "0"):
+        return replace(node, text="true" if node.text.lower() in TRUE else "false", kind="bool")
+    return replace(node, kind="int") if wanted is int and node.text.isdecimal() else node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,33 +163,30 @@ class Container(Value):
 
     def mounted(self, path: str) -> str:
         """The directory of the host that the container has at this path; empty if there is none."""
-        paths = {
-            text_at(one.node, "name"): text_at(one.node, "hostPath", "path")
-            for one in self._pod.each("volumes")
-        }
-        names = [
-            one.node
-            for one in self.each("volumeMounts")
-            if text_at(one.node, "mountPath").rstrip("/") == path
-        ]
-        return next((paths.get(text_at(node, "name"), "") for node in names), "")
+        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
+        for one in self.each("volumeMounts"):
+            volume = volumes.get(text_at(one.node, "name"))
+            if volume and text_at(one.node, "mountPath").rstrip("/") == path:
+                return text_at(volume.node, "hostPath", "path")
+        return ""
 
     def options(self, switches: Collection[str] = ()) -> Options:
         """Its flags and variables. Everything else of the object is marked as read; what matters is named."""
-        value: Value = self.holder
+        pod: Value = self.holder
         left: list[str] = []
         for key in _POD[self.holder.kind]:
-            left += value.others(key)
-            value = value.at(key) or value
-        left += value.others("containers", "initContainers")
-        others = [one for one in value.each("containers") if one.place.path != self.place.path]
-        for one in (*others, *value.each("initContainers")):
+            left += pod.others(key)
+            pod = pod.at(key) or pod
+        left += pod.others("containers", "initContainers")
+        every = [*pod.each("initContainers"), *pod.each("containers")]
+        others = [one for one in every if one.place.path != self.place.path]
+        for one in others:
             one.take()
         left += self.others(*_STARTING)
         self.source.pods |= dict.fromkeys(one for one in left if one not in _OF_OBJECTS)
-        names = [text_at(one.node, "name") for one in (*value.each("initContainers"), *others)]
-        if names:
-            self.source.note(f"{self.holder}: its other containers are not converted: {some(names)}.")
+        if others:
+            names = some([text_at(one.node, "name") for one in others])
+            self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
         return Options(self, switches)
 
 
@@ -200,13 +216,10 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
         ConfigError: several do.
     """
     found = [one for one in containers(source) if runs(one)]
-    if len({_started(one) for one in found}) == 1:  # pods of one DaemonSet
-        for one in found[1:]:
-            one.holder.take()
-        found = found[:1]
-    if len(found) > 1:
-        message = f"several containers run {program}; this is the second"
-        found[1].place.diagnostics.fail(found[1].node.mark, message, "give only one of them")
+    if len({_started(one) for one in found}) > 1:
+        found[1].fail(f"several containers run {program}; this is the second", "give only one of them")
+    for one in found[1:]:  # pods of one DaemonSet
+        one.holder.take()
     return found[0] if found else None
 
 
@@ -242,16 +255,12 @@ def _words(value: Value) -> list[tuple[Scalar, Value]]:
     found: list[tuple[Scalar, Value]] = []
     is_script = False
     for one in (*value.each("command"), *value.each("args")):
-        if not isinstance(one.node, Scalar):
-            continue
-        text = one.node.text
-        if text == "-c":
-            one.take()
-            is_script = True
-            continue
-        parts = _split(text) if is_script else [text]
-        is_script = False
-        found += [(replace(one.node, text=part), one) for part in parts]
+        if isinstance(one.node, Scalar):
+            parts = _split(one.node.text) if is_script else [one.node.text]
+            is_script = parts == ["-c"]
+            found += [(replace(one.node, text=part), one) for part in parts if not is_script]
+            if is_script:
+                one.take()
     return found
 
 
