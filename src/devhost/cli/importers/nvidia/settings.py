@@ -7,13 +7,14 @@ has the same keys as the values of its chart (``TransformDevicePlugin`` in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
-from devhost.cli.importers.workload import Container, Option, Options, containers, the_container
+from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
 from devhost.config.diagnostics import Mark, suggest
-from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.document import Fields, Node, Scalar
 from devhost.config.reader import WRONG, keys, read
 
 from .config import Config, Flags, Imex, Plugin
@@ -24,49 +25,54 @@ CONFIG_KEY = "default"
 _PLUGIN = ("flags", "plugin")
 _SECTIONS: Mapping[tuple[str, ...], type] = {("flags",): Flags, _PLUGIN: Plugin, ("imex",): Imex}
 
+_VARIABLES = {
+    "nvidiaCTKPath": ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+    "containerDriverRoot": ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
+    "channelIDs": ("IMEX_CHANNEL_IDS",),
+    "required": ("IMEX_REQUIRED",),
+}
+"""Variables that do not have the name of the key."""
+
+_CHART_KEYS = {
+    "passDeviceSpecs": ("compatWithCPUManager",),
+    "nvidiaCTKPath": ("cdi", "nvidiaHookPath"),
+    "mpsRoot": ("mps", "root"),
+}
+"""Places in the values of the plugin's chart that do not have the name of the key."""
+
+_NOT_IN_CHART = {"cdiAnnotationPrefix", "containerDriverRoot", "sharedDevicesAllocationPolicy"}
+_NO_SETTING = {"useNodeFeatureAPI", "plugin", "gfd"}
+
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A key of the file, its variables, further flags, and its place in the values of the plugin's chart."""
+    """A key of the file (``cmd/nvidia-device-plugin/main.go``)."""
 
     section: tuple[str, ...]
     name: str
-    variables: tuple[str, ...]
-    chart: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
 
     @property
-    def all_flags(self) -> tuple[str, ...]:
-        return (*self.flags, *(name.lower().replace("_", "-") for name in self.variables))
+    def variables(self) -> tuple[str, ...]:
+        usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", self.name).upper()
+        return _VARIABLES.get(self.name, (usual,))
+
+    @property
+    def flags(self) -> list[str]:
+        found = [name.lower().replace("_", "-") for name in self.variables]
+        return [*found, *(one.removeprefix("nvidia-") for one in found if one.endswith("-root"))]
+
+    @property
+    def chart(self) -> tuple[str, ...]:
+        missing = self.section == ("imex",) or self.name in _NOT_IN_CHART
+        return () if missing else _CHART_KEYS.get(self.name, (self.name,))
 
 
-_SETTINGS = (
-    _Setting(("flags",), "migStrategy", ("MIG_STRATEGY",), ("migStrategy",)),
-    _Setting(("flags",), "failOnInitError", ("FAIL_ON_INIT_ERROR",), ("failOnInitError",)),
-    _Setting(
-        ("flags",), "nvidiaDriverRoot", ("NVIDIA_DRIVER_ROOT",), ("nvidiaDriverRoot",), ("driver-root",)
-    ),
-    _Setting(("flags",), "nvidiaDevRoot", ("NVIDIA_DEV_ROOT",), ("nvidiaDevRoot",), ("dev-root",)),
-    _Setting(("flags",), "gdrcopyEnabled", ("GDRCOPY_ENABLED",), ("gdrcopyEnabled",)),
-    _Setting(("flags",), "gdsEnabled", ("GDS_ENABLED",), ("gdsEnabled",)),
-    _Setting(("flags",), "mofedEnabled", ("MOFED_ENABLED",), ("mofedEnabled",)),
-    _Setting(
-        ("flags",), "deviceDiscoveryStrategy", ("DEVICE_DISCOVERY_STRATEGY",), ("deviceDiscoveryStrategy",)
-    ),
-    _Setting(("flags",), "mpsRoot", ("MPS_ROOT",), ("mps", "root")),
-    _Setting(_PLUGIN, "passDeviceSpecs", ("PASS_DEVICE_SPECS",), ("compatWithCPUManager",)),
-    _Setting(_PLUGIN, "deviceListStrategy", ("DEVICE_LIST_STRATEGY",), ("deviceListStrategy",)),
-    _Setting(_PLUGIN, "deviceIDStrategy", ("DEVICE_ID_STRATEGY",), ("deviceIDStrategy",)),
-    _Setting(_PLUGIN, "cdiAnnotationPrefix", ("CDI_ANNOTATION_PREFIX",)),
-    _Setting(
-        _PLUGIN, "nvidiaCTKPath", ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"), ("cdi", "nvidiaHookPath")
-    ),
-    _Setting(_PLUGIN, "containerDriverRoot", ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT")),
-    _Setting(_PLUGIN, "sharedDevicesAllocationPolicy", ("SHARED_DEVICES_ALLOCATION_POLICY",)),
-    _Setting(("imex",), "channelIDs", ("IMEX_CHANNEL_IDS",)),
-    _Setting(("imex",), "required", ("IMEX_REQUIRED",)),
-)
-"""Settings of the plugin's file with their variables and flags (``cmd/nvidia-device-plugin/main.go``)."""
+_SETTINGS = [
+    _Setting(section, name)
+    for section, cls in _SECTIONS.items()
+    for name in keys(cls)
+    if name not in _NO_SETTING
+]
 
 _HEALTH = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 _SWITCHES = frozenset(
@@ -75,11 +81,20 @@ _SWITCHES = frozenset(
 )
 """Flags that need no value."""
 
+_WITHOUT_PLACE = {
+    **dict.fromkeys(
+        ("CDI_FEATURE_FLAGS", "cdi-feature-flags"), "devhost passes no feature flags to nvidia-ctk."
+    ),
+    **dict.fromkeys(
+        ("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), "devhost passes no disabled hooks to nvidia-ctk."
+    ),
+}
+"""Flags and variables without a counterpart."""
+
 _OF_THE_PROCESS = (
-    "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_MIG_MONITOR_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
-)  # fmt: skip
+    *("CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES"),
+    *("NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v"),
+)
 """Flags and variables that control the plugin's process and its container."""
 
 _HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")
@@ -115,49 +130,30 @@ class Settings:
 
     def set(self, section: tuple[str, ...], name: str, value: Value) -> None:
         """Sets a key of the file unless the value is invalid, which is then among the diagnostics."""
-        node = value.take()
         kind = keys(_SECTIONS[section])[name][1]
-        if isinstance(node, Scalar) and name in ("deviceListStrategy", "channelIDs") and "," in node.text:
-            parts = (Scalar(node.mark, one.strip(), "str") for one in node.text.split(","))
-            node = Items(node.mark, tuple(parts))
-        if name == "channelIDs":
-            each = node.items if isinstance(node, Items) else (node,)
-            node = Items(
-                node.mark, tuple(Scalar(one.mark, one.text, "int") for one in each if isinstance(one, Scalar))
-            )
+        node = typed(value.take(), kind)
         if read(node, kind, value.place) is not WRONG:
             self.config = self.config.put((*section, name), node)
 
-    def set_text(self, section: tuple[str, ...], name: str, text: str) -> None:
-        """Sets a key of the file to what an operator or a chart sets by itself."""
-        kind = "bool" if text in ("true", "false") else "str"
-        self.config = self.config.put((*section, name), Scalar(self.config.node.mark, text, kind))
+    def set_text(self, section: tuple[str, ...], **texts: str) -> None:
+        """Sets keys of the file to what an operator or a chart sets by itself."""
+        for name, text in texts.items():
+            node = typed(Scalar(self.config.node.mark, text, "str"), keys(_SECTIONS[section])[name][1])
+            self.config = self.config.put((*section, name), node)
 
     def follow(self, options: Options) -> None:
         """Applies variables, and then flags, which take precedence."""
         for one in _SETTINGS:
-            given = options.variable(*one.variables), options.flag(*one.all_flags)
-            for each in filter(None, given):
-                self.set(one.section, one.name, _typed(each, one.name))
+            for each in filter(None, (options.variable(*one.variables), options.flag(*one.flags))):
+                self.set(
+                    one.section,
+                    one.name,
+                    replace(each.value, node=replace(each.given, text=each.text, kind="str")),
+                )
         for name in _HEALTH:
             if (option := options.variable(name)) is not None:
                 self.health[name] = option.text
-        for names, what in (
-            (("CDI_FEATURE_FLAGS", "cdi-feature-flags"), "feature flags"),
-            (("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), "disabled hooks"),
-        ):
-            if (option := options.variable(*names) or options.flag(*names)) and option.text:
-                self.config.source.note(f"{option} {option.text}: devhost passes no {what} to nvidia-ctk.")
-        options.finish(*_OF_THE_PROCESS)
-
-
-def _typed(option: Option, name: str) -> Value:
-    """The value of a flag or a variable as in the file; the plugin's flags take 1 and t for true."""
-    boolean = name in ("required", "passDeviceSpecs", "failOnInitError") or name.endswith("Enabled")
-    text, kind = option.text, "str"
-    if boolean and text.lower() in ("1", "t", "true", "0", "f", "false"):
-        text, kind = "true" if option.is_true else "false", "bool"
-    return Value(option.value.source, option.value.root, Scalar(option.mark, text, kind), option.place)
+        options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
 
 
 def settings(source: Source, key: str) -> Settings:
@@ -203,7 +199,7 @@ def _checked(value: Value) -> Value:
     if not isinstance(value.node, Fields) or (value.keys and not _is_config(value.node)):
         hint = f"known keys: {', '.join(sorted(keys(Config)))}; for other plugins see {GUIDE}"
         message = "it has no key of the NVIDIA device plugin's configuration"
-        value.place.diagnostics.fail(value.node.mark, message, hint)
+        value.fail(message, hint)
     return value
 
 
@@ -262,32 +258,26 @@ def _of_container(source: Source, plugin: Container, key: str) -> Settings:
     elif is_named:
         found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=plugin.config_maps)
         if found is None:
-            message = "its configuration is in a ConfigMap, which is not in this file"
-            plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
+            plugin.fail("its configuration is in a ConfigMap, which is not in this file", "add the ConfigMap")
         _note_others(source, source.chosen, source.left)
     result = Settings(found or _empty(plugin))
     root = plugin.mounted("/driver-root")
     if root and root != "/" and not options.variable("NVIDIA_DRIVER_ROOT"):
-        result.set_text(("flags",), "nvidiaDriverRoot", root)
+        result.set_text(("flags",), nvidiaDriverRoot=root)
         source.note(
             f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node."
         )
     result.follow(options)
-    if any(
-        one.program == "gpu-feature-discovery" or text_at(one.node, "name") == "gpu-feature-discovery"
-        for one in others
-    ):
+    if any("gpu-feature-discovery" in (one.program, text_at(one.node, "name")) for one in others):
         _discover_features(result, enabled=True)
     return result
 
 
 def _of_chart(source: Source, values: Value, key: str) -> Settings:
     """The settings of the plugin's own chart, which makes variables of them."""
-    section = values.at("config")
-    strategies = values.at("config", "fallbackStrategies")
-    fallbacks = ["named", "single"]
-    if strategies is not None:
-        fallbacks = [text_at(one.node) for one in values.each("config", "fallbackStrategies")]
+    section, fallbacks = values.at("config"), ["named", "single"]
+    if (strategies := values.at("config", "fallbackStrategies")) is not None:
+        fallbacks = [text_at(one.node) for one in strategies.each()]
         strategies.take()
     result = Settings(_chosen(source, values, section, "map", fallbacks, key) or _empty(values))
     for one in _SETTINGS:
@@ -324,35 +314,28 @@ def _of_operator(source: Source, spec: Value, key: str, policy: str) -> Settings
         source.note(
             "cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases."
         )
-    result.set_text(_PLUGIN, "passDeviceSpecs", "true")
-    result.set_text(_PLUGIN, "deviceListStrategy", "envvar")
-    result.set_text(_PLUGIN, "deviceIDStrategy", "uuid")
-    result.set_text(("flags",), "failOnInitError", "true")
-    result.set_text(("flags",), "mpsRoot", spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps")
+    mps_root = spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps"
+    result.set_text(_PLUGIN, passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
+    result.set_text(("flags",), failOnInitError="true", mpsRoot=mps_root)
     if spec.is_true("gds", "enabled"):
-        result.set_text(("flags",), "gdsEnabled", "true")
-        result.set_text(("flags",), "mofedEnabled", "true")
+        result.set_text(("flags",), gdsEnabled="true", mofedEnabled="true")
     if spec.is_true("gdrcopy", "enabled"):
-        result.set_text(("flags",), "gdrcopyEnabled", "true")
+        result.set_text(("flags",), gdrcopyEnabled="true")
     if strategy and (value := spec.at("mig", "strategy")) is not None:
         result.set(("flags",), "migStrategy", value)
     elif strategy:
-        result.set_text(("flags",), "migStrategy", strategy)
+        result.set_text(("flags",), migStrategy=strategy)
     if is_cdi:
-        node = Items(
-            spec.node.mark,
-            tuple(Scalar(spec.node.mark, one, "str") for one in ("cdi-annotations", "cdi-cri")),
-        )
-        result.config = result.config.put((*_PLUGIN, "deviceListStrategy"), node)
+        result.set_text(_PLUGIN, deviceListStrategy="cdi-annotations,cdi-cri")
         if spec.is_true("toolkit", "enabled", otherwise=True):
             directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
-            result.set_text(_PLUGIN, "nvidiaCTKPath", f"{directory}/toolkit/nvidia-cdi-hook")
+            result.set_text(_PLUGIN, nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
     if (plugin := spec.at("devicePlugin")) is not None:
         if not plugin.is_true("enabled", otherwise=True):
             source.note("devicePlugin.enabled is false: the operator does not start the plugin.")
         result.follow(Options(plugin, _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
-    result.set_text(("flags",), "nvidiaDriverRoot", driver)
+    result.set_text(("flags",), nvidiaDriverRoot=driver)
     _discover_features(result, enabled=spec.is_true("gfd", "enabled", otherwise=True))
     if spec.is_true("sandboxWorkloads", "enabled"):
         source.note(
@@ -381,16 +364,12 @@ def _chosen(
     policy: str = "",
 ) -> Value | None:
     """One of the named configurations, in the order in which the plugin's config-manager looks for one."""
-    default = section.text("default") if section else ""
-    name = section.text("name") if section else ""
-    configs = section.at(listed) if section else None
-    place = (section or values).place.key(listed) if section else values.place.key("config").key(listed)
-    if configs is None or not configs.keys:
-        held = next(
-            (one for one in source.objects if name and one.kind == "ConfigMap" and one.name == name), None
-        )
-        if held is None and name:
-            assert section is not None
+    default, name = (section.text("default"), section.text("name")) if section else ("", "")
+    place = section.place if section else values.place.key("config")
+    configs, place = section.at(listed) if section else None, place.key(listed)
+    if section and name and not (configs and configs.keys):
+        maps = [one for one in source.objects if one.kind == "ConfigMap" and one.name == name]
+        if not maps:
             which = f" --key {key or default}" if key or default else ""
             first = (
                 "kubectl get clusterpolicies -o yaml" if policy else "helm get values RELEASE -n NAMESPACE"
@@ -398,17 +377,14 @@ def _chosen(
             command = f"kubectl get configmap {name} -n NAMESPACE -o yaml"
             hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
             what = f"{policy} names" if policy else "the configuration is in"
-            message = f"{what} the ConfigMap {name}, which is not in this file"
-            section.place.diagnostics.fail(section.node.mark, message, hint)
-        if held is not None:
-            configs = held.at("data")
-            place = held.place.key("data")
+            section.fail(f"{what} the ConfigMap {name}, which is not in this file", hint)
+        configs, place = maps[0].at("data"), maps[0].place.key("data")
     if section:
         section.omit("create")
     names = configs.keys if configs else []
     if not configs or not names:
         if key:
-            values.place.diagnostics.fail(values.node.mark, f"it has no {place.key(key).path}")
+            values.fail(f"it has no {place.key(key).path}")
         return None
     wanted = key or default
     if not wanted and "named" in fallbacks and "default" in names:
@@ -450,10 +426,9 @@ def _discover_features(result: Settings, *, enabled: bool) -> None:
         )
 
 
-def _name_unknown(values: Value, known: Iterable[str], reader: str) -> None:
+def _name_unknown(values: Value, known: Collection[str], reader: str) -> None:
     values.for_pods()
-    for key in values.keys:
-        if key not in known and (value := values.at(key)) is not None and not values.source.is_read(value):
-            value.take()
-            hint = suggest(key, known, "keys")
-            values.source.note(f"{value.place.path}: {reader} ignores this unknown key ({hint})")
+    for key in values.others(*known):
+        hint = suggest(key, known, "keys")
+        path = values.place.key(key).path
+        values.source.note(f"{path}: {reader} ignores this unknown key ({hint})")
