@@ -30,12 +30,18 @@ DRIVER = "/home/kubernetes/bin/nvidia"
 _ALWAYS = 48
 """The Xid that is always considered: a double-bit memory error."""
 
+_VULKAN = "devhost always uses vulkan/icd.d in the driver's directory."
+_WITHOUT_PLACE = {
+    "host-vulkan-icd-path": _VULKAN,
+    "container-vulkan-icd-path": _VULKAN,
+    "enable-container-gpu-metrics": "devhost has no metrics of GPU usage.",
+    "publish-driver-version": "devhost does not annotate the node.",
+}
+"""Flags without a counterpart."""
+
 _SWITCHES = (
-    "logtostderr",
-    "alsologtostderr",
-    "enable-container-gpu-metrics",
-    "enable-health-monitoring",
-    "publish-driver-version",
+    *("logtostderr", "alsologtostderr", "enable-container-gpu-metrics"),
+    *("enable-health-monitoring", "publish-driver-version"),
 )
 _OF_THE_PROCESS = frozenset(
     {"alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port", "logtostderr"}
@@ -76,10 +82,7 @@ class _Result:
 def convert(data: bytes, file_name: str, key: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
-    Args:
-        data: the plugin's configuration, or Kubernetes objects that contain it or start the plugin.
-        file_name: appears in the diagnostics.
-        key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
+    ``key`` is the entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
@@ -110,23 +113,16 @@ def _is_config(node: Node) -> bool:
 
 
 def _of_flags(options: Options, result: _Result, source: Source) -> None:
-    on = {name for name in _SWITCHES if (one := options.flag(name)) and one.is_true}
-    result.is_watched = "enable-health-monitoring" in on
+    watch = options.flag("enable-health-monitoring")
+    result.is_watched = watch is not None and watch.is_true
     if driver := options.flag("host-path"):
         result.driver = driver.text
     path = options.flag("container-path")
     if path and path.text != "/usr/local/nvidia":
         source.note(f"-container-path {path.text}: devhost always uses /usr/local/nvidia.")
-    for name in ("host-vulkan-icd-path", "container-vulkan-icd-path"):
-        if options.flag(name):
-            source.note(f"-{name}: devhost always uses vulkan/icd.d in the driver's directory.")
-    if "enable-container-gpu-metrics" in on:
-        source.note("-enable-container-gpu-metrics: devhost has no metrics of GPU usage.")
-    if "publish-driver-version" in on:
-        source.note("-publish-driver-version: devhost does not annotate the node.")
     if xids := options.variable("XID_CONFIG"):
         result.xids += _xids(xids)
-    options.finish("LD_LIBRARY_PATH", *_OF_THE_PROCESS)
+    options.finish("LD_LIBRARY_PATH", *_OF_THE_PROCESS, named=_WITHOUT_PLACE)
 
 
 def _xids(given: Option) -> Iterator[int]:
@@ -161,9 +157,8 @@ def _written(result: _Result, source: Source) -> str:
     else:
         options["healthChecks"] = "none"
     differs = [
-        "device ids of the plugin are nvidia0 and nvidia0/vgpu0, those of devhost UUIDs: drain the "
-        "node before "
-        "the switch",
+        "device ids of the plugin are nvidia0 and nvidia0/vgpu0, those of devhost UUIDs: drain the node "
+        "before the switch",
         "partitions of other sizes are an error for the plugin; devhost does not offer them",
         "the plugin sets the node condition XidCriticalError; devhost does not",
     ]

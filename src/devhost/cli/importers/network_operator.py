@@ -23,12 +23,14 @@ _DEFAULTS = {
 }
 """The chart's own values of ``resources``."""
 
+NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}
+"""A flag of both plugins without a counterpart."""
+
 _FORMER = {
-    "sriov": "sriov-network-device-plugin replaced it: write its resourceList with these interfaces "
-    "in pfNames, "
-    "and give that to `devhost import sriov-network-device-plugin`",
-    "hca": "k8s-rdma-shared-dev-plugin replaced it: write its configList, and give that to "
-    "`devhost import rdma-shared-dev-plugin`",
+    "sriov": "sriov-network-device-plugin replaced it: write its resourceList with these interfaces in "
+    "pfNames, and give that to `devhost import sriov-network-device-plugin`",
+    "hca": "k8s-rdma-shared-dev-plugin replaced it: write its configList, and give that to `devhost import "
+    "rdma-shared-dev-plugin`",
 }
 """What to do with a configuration of k8s-rdma-sriov-dev-plugin, by its mode."""
 
@@ -51,7 +53,7 @@ def configuration(
     plugin = the_container(
         source, lambda one: one.starts(program) or bool(Options(one).flag("resource-prefix")), program
     )
-    options = plugin.options() if plugin else None
+    options = plugin.options(("use-cdi",)) if plugin else None
     names = plugin.config_maps if plugin else ()
     policies = [one for one in source.objects if one.kind in _POLICIES]
     other = next(name for name in _IMPORTERS if name != section)
@@ -65,9 +67,8 @@ def configuration(
     bare = [one for one in source.objects if not one.kind and one is not values]
     if len(mine) + len(bare) > 1:
         named = " and ".join(str(one) for one in (*mine, *bare)[:3])
-        second = (*mine, *bare)[1]
         message = f"several objects contain a configuration: {named}"
-        second.place.diagnostics.fail(second.node.mark, message, "give only one of them")
+        (*mine, *bare)[1].fail(message, "give only one of them")
     if mine:
         found = _of_policy(mine[0], section)
     elif policies:
@@ -77,7 +78,7 @@ def configuration(
         if one.at("spec", other, "config"):
             message = f"this {one} has spec.{other}.config, but no spec.{section}.config"
             hint = f"devhost import {_IMPORTERS[other]}"
-        one.place.diagnostics.fail(one.node.mark, message, hint)
+        one.fail(message, hint)
     elif values is not None:
         found = _of_values(values, section, top)
     elif bare:
@@ -89,35 +90,28 @@ def configuration(
         if held is None:
             if plugin is not None:
                 message = "its configuration is in a ConfigMap, which is not in this file"
-                plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
+                plugin.fail(message, "add the ConfigMap")
             source.refuse(
-                "give one ConfigMap, one NicClusterPolicy, one NicNodePolicy, or the configuration "
-                "itself; for other "
-                f"plugins see {GUIDE}"
+                "give one ConfigMap, one NicClusterPolicy, one NicNodePolicy, or the configuration itself; "
+                f"for other plugins see {GUIDE}"
             )
         found = held
         if source.left:
             source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
-        message = f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}"
-        found.place.diagnostics.fail(found.node.mark, message, _FORMER[mode])
+        found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
     return found, options
 
 
 def _of_policy(one: Object, section: str) -> Value:
-    spec = one.at("spec")
-    assert spec is not None
-    plugin = spec.at(section)
-    assert plugin is not None
+    spec = one.at("spec") or one
+    plugin, found = one.at("spec", section), one.at("spec", section, "config")
+    assert plugin is not None and found is not None
     if plugin.is_true("useCdi"):
-        one.source.note(f"{plugin.place.path}.useCdi: set inject: cdi, see docs/cdi.md.")
+        one.source.note(f"{plugin.place.path}.useCdi: {NAMED['use-cdi']}")
     plugin.for_pods()
-    others = spec.others(section)
-    if len(others) > 0:
-        one.source.note(f"{some(others)}: parts of the network operator, which keep their settings.")
-    found = plugin.at("config")
-    assert found is not None
+    spec.leave("parts of the network operator, which keep their settings.", section)
     return found.document()
 
 
@@ -125,8 +119,7 @@ def _of_values(values: Value, section: str, top: str) -> Value:
     """What the chart makes of its values: each item has a name, and selectors beside it."""
     source, plugin = values.source, values.at(section)
     values.for_pods()
-    if others := values.others(section):
-        source.note(f"{some(others)}: other parts of the network operator, which keep their settings.")
+    values.leave("other parts of the network operator, which keep their settings.", section)
     resources = plugin.at("resources") if plugin else None
     if plugin is not None and resources is None and plugin.is_true("deploy"):
         node = parse(_DEFAULTS[section], source.diagnostics)
@@ -137,11 +130,11 @@ def _of_values(values: Value, section: str, top: str) -> Value:
             (name for name in _IMPORTERS if name != section and node_at(values.node, name, "resources")), ""
         )
         hint = f"devhost import {_IMPORTERS[other]}" if other else "is it the right file?"
-        values.place.diagnostics.fail(values.node.mark, f"these values have no {section}.resources", hint)
+        values.fail(f"these values have no {section}.resources", hint)
     if not plugin.is_true("deploy", otherwise=True):
         source.note(f"{section}.deploy is false: the operator does not start the plugin.")
     if plugin.is_true("useCdi"):
-        source.note(f"{section}.useCdi: set inject: cdi, see docs/cdi.md.")
+        source.note(f"{section}.useCdi: {NAMED['use-cdi']}")
     plugin.for_pods()
     made = [_item(one, section) for one in resources.each()]
     node = Fields(plugin.node.mark, {top: Entry(plugin.node.mark, Items(plugin.node.mark, tuple(made)))})

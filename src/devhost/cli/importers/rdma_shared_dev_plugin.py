@@ -17,7 +17,7 @@ from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
 from devhost.config.reader import WRONG, Bounds, Raw, keys
 
 from .gojson import Remark, check_ids, check_texts, literal, odd_ids, pci_id
-from .network_operator import configuration
+from .network_operator import NAMED, configuration
 from .source import Source, Value
 from .writing import Entry, Written, document, several
 
@@ -102,21 +102,10 @@ class _File:
     periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Import:
-    """A resource, and remarks on its source."""
-
-    resource: _Resource
-    remarks: Sequence[Remark]
-
-
 def convert(data: bytes, file_name: str, key: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
-    Args:
-        data: the plugin's configuration, or an object or values that contain it, as JSON or YAML.
-        file_name: appears in the diagnostics.
-        key: which entry of a ConfigMap to read; ``config.json`` if empty.
+    ``key`` is the entry of a ConfigMap to read; ``config.json`` if empty.
 
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
@@ -124,48 +113,38 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     source = Source(data, file_name, "rdma-shared-dev-plugin")
     found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared", key)
     if options is not None:
-        if (cdi := options.flag("use-cdi")) and cdi.is_true:
-            source.note("-use-cdi: set inject: cdi, see docs/cdi.md.")
-        options.finish("config-file", "v", "version", "logtostderr", "stderrthreshold")
+        options.finish("config-file", "v", "version", "logtostderr", "stderrthreshold", named=NAMED)
     read = found.as_dataclass(_File, source.remark, _OF_THE_PROCESS)
-    imports: list[_Import] = []
+    imports: list[tuple[_Resource, list[str]]] = []
     if read is not WRONG:
         if read.periodic_update_interval is not None:
-            source.note(
-                f"periodicUpdateInterval: {read.periodic_update_interval} is omitted: the kernel "
-                f"notifies devhost of "
-                "changes."
-            )
-        imports = _imports(
-            [
-                replace(found, node=node, place=found.place.key("configList").item(n))
-                for n, node in enumerate(read.config_list)
-            ]
-        )
+            what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
+            source.note(f"{what}: the kernel notifies devhost of changes.")
+        place = found.place.key("configList")
+        listed = enumerate(read.config_list)
+        imports = _imports([replace(found, node=node, place=place.item(n)) for n, node in listed])
     source.check()
-    served = {one.resource.name: one.resource.where() for one in imports if one.resource.rdma_hca_max}
-    overlaps = _Overlaps(served)
-    entries = [_entry(one, overlaps) for one in imports]
+    overlaps = _Overlaps({one.name: one.where() for one, _ in imports if one.rdma_hca_max})
+    entries = [_entry(one, remarks, overlaps) for one, remarks in imports]
     return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
 
 
-def _imports(values: Sequence[Value]) -> list[_Import]:
-    found: list[_Import] = []
+def _imports(values: Sequence[Value]) -> list[tuple[_Resource, list[str]]]:
+    """The resources, and remarks on the source of each."""
+    found: list[tuple[_Resource, list[str]]] = []
     names: set[str] = set()
     for value in values:
         remarks: list[Remark] = []
         resource = value.as_dataclass(_Resource, remarks.append)
         if resource is WRONG:
             continue
-        if resource.resource_name in names:
+        if (name := resource.resource_name) in names:
             # the names of the plugin's sockets have no prefix, so it refuses this as well
-            value.place.key("resourceName").report(
-                value.node, f"{shown(resource.resource_name)} occurs twice"
-            )
-        names.add(resource.resource_name)
+            value.place.key("resourceName").report(value.node, f"{shown(name)} occurs twice")
+        names.add(name)
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
         remarks += odd_ids(ids, value.node.mark, value.place.key("selectors").path)
-        found.append(_Import(resource, remarks))
+        found.append((resource, list(map(str, remarks))))
     return found
 
 
@@ -194,8 +173,7 @@ class _Overlaps:
         return sorted(found, key=self._order.__getitem__)
 
 
-def _entry(one: _Import, overlaps: _Overlaps) -> Entry:
-    resource, remarks = one.resource, [str(remark) for remark in one.remarks]
+def _entry(resource: _Resource, remarks: list[str], overlaps: _Overlaps) -> Entry:
     if not resource.rdma_hca_max:
         why = f"{resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
         return Entry(remarks=[*remarks, why])
@@ -204,14 +182,11 @@ def _entry(one: _Import, overlaps: _Overlaps) -> Entry:
         remarks.append("pciBusID: the plugin offers only PCI devices, no rxe or siw.")
     remarks += [
         "The second block is for an HCA that carries the node's own network, which the plugin offers too.",
-        "Each container gets all of these HCAs. To give each container one HCA, near its CPUs, with "
-        "this number of "
-        "replicas for every HCA, remove `of: all`.",
+        "Each container gets all of these HCAs. To give each container one HCA, near its CPUs, with this "
+        "number of replicas for every HCA, remove `of: all`.",
     ]
-    keys: dict[str, Written] = {
-        "share": {"replicas": resource.rdma_hca_max, "of": "all"},
-        "permissions": "rwm",
-    }
+    share: Written = {"replicas": resource.rdma_hca_max, "of": "all"}
+    keys: dict[str, Written] = {"share": share, "permissions": "rwm"}
     if overlapping := overlaps.of(resource.name):
         few = ", ".join(overlapping[:3])
         few += f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
@@ -222,13 +197,11 @@ def _entry(one: _Import, overlaps: _Overlaps) -> Entry:
 
 
 _DIFFERS = [
-    "devhost does not give an HCA without an active port to containers, the plugin does. To allow "
-    "it, set backends: "
-    "{rdma: {ignorePortState: true}}",
+    "devhost does not give an HCA without an active port to containers, the plugin does. To allow it, set "
+    "backends: {rdma: {ignorePortState: true}}",
     "devhost also gives an HCA without umad (iWARP) or a scalable function, the plugin never does",
-    "devhost does not give an HCA for the subnet manager of NVSwitches to containers, the plugin "
-    "does. To allow it, "
-    "add a block with purpose: fabric-management",
+    "devhost does not give an HCA for the subnet manager of NVSwitches to containers, the plugin does. To "
+    "allow it, add a block with purpose: fabric-management",
     "the plugin sets interfaces up, devhost does not change the host",
     "the plugin does not start if each network namespace has its own RDMA devices, devhost does",
 ]

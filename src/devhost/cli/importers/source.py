@@ -112,6 +112,10 @@ class Value:
         """The keys of a mapping."""
         return [*self.node.entries] if isinstance(self.node, Fields) else []
 
+    def members(self) -> list[tuple[str, Value]]:
+        """The keys of a mapping with their values, without those that are null."""
+        return [(key, value) for key in self.keys if (value := self.at(key)) is not None]
+
     def each(self, *path: str) -> Iterator[Value]:
         """The members of the list below these keys."""
         found = self.at(*path)

@@ -19,7 +19,7 @@ from devhost.config.language import MAX_RESOURCES, naming
 from devhost.config.reader import WRONG, Bounds, Raw
 
 from .gojson import Remark
-from .network_operator import configuration
+from .network_operator import NAMED, configuration
 from .source import Source, Value
 from .sriov_selectors import READ, DeviceType, Selectors
 from .writing import Entry, Written, document, several
@@ -30,6 +30,8 @@ DEFAULT_PREFIX = "intel.com"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _ELSEWHERE = {"isRdma": "put it into selectors", "needVhostNet": "put it into selectors"}
 """Keys that only old versions read in a resource."""
+
+_OF_THE_PROCESS = ("config-file", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,8 @@ class _File:
 def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
-    Args:
-        data: the plugin's configuration, or an object or values that contain it, as JSON or YAML.
-        file_name: appears in the diagnostics.
-        prefix: the value of the plugin's flag ``--resource-prefix``. If empty, the value in a DaemonSet in
-            the same file, else :data:`DEFAULT_PREFIX`.
-        key: which entry of a ConfigMap to read; ``config.json`` if empty.
+    ``prefix`` is the value of the plugin's flag ``--resource-prefix``. If empty, the value in a DaemonSet
+    in the same file, else :data:`DEFAULT_PREFIX`. ``key`` is the entry of a ConfigMap to read.
 
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
@@ -72,9 +70,7 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     if options is not None:
         if option := options.flag("resource-prefix"):
             prefix = prefix or option.text
-        if (cdi := options.flag("use-cdi")) and cdi.is_true:
-            source.note("-use-cdi: set inject: cdi, see docs/cdi.md.")
-        options.finish("config-file", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
+        options.finish(*_OF_THE_PROCESS, named=NAMED)
     read = found.as_dataclass(_File, source.remark)
     entries: list[Entry] = []
     names: set[str] = set()
@@ -149,15 +145,12 @@ def _selectors(given: Value, kind: DeviceType, remark: Callable[[Remark], None])
 
 _DIFFERS = [
     "the plugin ignores the case of interface names, devhost does not",
-    "the plugin keeps only an interface with the IPv4 default route for the node. devhost also keeps "
-    "one with the IPv6 "
-    "route, one below a bond, bridge or VLAN with a default route, and the one with the address of "
-    "the kubelet",
-    "the plugin gives two functions of one IOMMU group, or a function and a part of it, to two pods, "
-    "devhost never does",
-    "for the plugin a function is always healthy. For devhost it is unhealthy while the port of its "
-    "physical function "
-    "has no carrier, or a node that it needs is missing. To ignore ports, set backends: {sriov: "
-    "{ignorePortState: "
-    "true}}",
+    "the plugin keeps only an interface with the IPv4 default route for the node. devhost also keeps one "
+    "with the IPv6 route, one below a bond, bridge or VLAN with a default route, and the one with the "
+    "address of the kubelet",
+    "the plugin gives two functions of one IOMMU group, or a function and a part of it, to two pods, devhost "
+    "never does",
+    "for the plugin a function is always healthy. For devhost it is unhealthy while the port of its physical "
+    "function has no carrier, or a node that it needs is missing. To ignore ports, set backends: {sriov: "
+    "{ignorePortState: true}}",
 ]

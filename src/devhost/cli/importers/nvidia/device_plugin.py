@@ -27,11 +27,8 @@ _DIFFERS = [
 def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
     """The text of an equivalent devhost.yaml.
 
-    Args:
-        data: the plugin's configuration, or an object or values that contain it.
-        file_name: appears in the diagnostics.
-        key: the configuration to read if there are several; if empty, the chart's default.
-        as_written: apply settings that the plugin reads but ignores.
+    ``key`` is the configuration to read if there are several; if empty, the chart's default. ``as_written``
+    applies settings that the plugin reads but ignores.
 
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
