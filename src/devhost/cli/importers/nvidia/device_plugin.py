@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from devhost.cli.importers.source import Source
 from devhost.cli.importers.writing import Written, document
 from devhost.config.language import LABEL_DIRECTORY
-from devhost.config.reader import WRONG
 
 from .config import Config
 from .entries import Entries
@@ -36,8 +35,6 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     source = Source(data, file_name, "nvidia-device-plugin")
     found = settings(source, key)
     config = found.config.as_dataclass(Config, source.remark)
-    if config is WRONG:
-        source.check()
     source.check()
     options = dict(_options(config, found, source))
     entries = list(Entries(config, source.note, as_written=as_written).all())
