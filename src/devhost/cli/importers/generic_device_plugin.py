@@ -17,13 +17,16 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass, read_text
+from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass
 
 from . import overlap
+from .gojson import PCI_ID, pci_id
 from .source import GUIDE, Source, Value, node_at, some, text_at
 from .workload import Container, Options, the_container, version_of
 from .writing import Entry as Resource
 from .writing import Written, document
+
+PEER = "generic-device-plugin"
 
 FORMER_DOMAIN = "squat.ai"
 """The default domain of its resources before version 0.2.0."""
@@ -42,14 +45,16 @@ MICROSHIFT_DOMAIN = "device.microshift.io"
 CONFIG_KEYS = ("config.yaml", "config.yml")
 """Keys that are preferred in a ConfigMap with several: those that the plugin looks for."""
 
-_OF_THE_PROCESS = frozenset(
-    {"config", "config-file", "listen", "log-level", "plugin-directory", "version"},
-)
+_OF_THE_PROCESS = ("config", "config-file", "listen", "log-level", "plugin-directory", "version")
 """Flags and top-level keys that control its process, not its devices."""
 
-_FLAGS = sorted({"device", "domain", *_OF_THE_PROCESS} - {"config-file"})
+_FLAGS = ("device", "domain", *_OF_THE_PROCESS)
+_NOTES = {
+    **dict.fromkeys(_OF_THE_PROCESS, "not part of this file; see the options of `devhost run`."),
+    "status": "set it to Disabled before devhost serves these resources.",  # of MicroShift
+}
+"""What to do about the other top-level keys."""
 
-_USB_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
 _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 
 
@@ -106,22 +111,18 @@ class _Usb:
 
     def __post_init__(self) -> None:
         for key, node in (("vendor", self.vendor), ("product", self.product)):
-            if not (isinstance(node, Scalar) and _USB_ID.fullmatch(node.text)):
+            if not (isinstance(node, Scalar) and PCI_ID.fullmatch(node.text)):
                 raise OptionError("must be up to four hex digits", key=key, hint='for example "1a86"')
+
+    @property
+    def ids(self) -> dict[str, Written]:
+        """The ids as four hex digits, also if YAML read them as numbers."""
+        vendor, product = (one.text if isinstance(one, Scalar) else "" for one in (self.vendor, self.product))
+        return {"idVendor": pci_id(vendor), "idProduct": pci_id(product)}
 
     def may_be(self, other: _Usb) -> bool:
         """Whether a device can match both."""
-        same = all(
-            self.hex(a) == self.hex(b)
-            for a, b in ((self.vendor, other.vendor), (self.product, other.product))
-        )
-        return same and (not self.serial or not other.serial or self.serial == other.serial)
-
-    @staticmethod
-    def hex(node: Node) -> str:
-        """A USB id as four hex digits, also if YAML read it as a number."""
-        found = _USB_ID.fullmatch(node.text) if isinstance(node, Scalar) else None
-        return found[2].lower().rjust(4, "0") if found else ""
+        return self.ids == other.ids and (not self.serial or not other.serial or self.serial == other.serial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,12 @@ class _Group:
     count: Annotated[int, Bounds(0, MAX_REPLICAS)] = 1
     paths: tuple[_Path, ...] = ()
     usb: tuple[_Usb, ...] = ()
+    usbs: tuple[_Usb, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.paths and self.usb:
+        if self.paths and self.hardware:
             raise OptionError("a group has either paths or usb", key="usb", hint="make two groups of it")
-        if not self.paths and not self.usb:
+        if not self.paths and not self.hardware:
             raise OptionError("a group needs paths or usb")
         seen: set[str] = set()
         for n, path in enumerate(self.paths):
@@ -142,6 +144,11 @@ class _Group:
                 message = f"the container already has {shown(inside)} from another path"
                 raise OptionError(message, key=f"paths[{n}].path")
             seen.add(inside)
+
+    @property
+    def hardware(self) -> tuple[_Usb, ...]:
+        """The USB devices, which have another key in MicroShift's file."""
+        return self.usb + self.usbs
 
     @property
     def nodes(self) -> list[_Path]:
@@ -172,7 +179,7 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
         ConfigError: it is not a configuration of generic-device-plugin, with every error in it; or it does
             not contain the domain, whose default depends on the plugin's version.
     """
-    source = Source(text, file_name, "generic-device-plugin")
+    source = Source(text, file_name, PEER)
     given, found = _read(source, key)
     known = domain or found
     devices = list(_devices(given, known or DEFAULT_DOMAIN))
@@ -184,8 +191,8 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
             f"{DEFAULT_DOMAIN} since"
         )
         hint = (
-            f"give the one that your pods request: devhost import generic-device-plugin --domain "
-            f"{DEFAULT_DOMAIN} {file}, or with --domain {FORMER_DOMAIN}"
+            f"give the one that your pods request: devhost import {PEER} --domain {DEFAULT_DOMAIN} {file}, "
+            f"or with --domain {FORMER_DOMAIN}"
         )
         source.diagnostics.fail(WHOLE_FILE, message, hint)
     return _written(devices, known, source)
@@ -197,67 +204,61 @@ def _read(source: Source, key: str) -> tuple[list[Value], str]:
     Raises:
         ConfigError: they cannot be found in it.
     """
-    plugin = the_container(source, _runs_it, "generic-device-plugin")
+    plugin = the_container(source, _runs_it, PEER)
     if plugin is not None:
-        return _of_container(
-            plugin.options(("version",)), plugin, plugin.version, source, key, plugin.config_maps
-        )
-    values = source.values(
-        "generic-device-plugin", "app-template", recognized=lambda one: _app(one) is not None
-    )
+        options = plugin.options(("version",))
+        return _of_container(options, plugin, plugin.version, key, plugin.config_maps)
+    values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
-        return _of_values(values, source, key)
+        return _of_values(values, key)
     bare = next((one for one in source.objects if not one.kind), None)
-    if bare is not None:
-        return _bare(bare)
-    return _of_config_map(source, key)
+    return _of_config_map(source, key) if bare is None else _bare(bare)
+
+
+def _each(value: Value, *path: str) -> Iterator[Value]:
+    """The values of the mapping below these keys."""
+    found = value.at(*path)
+    for key in found.keys if found else ():
+        if found and (inner := found.at(key)):
+            yield inner
 
 
 def _app(values: Value) -> Value | None:
-    """The container of the plugin in values of the chart app-template, which many home clusters install it
-    with."""
-    for name in ("controllers", "controller"):
-        found = values.at(name)
-        for controller in [found.at(one) for one in found.keys] if found else ():
-            listed = controller.at("containers") if controller else None
-            for container in [listed.at(one) for one in listed.keys] if listed else ():
-                if container and "generic-device-plugin" in text_at(container.node, "image", "repository"):
-                    return container
+    """The container of the plugin in values of the chart app-template, with which many install it."""
+    for controller in (*_each(values, "controllers"), *_each(values, "controller")):
+        for container in _each(controller, "containers"):
+            if PEER in text_at(container.node, "image", "repository"):
+                return container
     return None
 
 
-def _of_values(values: Value, source: Source, key: str) -> tuple[list[Value], str]:
+def _of_values(values: Value, key: str) -> tuple[list[Value], str]:
     container = _app(values)
     if container is None:
-        values.place.diagnostics.fail(
-            values.node.mark, "no container in these values runs generic-device-plugin", f"see {GUIDE}"
-        )
+        message = f"no container in these values runs {PEER}"
+        values.place.diagnostics.fail(values.node.mark, message, f"see {GUIDE}")
     version = version_of(text_at(container.node, "image", "tag").partition("@")[0])
     options = Options(container, ("version",))
     container.others("command", "args", "env")
-    for name in ("controllers", "controller"):
-        values.omit(name)
-    maps = values.at("configMaps") or values.at("configmap")
-    held: list[Value] = []
-    for name in maps.keys if maps else ():
-        data = maps.at(name, "data") if maps else None
-        for entry in data.keys if data else ():
-            inner = data.at(entry) if data else None
-            if inner is not None and isinstance(inner.node, Scalar) and (not key or entry == key):
-                held.append(inner)
-    likely = [one for one in held if "devices" in one.node.text or "device" in one.node.text]  # type: ignore[union-attr]
+    values.omit("controllers", "controller")
+    held = [
+        one
+        for config_map in (*_each(values, "configMaps"), *_each(values, "configmap"))
+        for one in ([config_map.at("data", key)] if key else _each(config_map, "data"))
+        if one and isinstance(one.node, Scalar) and "device" in one.node.text
+    ]
     left = some(values.others("configMaps", "configmap"))
     what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
-    source.note(f"{what}, not {left}." if left else f"{what}.")
-    return _of_container(options, container, version, source, key, (), likely[0] if likely else None)
+    values.source.note(f"{what}, not {left}." if left else f"{what}.")
+    return _of_container(options, container, version, key, (), held[0] if held else None)
 
 
 def _bare(value: Value) -> tuple[list[Value], str]:
     """The devices of a configuration file, or of the flag's argument."""
     if (inner := value.at(MICROSHIFT)) is not None:
-        devices, domain = _file(replace(inner, node=_of_microshift(inner.node)))
         if left := value.others(MICROSHIFT):
             value.source.note(f"{', '.join(left)}: other settings of MicroShift.")
+        devices, domain = _file(inner)
         return devices, domain or MICROSHIFT_DOMAIN
     if isinstance(value.node, Fields) and not {"name", "groups"} & value.node.entries.keys():
         return _file(value)
@@ -285,58 +286,38 @@ def _mapping(source: Node, **values: Node) -> Fields:
     return Fields(source.mark, {key: Entry(source.mark, value) for key, value in values.items()})
 
 
-def _of_microshift(node: Node) -> Node:
-    """The same place in the plugin's terms."""
-    if isinstance(node, Items):
-        return Items(node.mark, tuple(map(_of_microshift, node.items)))
-    if not isinstance(node, Fields):
-        return node
-    renamed = {"usbs": "usb"}
-    entries = {
-        renamed.get(key, key): Entry(entry.mark, _of_microshift(entry.value))
-        for key, entry in node.entries.items()
-        if key != "status"
-    }
-    return Fields(node.mark, entries)
-
-
 def _runs_it(container: Container) -> bool:
-    ours = "generic-device-plugin" in container.image
-    return ours or any(flag.name == "device" for flag in Options(container).flags)
+    return PEER in container.image or any(flag.name == "device" for flag in Options(container).flags)
 
 
 def _of_container(
     options: Options,
     container: Value,
     version: tuple[int, ...],
-    source: Source,
     key: str,
     names: Sequence[str],
     held: Value | None = None,
 ) -> tuple[list[Value], str]:
     """The devices in a container's flags, or in the file that they name."""
-    devices = [
-        _device(replace(flag.value, node=flag.given)) for flag in options.flags if flag.name == "device"
-    ]
+    source, devices, domain = container.source, list[Value](), ""
     for flag in options.flags:
-        if flag.name in _OF_THE_PROCESS - {"config"}:
-            source.note(_of_the_process(f"--{flag.name}"))
-        elif flag.name not in ("device", "domain", "config"):
-            flag.place.report(
-                flag, f"the plugin has no flag --{flag.name}", suggest(flag.name, _FLAGS, "flags")
-            )
-    path, domain = options.flag("config"), ""
-    if not devices:
-        if held is not None:
-            devices, domain = _bare(held.document())
-        elif any(one.kind == "ConfigMap" for one in source.objects):
-            wanted = path.text.rpartition("/")[2] if path else ""
-            devices, domain = _of_config_map(source, key or wanted, names)
-        else:
-            file = path.text if path else "/etc/generic-device-plugin/config.yaml"
-            message = f"its devices are in the file {file}"
-            hint = "give that file, or the ConfigMap that contains it, as well"
-            container.place.diagnostics.fail(container.node.mark, message, hint)
+        if flag.name == "device":
+            devices.append(_device(replace(flag.value, node=flag.given)))
+        elif flag.name in _OF_THE_PROCESS[1:]:
+            source.note(f"--{flag.name}: {_NOTES[flag.name]}")
+        elif flag.name not in _FLAGS:
+            hint = suggest(flag.name, _FLAGS, "flags")
+            flag.place.report(flag, f"the plugin has no flag --{flag.name}", hint)
+    path = options.flag("config")
+    file = path.text if path else "/etc/generic-device-plugin/config.yaml"
+    if not devices and held is not None:
+        devices, domain = _bare(held.document())
+    elif not devices and any(one.kind == "ConfigMap" for one in source.objects):
+        wanted = file.rpartition("/")[2] if path else ""
+        devices, domain = _of_config_map(source, key or wanted, names)
+    elif not devices:
+        hint = "give that file, or the ConfigMap that contains it, as well"
+        container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {file}", hint)
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
     domain = given.text if given else domain
@@ -355,10 +336,8 @@ def _of_config_map(source: Source, key: str, names: Sequence[str] = ()) -> tuple
     """
     found = source.config_map(*CONFIG_KEYS, likely=_has_devices, key=key, names=names)
     if found is None:
-        source.refuse(
-            "give the DaemonSet of generic-device-plugin, a ConfigMap, or the configuration itself; "
-            f"for other plugins see {GUIDE}"
-        )
+        what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
+        source.refuse(f"give {what}; for other plugins see {GUIDE}")
     return _bare(found)
 
 
@@ -366,36 +345,22 @@ def _has_devices(node: Node) -> bool:
     return node_at(node, "devices") is not None or node_at(node, "device") is not None
 
 
-def _of_the_process(key: str) -> str:
-    return f"{one_line(key)}: not part of this file; see the options of `devhost run`."
-
-
 def _file(value: Value) -> tuple[list[Value], str]:
     """The devices and the domain of a configuration file."""
-    place, domain = value.place, ""
-    found: Value | None = None
-    entries = value.node.entries if isinstance(value.node, Fields) else {}
-    for key, entry in entries.items():
-        here = replace(value, node=entry.value, place=place.key(key))
-        if key == "domain":
-            text = read_text(here.take(), here.place)
-            domain = "" if text is WRONG else text
-        elif key in ("device", "devices"):
-            found = here
-        elif key.replace("_", "-") in _OF_THE_PROCESS:
-            here.take()
-            value.source.note(_of_the_process(key))
-        else:
+    for key in value.keys:
+        if note := _NOTES.get(key.replace("_", "-")):
+            value.omit(key)
+            value.source.note(f"{one_line(key)}: {note}")
+        elif key not in ("device", "devices", "domain"):
             known = "known keys: device, devices, domain"
-            place.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", known)
+            value.place.key(key).report(value.node, f"unknown key {shown(key)}", known)
+    found = value.at("devices") or value.at("device")
     if found is None:
-        hint = f"generic-device-plugin lists them under devices; for other plugins see {GUIDE}"
-        place.report(value.node, "it has no devices", hint)
-        return [], domain
-    found.take()
-    if not isinstance(found.node, Items):
+        hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
+        value.place.report(value.node, "it has no devices", hint)
+    elif not isinstance(found.take(), Items):
         found.place.report(found.node, f"must be a list of devices, not {found.node}")
-    return [_device(one) for one in found.each()], domain
+    return [_device(one) for one in found.each()] if found else [], value.text("domain")
 
 
 def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
@@ -405,13 +370,12 @@ def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
         device = read_dataclass(node, _Device, here)
         if device is WRONG:
             continue
-        problem = naming.problem(f"{domain}/{device.name}")
-        if problem:
-            here.key("name").report(node, f"{shown(f'{domain}/{device.name}')} {problem}")
+        full = f"{domain}/{device.name}"
+        if problem := naming.problem(full):
+            here.key("name").report(node, f"{shown(full)} {problem}")
         elif device.name in seen:
-            here.key("name").report(
-                node, f"{shown(device.name)} occurs twice", "give each device a unique name"
-            )
+            message = f"{shown(device.name)} occurs twice"
+            here.key("name").report(node, message, "give each device a unique name")
         seen.add(device.name)
         yield device
 
@@ -423,7 +387,7 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
     """
     found: set[int] = set()
     paths = [path for group in groups for path in group.nodes]
-    usb = [one for group in groups for one in group.usb]
+    usb = [one for group in groups for one in group.hardware]
     found.update(id(path) for path in paths if overlap.has_parts(path.host))
     for path, another in combinations(paths, 2):
         if overlap.may_be_one(path.host, another.host):
@@ -450,7 +414,7 @@ def _written(devices: Sequence[_Device], domain: str, source: Source) -> str:
             "hardware; `pair: number` "
             "in a group is for nodes without hardware, `pair: order` pairs in order"
         )
-    if any(group.usb for group in groups):
+    if any(group.hardware for group in groups):
         differs.append("for devhost two equal USB devices are two devices, for the plugin one")
     shared = _shared(groups)
     if shared:
@@ -508,14 +472,14 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
         found["members"] = [_member(path, shared=id(path) in shared, several=several) for path in group.nodes]
     if mounts := [_mount(path) for path in group.paths if path.type == "Mount"]:
         found["mounts"] = mounts
-    if len(group.usb) > 1:  # these are different hardware: the first of each are combined
+    if len(group.hardware) > 1:  # these are different hardware: the first of each are combined
         found["pair"] = "order"
-    if group.usb:
+    if group.hardware:
         found["usb"] = [
-            {"idVendor": usb.hex(usb.vendor), "idProduct": usb.hex(usb.product)}
+            usb.ids
             | ({"serial": usb.serial} if usb.serial else {})
             | ({"shared": True} if id(usb) in shared else {})
-            for usb in group.usb
+            for usb in group.hardware
         ]
     return found
 
