@@ -81,8 +81,7 @@ def convert(data: bytes, file_name: str) -> str:
         source.diagnostics.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
     for one in wanted:
         entries += _entries(one, groups)
-    backends: Mapping[str, Mapping[str, Written]] = {"udev": {"groups": groups} if groups else {}}
-    return document(source, "Akri", _DIFFERS, entries, backends=backends)
+    return document(source, "Akri", _DIFFERS, entries, groups=groups)
 
 
 def _is_udev(one: Object) -> bool:

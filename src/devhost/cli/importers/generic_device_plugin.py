@@ -24,7 +24,7 @@ from .gojson import PCI_ID, pci_id
 from .source import GUIDE, Source, Value, node_at, some, text_at
 from .workload import Container, Options, the_container, version_of
 from .writing import Entry as Resource
-from .writing import Written, document
+from .writing import Written, document, given
 
 PEER = "generic-device-plugin"
 
@@ -154,6 +154,11 @@ class _Group:
     def nodes(self) -> list[_Path]:
         """The paths of device nodes."""
         return [path for path in self.paths if path.type == "Device"]
+
+    @property
+    def globs(self) -> int:
+        """How many of them can match several nodes."""
+        return sum(path.varies for path in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,19 +390,18 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
 
     The plugin serves each of them nevertheless; devhost only if each has ``shared``.
     """
-    found: set[int] = set()
     paths = [path for group in groups for path in group.nodes]
     usb = [one for group in groups for one in group.hardware]
-    found.update(id(path) for path in paths if overlap.has_parts(path.host))
+    found = {id(path) for path in paths if overlap.has_parts(path.host)}
     for path, another in combinations(paths, 2):
         if overlap.may_be_one(path.host, another.host):
-            found.update((id(path), id(another)))
+            found |= {id(path), id(another)}
     for one, other in combinations(usb, 2):
         if one.may_be(other):
-            found.update((id(one), id(other)))
+            found |= {id(one), id(other)}
     # a path does not show which USB device a serial port or a camera belongs to
-    whole = [path for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb")]
     if paths and len(paths) + len(usb) > 1:
+        whole = [path for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb")]
         found.update(map(id, (*usb, *whole)))
     return found
 
@@ -408,99 +412,66 @@ def _written(devices: Sequence[_Device], domain: str, source: Source) -> str:
         "device ids stay the same after replugging and reboots",
     ]
     groups = [group for device in devices for group in device.groups]
-    if any(_globs(group) > 1 for group in groups):
+    if any(group.globs > 1 for group in groups):
         differs.append(
-            "the plugin pairs the nodes of several wildcards in a group in order, devhost by "
-            "hardware; `pair: number` "
-            "in a group is for nodes without hardware, `pair: order` pairs in order"
+            "the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware; "
+            "`pair: number` in a group is for nodes without hardware, `pair: order` pairs in order"
         )
     if any(group.hardware for group in groups):
         differs.append("for devhost two equal USB devices are two devices, for the plugin one")
     shared = _shared(groups)
     if shared:
         source.note(
-            "As with the plugin, a node in several of these devices serves each of them: `shared: "
-            "true`. Remove "
-            "`shared: true` if only one pod at a time may have the node."
+            "As with the plugin, a node in several of these devices serves each of them: `shared: true`. "
+            "Remove `shared: true` if only one pod at a time may have the node."
         )
     if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
         source.note(
-            "If two paths lead to one node under different names, by a link, devhost offers it for "
-            "the first path, or "
-            "for both if both have `shared: true`. The plugin always offers it for both."
+            "If two paths lead to one node under different names, by a link, devhost offers it for the first "
+            "path, or for both if both have `shared: true`. The plugin always offers it for both."
         )
     entries = [_resource(device, domain) for device in devices]
     written = [_group(device.name, group, shared) for device in devices for group in device.groups]
-    backends = {"udev": {"groups": written} if written else {}}
-    return document(source, "generic-device-plugin", differs, entries, backends=backends)
-
-
-def _globs(group: _Group) -> int:
-    """How many members of a group can match several nodes."""
-    return sum(path.varies and path.type == "Device" for path in group.paths)
+    return document(source, PEER, differs, entries, groups=written)
 
 
 def _resource(device: _Device, domain: str) -> Resource:
-    counts = [max(group.count, 1) for group in device.groups]
-    keys: dict[str, Written] = {}
-    if max(counts) > 1:
-        others = [(n, count) for n, count in enumerate(counts) if count != counts[0]]
-        overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
-        keys["share"] = {"replicas": counts[0], **({"overrides": overrides} if overrides else {})}
+    first, *more = (max(group.count, 1) for group in device.groups)
+    others = [(n, count) for n, count in enumerate(more, 1) if count != first]
+    overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
+    share = {"replicas": first} | given(overrides=overrides) if first > 1 or others else {}
     remarks = []
     for group in device.groups:
-        mounts = [path for path in group.paths if path.type == "Mount"]
-        if any(path.varies for path in mounts):
+        if len(group.nodes) < len(group.paths) and any(path.varies for path in group.paths):
             remarks.append(
-                "Mounts: the plugin gives each device of the group one match, devhost all of them."
+                "Mounts: the plugin gives each device of the group one match, devhost all of them. A mount "
+                "without wildcard goes to as many of the plugin's devices as its limit."
             )
-        elif mounts and any(path.varies for path in group.paths):
-            limit = max(path.limit or 1 for path in mounts)
-            remarks.append(
-                f"Mounts: from the plugin only {limit} of the group's devices get the mount, from "
-                f"devhost all."
-            )
-        if _globs(group) > 1:
+        if group.globs > 1:
             remarks.append("Several wildcards: the plugin pairs these in order, devhost by hardware.")
-    return Resource(f"{domain}/{device.name}", "udev", [{"group": device.name}], keys, remarks)
+    where = {"group": device.name}
+    return Resource(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks)
 
 
 def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
     several = any(path.varies for path in group.paths)
-    found: dict[str, Written] = {"name": name}
-    if group.nodes:
-        found["members"] = [_member(path, shared=id(path) in shared, several=several) for path in group.nodes]
-    if mounts := [_mount(path) for path in group.paths if path.type == "Mount"]:
-        found["mounts"] = mounts
-    if len(group.hardware) > 1:  # these are different hardware: the first of each are combined
-        found["pair"] = "order"
-    if group.hardware:
-        found["usb"] = [
-            usb.ids
-            | ({"serial": usb.serial} if usb.serial else {})
-            | ({"shared": True} if id(usb) in shared else {})
-            for usb in group.hardware
-        ]
-    return found
-
-
-def _member(path: _Path, *, shared: bool, several: bool) -> dict[str, Written]:
-    values = _place(path) | {"permissions": path.permissions or "mrw"}
-    limit = path.limit or 1
-    if limit > 1 or (several and not path.varies):
-        values["limit"] = limit
-    if path.optional:
-        values["optional"] = True
-    if shared:
-        values["shared"] = True
-    return values
-
-
-def _mount(path: _Path) -> dict[str, Written]:
-    optional: dict[str, Written] = {"optional": True} if path.optional else {}
-    return _place(path) | {"readOnly": path.read_only} | optional
+    members = [
+        _place(path)
+        | {"permissions": path.permissions or "mrw"}
+        | given(limit=path.limit if path.limit > 1 else int(several and not path.varies))
+        | given(optional=path.optional, shared=id(path) in shared)
+        for path in group.nodes
+    ]
+    mounts = [
+        _place(path) | {"readOnly": path.read_only} | given(optional=path.optional)
+        for path in group.paths
+        if path.type == "Mount"
+    ]
+    usb = [usb.ids | given(serial=usb.serial, shared=id(usb) in shared) for usb in group.hardware]
+    # several USB devices are different hardware: the first of each are combined
+    pair = "order" if len(usb) > 1 else ""
+    return {"name": name} | given(members=members, mounts=mounts, pair=pair, usb=usb)
 
 
 def _place(path: _Path) -> dict[str, Written]:
-    values: dict[str, Written] = {"path": path.host}
-    return values | ({"containerPath": path.mount_path} if path.mount_path else {})
+    return {"path": path.host} | given(containerPath=path.mount_path)

@@ -218,8 +218,7 @@ def _written(entries: list[Entry], groups: list[Mapping[str, Written]], source: 
     if groups:
         differs.append("both combine the first of each of several USB devices under one name")
     entries.sort(key=lambda entry: entry.backend)
-    backends: Mapping[str, Mapping[str, Written]] = {"udev": {"groups": groups} if groups else {}}
-    return document(source, "KubeVirt", differs, entries, backends=backends)
+    return document(source, "KubeVirt", differs, entries, groups=groups)
 
 
 _OF_ONE_CARD = (

@@ -104,8 +104,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     differs = [*_DIFFERS]
     if any("members" in group for group in groups.values()):
         differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
-    backends: dict[str, dict[str, Written]] = {"udev": {"groups": [*groups.values()]} if groups else {}}
-    return document(source, "smarter-device-manager", differs, entries, backends=backends)
+    return document(source, "smarter-device-manager", differs, entries, groups=[*groups.values()])
 
 
 def _is_config(node: Node) -> bool:

@@ -45,6 +45,7 @@ def document(
     differs: Sequence[str],
     entries: Sequence[Entry],
     *,
+    groups: Sequence[Mapping[str, Written]] = (),
     backends: Mapping[str, Mapping[str, Written]] | None = None,
     labels: Mapping[str, Written] | None = None,
 ) -> str:
@@ -55,6 +56,7 @@ def document(
         peer: the plugin whose configuration was converted.
         differs: the differences between the plugin and devhost, without a full stop.
         entries: the entries, in the order of the file.
+        groups: those of the udev backend.
         backends: options, by backend. In a list of mappings each mapping has its own line.
         labels: the key ``labels``, if the plugin's companion labels nodes.
 
@@ -68,11 +70,8 @@ def document(
     for note in source.remarks():
         lines += _comment(note, "# ", "#   ")
     lines += ["version: 1", ""]
-    if any((backends or {}).values()):
-        lines += ["backends:"]
-        for name, options in (backends or {}).items():
-            lines += [f"  {name}:", *_nested(options, "    ")]
-        lines += [""]
+    if options := given(**(backends or {}), udev=given(groups=groups)):
+        lines += ["backends:", *_nested(options, "  ", is_open=True), ""]
     if labels:
         lines += [f"labels: {flow(labels)}", ""]
     kept = [*_kept(entries)]
@@ -98,6 +97,11 @@ def text(value: str) -> str:
     if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=not value.isprintable()).replace("\x7f", "\\u007f")
+
+
+def given(**values: Written) -> dict[str, Written]:
+    """The keys whose value is not false, empty or 0."""
+    return {key: value for key, value in values.items() if value}
 
 
 def several(values: Sequence[str]) -> Written:
@@ -168,11 +172,11 @@ def _comment(remark: str, first: str, further: str) -> list[str]:
     )
 
 
-def _nested(values: Mapping[str, Written], indent: str) -> Iterator[str]:
-    """A mapping in YAML's block style; values that fit into a line are in flow style."""
+def _nested(values: Mapping[str, Written], indent: str, *, is_open: bool = False) -> Iterator[str]:
+    """A mapping in YAML's block style; values that fit into a line are in flow style unless ``is_open``."""
     for key, value in values.items():
         line = f"{indent}{text(key)}:"
-        if isinstance(value, Mapping) and len(f"{line} {flow(value)}") > _WIDTH:
+        if isinstance(value, Mapping) and (is_open or len(f"{line} {flow(value)}") > _WIDTH):
             yield from (line, *_nested(value, f"{indent}  "))
         elif mappings := _mappings(value):
             yield line
