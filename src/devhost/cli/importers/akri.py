@@ -8,9 +8,10 @@ else is a regular expression for the whole value.
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 from devhost.backend import option
@@ -22,7 +23,7 @@ from . import regular
 from .gojson import PCI_ID, Remark, literal, pci_id
 from .regular import Glob, Inexpressible, Invalid
 from .source import Object, Source, Value, text_at
-from .writing import Block, Entry, Written, document, several
+from .writing import Block, Entry, Written, document, given, several
 
 DOMAIN = "akri.sh"
 
@@ -129,9 +130,9 @@ def _entries(one: Object, groups: list[Mapping[str, Written]]) -> Iterator[Entry
     if not blocks:
         yield Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
         return
-    member = {"where": blocks[0] if len(blocks) == 1 else blocks, "permissions": details.permissions}
+    member = {"where": several(blocks), "permissions": details.permissions}
     groups.append({"name": name, "members": [member], "env": env})
-    share: dict[str, Written] = {"share": {"replicas": int(capacity)}} if int(capacity) > 1 else {}
+    share = given(share={"replicas": int(capacity)} if int(capacity) > 1 else "")
     yield Entry(full, "udev", [{"group": name}], share, remarks)
 
 
@@ -168,7 +169,7 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         Invalid: Akri refuses it.
         Inexpressible: devhost has no equivalent.
     """
-    wanted: dict[str, list[Glob]] = {}
+    choices: dict[str, list[Block]] = {}
     never: list[Block] = []
     mine: list[str] = []
     at, properties = 0, 0
@@ -193,37 +194,28 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
             if not holds:
                 raise Inexpressible("!= cannot be expressed for it")
             mine.append(f"{name} {value}: {regular.BOUNDED}")
+        blocks = [one.block(attribute, "/sys" if attribute == "sysPath" else "") for one in found]
         if not holds:
-            never += [
-                {attribute: one, **({"not": more[0]} if more else {})}
-                for one, more in _choices(attribute, found)
-            ]
-        elif attribute in wanted:
+            never += blocks
+        elif attribute in choices:
             raise Inexpressible(f"two terms are about {attribute}")
-        elif found:
-            wanted[attribute] = found
+        elif blocks:
+            choices[attribute] = blocks
         else:
             raise Inexpressible("it never matches")
-    if not wanted and not never:
+    if not choices and not never:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
     remarks += mine
-    blocks: list[Block] = []
-    for chosen in itertools.product(*(_choices(*one) for one in wanted.items())):
-        refused = [*never, *(block for _, more in chosen for block in more)]
-        block = {attribute: one for attribute, (one, _) in zip(wanted, chosen, strict=True)}
-        blocks.append({**block, "not": refused[0] if len(refused) == 1 else refused} if refused else block)
-    return blocks
-
-
-def _choices(attribute: str, found: Sequence[Glob]) -> list[tuple[Written, list[Block]]]:
-    """The values of an attribute, each with what a device must not be."""
-    plain = [one.text for one in found if not one.never]
-    exact: list[tuple[Written, list[Block]]] = [
-        (one.text, [{attribute: one.never}]) for one in found if one.never
-    ]
-    return [(several(plain), []), *exact] if plain else exact
+    if math.prod(map(len, choices.values())) > regular.MOST:
+        raise Inexpressible(f"it needs more than {regular.MOST} globs")
+    found_blocks: list[Block] = []
+    for chosen in itertools.product(*choices.values()):
+        refused = [*never, *(block["not"] for block in chosen if "not" in block)]
+        merged = {key: value for block in chosen for key, value in block.items()}
+        found_blocks.append({**merged, **given(**{"not": several(refused)})})
+    return found_blocks
 
 
 def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str]) -> tuple[str, list[Glob]]:
@@ -276,12 +268,7 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
             attribute, is_glob = "pciBusID", True
         case _:
             raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
-    found = [Glob(value)] if is_glob else regular.globs(value, whole=True)
-    if name == "DEVPATH":
-        found = [
-            replace(one, text=f"/sys{one.text}", never=one.never and f"/sys{one.never}") for one in found
-        ]
-    return attribute, found
+    return attribute, [Glob(value)] if is_glob else regular.globs(value, whole=True)
 
 
 _DIFFERS = [

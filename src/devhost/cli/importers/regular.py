@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from .writing import Block, given
+
 MOST = 64
 """The maximum number of globs for one expression."""
 
@@ -53,6 +55,11 @@ class Glob:
     text: str
     never: str = ""
     is_bounded: bool = False
+
+    def block(self, attribute: str, start: str = "") -> Block:
+        """A block of ``where`` for values that begin with ``start``."""
+        never = {attribute: start + self.never} if self.never else {}
+        return {attribute: start + self.text, **given(**{"not": never})}
 
 
 def globs(expression: str, *, whole: bool = False) -> list[Glob]:

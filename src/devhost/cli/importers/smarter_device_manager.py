@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from devhost.backend import OptionError, option
@@ -22,7 +22,7 @@ from . import regular
 from .regular import Glob, Inexpressible, Invalid
 from .source import Source, Value, node_at, some
 from .workload import the_container
-from .writing import Block, Entry, Written, document
+from .writing import Block, Entry, Written, document, given
 
 CONFIG_KEY = "conf.yaml"
 """The key of a ConfigMap that the plugin's manifests use."""
@@ -54,13 +54,6 @@ class _Rule:
     def __post_init__(self) -> None:
         if not self.devicematch:
             raise OptionError("is empty, which matches every file", key="devicematch")
-        try:
-            regular.globs(self.devicematch)
-        except Invalid as error:
-            message = f"{shown(self.devicematch)} is not a regular expression: {error}"
-            raise OptionError(message, key="devicematch", hint="the plugin does not start with it") from None
-        except Inexpressible:
-            pass  # reported at its place in the result
 
 
 _Groups = dict[str, dict[str, Written]]
@@ -100,7 +93,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     if found is None:
         source.refuse(_HINT)
     groups: _Groups = {}
-    entries = [entry for rule in _rules(found) for entry in _entries(rule, groups)]
+    entries = [*_rules(found, groups)]
     differs = [*_DIFFERS]
     if any("members" in group for group in groups.values()):
         differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
@@ -111,16 +104,16 @@ def _is_config(node: Node) -> bool:
     return isinstance(node, Items) and any(node_at(one, "devicematch") is not None for one in node.items)
 
 
-def _rules(value: Value) -> Iterator[_Rule]:
+def _rules(value: Value, groups: _Groups) -> Iterator[Entry]:
     if not isinstance(value.node, Items):
         value.place.diagnostics.fail(value.node.mark, f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
         rule = one.as_dataclass(_Rule, one.source.remark)
         if rule is not WRONG:
-            yield rule
+            yield from _entries(rule, one, groups)
 
 
-def _entries(rule: _Rule, groups: _Groups) -> Iterator[Entry]:
+def _entries(rule: _Rule, value: Value, groups: _Groups) -> Iterator[Entry]:
     quoted = shown(rule.devicematch)
     if rule.nummaxdevices == 0:
         why = f"devicematch {quoted} has nummaxdevices 0, so no pod ever gets it: omitted."
@@ -135,10 +128,14 @@ def _entries(rule: _Rule, groups: _Groups) -> Iterator[Entry]:
         except Inexpressible as error:
             why = f"devicematch {quoted} cannot be converted, because {error}: omitted."
             yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
+        except Invalid as error:
+            place, node = value.place.key("devicematch"), node_at(value.node, "devicematch") or value.node
+            message = f"{quoted} is not a regular expression: {error}"
+            place.report(node, message, "the plugin does not start with it")
 
 
 def _entry(name: str, where: Sequence[Block], rule: _Rule, remarks: Sequence[str]) -> Entry:
-    share: dict[str, Written] = {"share": {"replicas": rule.nummaxdevices}} if rule.nummaxdevices > 1 else {}
+    share = given(share={"replicas": rule.nummaxdevices} if rule.nummaxdevices > 1 else "")
     return Entry(f"{DOMAIN}/{name}", "udev", where, share, remarks)
 
 
@@ -159,22 +156,19 @@ def _files(rule: _Rule, globs: Sequence[Glob], groups: _Groups) -> Iterator[Entr
         else:
             varying.setdefault(before, []).append(one)
     for before, alike in varying.items():
-        remarks = [remark]
+        remarks, inside = [remark], f"{before}/*/*".strip("/")
         if any("*" in one.text and not one.never for one in alike):
             remarks.append("The plugin names files in subdirectories differently: omitted.")
         if any(one.is_bounded for one in alike):
             remarks.append(regular.BOUNDED)
         name = f"{before}/{{sysName}}".strip("/").replace("/", "_")
-        yield _entry(name, [_block(one, before) for one in alike], rule, remarks)
+        blocks = [
+            replace(one, never=one.never or ("*" in one.text and inside) or "").block("devNode", "/dev/")
+            for one in alike
+        ]
+        yield _entry(name, blocks, rule, remarks)
     if not globs:
         yield Entry(remarks=[f"{remark} never matches, neither for the plugin nor for devhost: omitted."])
-
-
-def _block(one: Glob, directory: str) -> Block:
-    """The nodes that a glob matches in a directory, without those in subdirectories."""
-    never = one.never or (f"{directory}/*/*".strip("/") if "*" in one.text else "")
-    block: dict[str, Written] = {"devNode": f"/dev/{one.text}"}
-    return {**block, "not": {"devNode": f"/dev/{never}"}} if never else block
 
 
 def _of_path(path: str, name: str, rule: _Rule, remarks: Sequence[str], groups: _Groups) -> Entry:

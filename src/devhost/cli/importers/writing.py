@@ -104,7 +104,7 @@ def given(**values: Written) -> dict[str, Written]:
     return {key: value for key, value in values.items() if value}
 
 
-def several(values: Sequence[str]) -> Written:
+def several(values: Sequence[Written]) -> Written:
     """A list, or its only member."""
     return values[0] if len(values) == 1 else list(values)
 
