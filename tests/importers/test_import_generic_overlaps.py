@@ -191,7 +191,9 @@ def test_paths_that_cannot_overlap_stay_exclusive() -> None:
         ("/dev/disk/by-id/a", "/dev/nvme*", True),
     ],
 )
-def test_two_globs_overlap_unless_it_is_certain_that_no_name_matches_both(one: str, other: str, expected: bool) -> None:
+def test_two_globs_overlap_unless_it_is_certain_that_no_name_matches_both(
+    one: str, other: str, expected: bool
+) -> None:
     assert may_be_one(one, other) is may_be_one(other, one) is expected
 
 

@@ -55,7 +55,13 @@ _NOTES = {
 }
 """What to do about the other top-level keys."""
 
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{0,3}")
+_REFUSED = (
+    (r"([^/].*)?", "is not absolute", "start it with /"),
+    (r"(.*/)?\.\.(/.*)?|.*\\.*", "holds .. or a backslash", "write the path without them"),
+    (r".*\{.*", "holds a brace", "braces are placeholders in devhost: write ? for a brace in a path"),
+)
+"""Forms of paths that cannot be converted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +76,12 @@ class _Path:
 
     def __post_init__(self) -> None:
         for key, value in (("path", self.path), ("mountPath", self.mount_path)):
-            if (value or key == "path") and not value.startswith("/"):
-                raise OptionError(f"{shown(value)} is not absolute", key=key, hint="start it with /")
-            if ".." in value.split("/") or "\\" in value:
-                raise OptionError(
-                    f"{shown(value)} holds .. or a backslash", key=key, hint="write the path without them"
-                )
-            if "{" in value:
-                hint = "braces are placeholders in devhost: write ? for a brace in a path"
-                raise OptionError(f"{shown(value)} holds a brace", key=key, hint=hint)
+            for form, message, hint in _REFUSED if value or key == "path" else ():
+                if re.fullmatch(form, value, re.DOTALL):
+                    raise OptionError(f"{shown(value)} {message}", key=key, hint=hint)
         if self.host == "/":
             raise OptionError("/ is not a device", key="path")
-        if not _PERMISSIONS.fullmatch(self.permissions or "mrw"):
+        if not _PERMISSIONS.fullmatch(self.permissions):
             raise OptionError(f"{shown(self.permissions)} must consist of m, r and w", key="permissions")
         if self.type == "Mount" and self.varies and self.mount_path and not self.mount_path.endswith("/"):
             hint = "end it with / to mean a directory"
@@ -213,11 +213,11 @@ def _read(source: Source, key: str) -> tuple[list[Value], str]:
     if plugin is not None:
         options = plugin.options(("version",))
         return _of_container(options, plugin, plugin.version, key, plugin.config_maps)
-    values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
+    values = source.values(PEER, "app-template", recognized=lambda one: bool(_apps(one)))
     if values is not None:
         return _of_values(values, key)
     bare = next((one for one in source.objects if not one.kind), None)
-    return _of_config_map(source, key) if bare is None else _bare(bare)
+    return _bare(bare or _config_map(source, key))
 
 
 def _each(value: Value, *path: str) -> Iterator[Value]:
@@ -228,17 +228,15 @@ def _each(value: Value, *path: str) -> Iterator[Value]:
             yield inner
 
 
-def _app(values: Value) -> Value | None:
-    """The container of the plugin in values of the chart app-template, with which many install it."""
-    for controller in (*_each(values, "controllers"), *_each(values, "controller")):
-        for container in _each(controller, "containers"):
-            if PEER in text_at(container.node, "image", "repository"):
-                return container
-    return None
+def _apps(values: Value) -> list[Value]:
+    """The containers of the plugin in values of the chart app-template, with which many install it."""
+    controllers = (*_each(values, "controllers"), *_each(values, "controller"))
+    every = (one for controller in controllers for one in _each(controller, "containers"))
+    return [one for one in every if PEER in text_at(one.node, "image", "repository")]
 
 
 def _of_values(values: Value, key: str) -> tuple[list[Value], str]:
-    container = _app(values)
+    container = next(iter(_apps(values)), None)
     if container is None:
         message = f"no container in these values runs {PEER}"
         values.place.diagnostics.fail(values.node.mark, message, f"see {GUIDE}")
@@ -315,14 +313,12 @@ def _of_container(
             flag.place.report(flag, f"the plugin has no flag --{flag.name}", hint)
     path = options.flag("config")
     file = path.text if path else "/etc/generic-device-plugin/config.yaml"
-    if not devices and held is not None:
-        devices, domain = _bare(held.document())
-    elif not devices and any(one.kind == "ConfigMap" for one in source.objects):
-        wanted = file.rpartition("/")[2] if path else ""
-        devices, domain = _of_config_map(source, key or wanted, names)
-    elif not devices:
-        hint = "give that file, or the ConfigMap that contains it, as well"
-        container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {file}", hint)
+    if not devices:
+        if held is None and not any(one.kind == "ConfigMap" for one in source.objects):
+            hint = "give that file, or the ConfigMap that contains it, as well"
+            container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {file}", hint)
+        wanted = key or (file.rpartition("/")[2] if path else "")
+        devices, domain = _bare(held.document() if held else _config_map(source, wanted, names))
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
     domain = given.text if given else domain
@@ -333,17 +329,15 @@ def _of_container(
     return devices, domain
 
 
-def _of_config_map(source: Source, key: str, names: Sequence[str] = ()) -> tuple[list[Value], str]:
-    """The devices of the only ConfigMap that has any.
+def _config_map(source: Source, key: str, names: Sequence[str] = ()) -> Value:
+    """The file in the only ConfigMap that has one.
 
     Raises:
         ConfigError: none has devices, or several have.
     """
     found = source.config_map(*CONFIG_KEYS, likely=_has_devices, key=key, names=names)
-    if found is None:
-        what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
-        source.refuse(f"give {what}; for other plugins see {GUIDE}")
-    return _bare(found)
+    what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
+    return found or source.refuse(f"give {what}; for other plugins see {GUIDE}")
 
 
 def _has_devices(node: Node) -> bool:

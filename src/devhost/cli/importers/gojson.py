@@ -18,8 +18,8 @@ from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import Raw, keys, members
 
-PCI_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
-"""A vendor or device id in any notation; the second group has its digits."""
+PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")
+"""A vendor or device id in any notation."""
 
 _GLOB = re.compile(r"[*?\[]")
 
@@ -82,8 +82,7 @@ def pruned(
 
 def pci_id(value: str) -> str:
     """A vendor or device id in the kernel's notation: four lower-case hex digits."""
-    found = PCI_ID.fullmatch(value)
-    return found[2].lower().rjust(4, "0") if found else value
+    return value.lower().removeprefix("0x").rjust(4, "0") if PCI_ID.fullmatch(value) else value
 
 
 def odd_ids(
