@@ -28,10 +28,6 @@ from .writing import Block, Entry, Written, document, given, several
 DOMAIN = "akri.sh"
 
 _TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
-_FIELDS = frozenset(
-    {"ATTR", "ATTRS", "DEVPATH", "DRIVER", "DRIVERS", "ENV", "KERNEL", "KERNELS", "SUBSYSTEM"}
-    | {"SUBSYSTEMS", "TAG", "TAGS"}
-)
 _WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
 _HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -180,16 +176,11 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         name, key, operator, value, _ = term.groups()
         if operator not in ("==", "!="):
             raise Invalid(f"{operator} assigns a value; only == and != select devices")
-        if name not in _FIELDS:
-            raise Invalid(f"{name} does not select devices")
         if (name in _WITH_KEY) != (key is not None):
             raise Invalid(f"{name} {'needs' if name in _WITH_KEY else 'has no'} key in braces")
         at, holds = term.end(), operator == "=="
         properties += name == "ENV" and holds
-        try:
-            attribute, found = _condition(name, key or "", value, holds, mine)
-        except Invalid as error:
-            raise Invalid(f"{shown(value)} is not a regular expression: {error}") from None
+        attribute, found = _condition(name, key or "", value, holds, mine)
         if any(one.is_bounded for one in found):
             if not holds:
                 raise Inexpressible("!= cannot be expressed for it")
@@ -266,8 +257,10 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
             if not _PCI_ADDRESS.fullmatch(value):
                 raise Inexpressible("of KERNELS only a PCI address can be expressed")
             attribute, is_glob = "pciBusID", True
-        case _:
+        case "TAG" | "TAGS":
             raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
+        case _:
+            raise Invalid(f"{name} does not select devices")
     return attribute, [Glob(value)] if is_glob else regular.globs(value, whole=True)
 
 

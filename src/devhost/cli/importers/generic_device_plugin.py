@@ -120,10 +120,6 @@ class _Usb:
         vendor, product = (one.text if isinstance(one, Scalar) else "" for one in (self.vendor, self.product))
         return {"idVendor": pci_id(vendor), "idProduct": pci_id(product)}
 
-    def may_be(self, other: _Usb) -> bool:
-        """Whether a device can match both."""
-        return self.ids == other.ids and (not self.serial or not other.serial or self.serial == other.serial)
-
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -391,7 +387,7 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
         if overlap.may_be_one(path.host, another.host):
             found |= {id(path), id(another)}
     for one, other in combinations(usb, 2):
-        if one.may_be(other):
+        if one.ids == other.ids and (one.serial == other.serial or not (one.serial and other.serial)):
             found |= {id(one), id(other)}
     # a path does not show which USB device a serial port or a camera belongs to
     if paths and len(paths) + len(usb) > 1:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from devhost.config.diagnostics import shown
+
 from .writing import Block, given
 
 MOST = 64
@@ -78,7 +80,7 @@ def globs(expression: str, *, whole: bool = False) -> list[Glob]:
         try:
             re.compile(re.sub(r"\(\?P?<\w+>", "(", expression.replace(r"\z", "$")))
         except (re.error, OverflowError, RecursionError) as error:
-            raise Invalid(str(error)) from None
+            raise Invalid(f"{shown(expression)} is not a regular expression: {error}") from None
     sequences, _ = _alternatives(iter(_TOKEN.findall(expression)))
     every = (glob for one in sequences for glob in _globs(_anchored(one, whole=whole)))
     found = list(dict.fromkeys(islice(every, MOST + 1)))

@@ -130,8 +130,7 @@ def _entries(rule: _Rule, value: Value, groups: _Groups) -> Iterator[Entry]:
             yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
         except Invalid as error:
             place, node = value.place.key("devicematch"), node_at(value.node, "devicematch") or value.node
-            message = f"{quoted} is not a regular expression: {error}"
-            place.report(node, message, "the plugin does not start with it")
+            place.report(node, str(error), "the plugin does not start with it")
 
 
 def _entry(name: str, where: Sequence[Block], rule: _Rule, remarks: Sequence[str]) -> Entry:
