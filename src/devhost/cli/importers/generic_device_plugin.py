@@ -21,7 +21,7 @@ from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass
 
 from . import overlap
 from .gojson import PCI_ID, pci_id
-from .source import GUIDE, Source, Value, node_at, some, text_at
+from .source import GUIDE, Object, Source, Value, node_at, some, text_at
 from .workload import Container, Options, the_container, version_of
 from .writing import Entry as Resource
 from .writing import Written, document, given
@@ -187,14 +187,10 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
     source.check()
     if devices and not known:
         file = "-" if file_name == "<stdin>" else file_name
-        message = (
-            f"the domain is missing: the plugin's default is {FORMER_DOMAIN} before version 0.2.0 and "
-            f"{DEFAULT_DOMAIN} since"
-        )
-        hint = (
-            f"give the one that your pods request: devhost import {PEER} --domain {DEFAULT_DOMAIN} {file}, "
-            f"or with --domain {FORMER_DOMAIN}"
-        )
+        default = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
+        message = f"the domain is missing: the plugin's default is {default}"
+        command = f"devhost import {PEER} --domain {DEFAULT_DOMAIN} {file}"
+        hint = f"give the one that your pods request: {command}, or with --domain {FORMER_DOMAIN}"
         source.diagnostics.fail(WHOLE_FILE, message, hint)
     return _written(devices, known, source)
 
@@ -240,16 +236,12 @@ def _of_values(values: Value, key: str) -> tuple[list[Value], str]:
     options = Options(container, ("version",))
     container.others("command", "args", "env")
     values.omit("controllers", "controller")
-    held = [
-        one
-        for config_map in (*_each(values, "configMaps"), *_each(values, "configmap"))
-        for one in ([config_map.at("data", key)] if key else _each(config_map, "data"))
-        if one and isinstance(one.node, Scalar) and "device" in one.node.text
-    ]
+    for one in (*_each(values, "configMaps"), *_each(values, "configmap")):
+        values.source.objects.append(Object(one.source, one.root, one.node, one.place, "ConfigMap"))
     left = some(values.others("configMaps", "configmap"))
     what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
     values.source.note(f"{what}, not {left}." if left else f"{what}.")
-    return _of_container(options, container, version, key, (), held[0] if held else None)
+    return _of_container(options, container, version, key)
 
 
 def _bare(value: Value) -> tuple[list[Value], str]:
@@ -290,12 +282,7 @@ def _runs_it(container: Container) -> bool:
 
 
 def _of_container(
-    options: Options,
-    container: Value,
-    version: tuple[int, ...],
-    key: str,
-    names: Sequence[str],
-    held: Value | None = None,
+    options: Options, container: Value, version: tuple[int, ...], key: str, names: Sequence[str] = ()
 ) -> tuple[list[Value], str]:
     """The devices in a container's flags, or in the file that they name."""
     source, devices, domain = container.source, list[Value](), ""
@@ -310,11 +297,11 @@ def _of_container(
     path = options.flag("config")
     file = path.text if path else "/etc/generic-device-plugin/config.yaml"
     if not devices:
-        if held is None and not any(one.kind == "ConfigMap" for one in source.objects):
+        if not any(one.kind == "ConfigMap" for one in source.objects):
             hint = "give that file, or the ConfigMap that contains it, as well"
             container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {file}", hint)
         wanted = key or (file.rpartition("/")[2] if path else "")
-        devices, domain = _bare(held.document() if held else _config_map(source, wanted, names))
+        devices, domain = _bare(_config_map(source, wanted, names))
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
     domain = given.text if given else domain
