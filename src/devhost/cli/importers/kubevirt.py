@@ -16,7 +16,7 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Fields, Items, Node, Scalar
 from devhost.config.language import naming
-from devhost.config.reader import WRONG, Bounds, Raw, camel
+from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
 
 from .gojson import PCI_ID, pci_id
 from .source import Object, Source, Value, some
@@ -29,7 +29,13 @@ _PATHS = (
     ("permittedHostDevices",),
 )
 _HINT = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
+_SPELLINGS = {"pciDeviceSelector": "pciVendorSelector"}
 _OWN = "KubeVirt serves this resource as well until its selector has externalResourceProvider."
+
+
+_Ids = Annotated[
+    str, Form(f"{PCI_ID.pattern}:{PCI_ID.pattern}", "a vendor id and a device id", 'as in "10de:1eb8"')
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +55,7 @@ class _Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pci(_Device):
-    pci_vendor_selector: Raw = option(example='"10DE:1EB8"')
-
-    def __post_init__(self) -> None:
-        if not (all(map(PCI_ID.fullmatch, self.ids)) and len(self.ids) == 2):
-            message = f"must be a vendor id and a device id, not {self.pci_vendor_selector}"
-            raise OptionError(message, key="pciVendorSelector", hint='as in "10de:1eb8"')
-
-    @property
-    def ids(self) -> list[str]:
-        node = self.pci_vendor_selector
-        return node.text.split(":") if isinstance(node, Scalar) else []
+    pci_vendor_selector: _Ids = option(example='"10DE:1EB8"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +164,14 @@ def _devices(permitted: Value) -> Iterator[_Device]:
 
 
 def _spelled(node: Node) -> Node:
-    """The mapping with KubeVirt's spelling of a key of a HyperConverged object."""
+    """The mapping with KubeVirt's spelling of a key of a HyperConverged object, whose value is text."""
     if not isinstance(node, Fields):
         return node
-    spellings = {"pciDeviceSelector": "pciVendorSelector"}
-    return Fields(node.mark, {spellings.get(key, key): entry for key, entry in node.entries.items()})
+    found = {_SPELLINGS.get(key, key): entry for key, entry in node.entries.items()}
+    given = found.get("pciVendorSelector")
+    if given and isinstance(given.value, Scalar) and given.value.kind != "null":  # 1002:15 is a number
+        found["pciVendorSelector"] = given._replace(value=replace(given.value, kind="str"))
+    return Fields(node.mark, found)
 
 
 def _add(device: _Device, entries: dict[str, Entry], groups: list[Mapping[str, Written]]) -> None:
@@ -185,7 +184,7 @@ def _add(device: _Device, entries: dict[str, Entry], groups: list[Mapping[str, W
         return
     if isinstance(device, _Pci):
         backend, keys = "sriov", {"kubevirt": True}
-        vendor, product = map(pci_id, device.ids)
+        vendor, product = map(pci_id, device.pci_vendor_selector.split(":"))
         block = {"vendor": vendor, "device": product, "driver": "vfio-pci"}
     elif isinstance(device, _Usb) and len(device.selectors) == 1:
         block = {"devType": "usb_device", **device.selectors[0].ids}
