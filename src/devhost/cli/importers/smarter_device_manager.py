@@ -24,6 +24,8 @@ from .source import Source, Value, node_at, some
 from .workload import the_container
 from .writing import Block, Entry, Written, document, given
 
+PEER = "smarter-device-manager"
+
 CONFIG_KEY = "conf.yaml"
 """The key of a ConfigMap that the plugin's manifests use."""
 
@@ -70,26 +72,23 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     Raises:
         ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
-    source = Source(data, file_name, "smarter-device-manager")
-    plugin = the_container(source, lambda one: one.starts("smarter-device-manager"), "smarter-device-manager")
+    source = Source(data, file_name, PEER)
+    plugin = the_container(source, lambda one: one.starts(PEER), PEER)
+    values = source.values(PEER, recognized=lambda one: one.at("config") is not None)
     if plugin is not None:
         plugin.options().finish()
-    values = source.values("smarter-device-manager", recognized=lambda one: one.at("config") is not None)
-    names = plugin.config_maps if plugin else ()
-    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key, names=names)
-    bare = next((one for one in source.objects if not one.kind and one is not values), None)
-    if values is not None:  # of the project's chart a list, of the k8s-at-home chart text
+    if values is not None:
         values.for_pods()
         if left := values.others("config"):
             source.note(f"{some(left)}: settings of the chart, which are not converted.")
-        config = values.at("config")
-        found = config.document() if config else found
-        if found is None:
-            values.place.diagnostics.fail(values.node.mark, "these values have no config", _HINT)
-    found = found or bare
-    if found is None and plugin is not None:
+    names = plugin.config_maps if plugin else ()
+    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key, names=names)
+    found = found or next((one for one in source.objects if not one.kind and one is not values), None)
+    if values is not None and (config := values.at("config")):
+        found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
+    if found is None and (holder := values or plugin):
         message = "its configuration is in a ConfigMap, which is not in this file"
-        plugin.place.diagnostics.fail(plugin.node.mark, message, "add the ConfigMap")
+        holder.place.diagnostics.fail(holder.node.mark, message, "add the ConfigMap")
     if found is None:
         source.refuse(_HINT)
     groups: _Groups = {}
@@ -97,7 +96,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     differs = [*_DIFFERS]
     if any("members" in group for group in groups.values()):
         differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
-    return document(source, "smarter-device-manager", differs, entries, groups=[*groups.values()])
+    return document(source, PEER, differs, entries, groups=[*groups.values()])
 
 
 def _is_config(node: Node) -> bool:
