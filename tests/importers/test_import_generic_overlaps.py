@@ -187,6 +187,8 @@ def test_paths_that_cannot_overlap_stay_exclusive() -> None:
         ("/dev/serial/by-id/a", "/dev/serial/by-id/b", False),
         ("/dev/serial/by-id/a", "/dev/fuse", False),
         ("/dev/fuse", "/dev/ttyUSB*", False),
+        ("/dev/snd", "/dev/ttyUSB*", False),
+        ("/dev/video1", "/dev/video10", False),
         ("/dev/v4l/by-id/a", "/dev/video0", True),
         ("/dev/disk/by-id/a", "/dev/nvme*", True),
     ],

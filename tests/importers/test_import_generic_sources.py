@@ -168,6 +168,11 @@ def test_a_daemon_set_with_a_file_requires_the_config_map() -> None:
     assert "its devices are in the file /etc/plugin/second.yaml" in line and "ConfigMap" in line
 
 
+def test_an_entry_that_the_pod_mounts_under_another_name_is_read() -> None:
+    text = daemon_set("--config", "/etc/plugin/second.yaml", "--domain", "a.org")
+    assert names(together(text, config_map(**{"first.yaml": FILE}))) == ["a.org/serial"]
+
+
 def test_an_ambiguous_source_is_refused() -> None:
     twice = together(daemon_set("--device", FUSE), daemon_set("--device", VIDEO))
     assert "several containers run generic-device-plugin" in refused(twice, "--domain", "a.org")
@@ -186,6 +191,7 @@ genericDevicePlugin:
   - {name: converter, groups: [{usbs: [{vendor: "0x1a86", product: "0x7523", serial: ""}]}]}
 """
     settings = converted(text)
+    assert "# status: set it to Disabled before devhost serves these resources." in run(text).stdout
     assert [entry.name for entry in settings.resources] == [
         "device.microshift.io/fuse",
         "device.microshift.io/converter",

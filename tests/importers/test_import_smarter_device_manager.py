@@ -128,6 +128,10 @@ def test_a_list_printed_by_kubectl_is_read() -> None:
         ("", "<stdin>: it is empty (is it the right file?)"),
         ("a: b", "<stdin>:1:1: it must be a list of rules"),
         (rule("^("), '<stdin>:1:16: [0].devicematch: "^(" is not a regular expression'),
+        (
+            rule("^a{99999999999999999999}$"),
+            "is not a regular expression: the repetition number is too large",
+        ),
         (rule(""), "[0].devicematch: is empty, which matches every file"),
         ("- nummaxdevices: 3", "<stdin>:1:3: [0]: the key devicematch is required"),
         ("- {devicematch: a, nummaxdevices: -1}", "[0].nummaxdevices: must be from 0 to 100000, not -1"),

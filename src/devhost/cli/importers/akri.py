@@ -16,6 +16,7 @@ from typing import Annotated
 
 from devhost.backend import option
 from devhost.config.diagnostics import Place, shown
+from devhost.config.document import Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
 
@@ -98,10 +99,8 @@ def _entries(one: Object, groups: list[Mapping[str, Written]]) -> Iterator[Entry
     details, place, remarks = read
     if not set(details.permissions) <= set("rwm") or details.permissions == "m":
         place.key("permissions").report(one.node, f"{shown(details.permissions)} must consist of r, w and m")
-    capacity = spec.text("capacity") or "1"
-    if not (capacity.isdecimal() and 1 <= int(capacity) <= MAX_REPLICAS):
-        message = f"must be a number from 1 to {MAX_REPLICAS}, not {shown(capacity)}"
-        spec.place.key("capacity").report(one.node, message)
+    given_capacity = spec.at("capacity")
+    capacity = 1 if given_capacity is None else _number(given_capacity)
     blocks: list[Block] = []
     for n, rule in enumerate(details.udev_rules):
         try:
@@ -128,7 +127,7 @@ def _entries(one: Object, groups: list[Mapping[str, Written]]) -> Iterator[Entry
         return
     member = {"where": several(blocks), "permissions": details.permissions}
     groups.append({"name": name, "members": [member], "env": env})
-    share = given(share={"replicas": int(capacity)} if int(capacity) > 1 else "")
+    share = given(share={"replicas": capacity} if capacity > 1 else "")
     yield Entry(full, "udev", [{"group": name}], share, remarks)
 
 
@@ -146,6 +145,14 @@ def _details(one: Object) -> tuple[_Details, Place, list[str]] | None:
     remarks: list[Remark] = []
     details = found.as_dataclass(_Details, remarks.append, explain=False)
     return None if details is WRONG else (details, found.place, [*map(str, remarks)])
+
+
+def _number(capacity: Value) -> int:
+    node = capacity.take()
+    number = int(node.text) if isinstance(node, Scalar) and node.text.isdecimal() else 0
+    if not 1 <= number <= MAX_REPLICAS:
+        capacity.place.report(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
+    return number
 
 
 def _properties(spec: Value, remarks: list[str]) -> Iterator[tuple[str, str]]:

@@ -300,8 +300,9 @@ def _of_container(
         if not any(one.kind == "ConfigMap" for one in source.objects):
             hint = "give that file, or the ConfigMap that contains it, as well"
             container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {file}", hint)
-        wanted = key or (file.rpartition("/")[2] if path else "")
-        devices, domain = _bare(_config_map(source, wanted, names))
+        entry = file.rpartition("/")[2]  # unless the pod mounts it under another name
+        maps = [one for one in source.objects if one.kind == "ConfigMap" and one.at("data", entry)]
+        devices, domain = _bare(_config_map(source, key or (entry if maps else ""), names))
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
     domain = given.text if given else domain
@@ -329,13 +330,14 @@ def _has_devices(node: Node) -> bool:
 
 def _file(value: Value) -> tuple[list[Value], str]:
     """The devices and the domain of a configuration file."""
-    for key in value.keys:
+    entries = value.node.entries if isinstance(value.node, Fields) else {}
+    for key, entry in entries.items():
         if note := _NOTES.get(key.replace("_", "-")):
             value.omit(key)
             value.source.note(f"{one_line(key)}: {note}")
         elif key not in ("device", "devices", "domain"):
             known = "known keys: device, devices, domain"
-            value.place.key(key).report(value.node, f"unknown key {shown(key)}", known)
+            value.place.report(entry, f"unknown key {shown(key)}", known)
     found = value.at("devices") or value.at("device")
     if found is None:
         hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"

@@ -19,7 +19,7 @@ from devhost.config.language import naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
 
 from .gojson import PCI_ID, pci_id
-from .source import Object, Source, Value, some
+from .source import Object, Source, Value, node_at, some
 from .writing import Block, Entry, Written, document
 
 _PATHS = (
@@ -148,17 +148,19 @@ def _name_others(value: Value, right: str) -> int:
 
 def _devices(permitted: Value) -> Iterator[_Device]:
     read = permitted.as_dataclass(_Permitted, permitted.source.remark)
-    for name, kind in _KINDS.items() if read is not WRONG else ():
-        place = permitted.place.key(camel(name))
-        for n, node in enumerate(getattr(read, name)):
+    for field, kind in _KINDS.items() if read is not WRONG else ():
+        place = permitted.place.key(camel(field))
+        for n, node in enumerate(getattr(read, field)):
             one = replace(permitted, node=_spelled(node), place=place.item(n))
             device = one.as_dataclass(kind, one.source.remark)
             if device is WRONG:
                 continue
-            if problem := naming.problem(device.resource_name):
-                one.place.key("resourceName").report(node, f"{shown(device.resource_name)} {problem}")
+            name = device.resource_name
+            if kind is not _Mediated and (problem := naming.problem(name)):
+                at = node_at(node, "resourceName") or node
+                one.place.key("resourceName").report(at, f"{shown(name)} {problem}")
             if device.disabled:
-                one.source.note(f"{device.resource_name} is disabled: omitted.")
+                one.source.note(f"{name} is disabled: omitted.")
             else:
                 yield device
 
