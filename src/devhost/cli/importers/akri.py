@@ -7,8 +7,6 @@ else is a regular expression for the whole value.
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -172,7 +170,7 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         Invalid: Akri refuses it.
         Inexpressible: devhost has no equivalent.
     """
-    choices: dict[str, list[Block]] = {}
+    choices: dict[str, list[tuple[Block]]] = {}
     never: list[Block] = []
     mine: list[str] = []
     at, properties = 0, 0
@@ -198,26 +196,24 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         elif attribute in choices:
             raise Inexpressible(f"two terms are about {attribute}")
         elif blocks:
-            choices[attribute] = blocks
+            choices[attribute] = [(block,) for block in blocks]
         else:
             raise Inexpressible("it never matches")
     if not choices and not never:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
-    remarks += mine
-    if math.prod(map(len, choices.values())) > regular.MOST:
-        raise Inexpressible(f"it needs more than {regular.MOST} globs")
     found_blocks: list[Block] = []
-    for chosen in itertools.product(*choices.values()):
+    for chosen in regular.in_order(*choices.values()):
         refused = [*never, *(block["not"] for block in chosen if "not" in block)]
         merged = {key: value for block in chosen for key, value in block.items()}
         found_blocks.append({**merged, **given(**{"not": several(refused)})})
+    remarks += mine
     return found_blocks
 
 
 def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str]) -> tuple[str, list[Glob]]:
-    """The attribute of a term, and its globs; without any, the term says nothing about a device.
+    """The attribute of a term, and its globs; none if every device meets it.
 
     Args:
         holds: whether the operator is ``==``.

@@ -98,7 +98,7 @@ def check(key: str, values: Iterable[str], form: str, what: str, hint: str = "")
     """Refuses values under ``key`` without this form.
 
     Raises:
-        OptionError: there is one; ``what`` says what it is.
+        OptionError: there is one; ``what`` describes it.
     """
     for n, value in enumerate(values):
         if not re.fullmatch(form, value, re.DOTALL):

@@ -6,11 +6,13 @@ refused with the reason.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice, product
+from typing import TypeVar
 
 from devhost.config.diagnostics import shown
 
@@ -18,6 +20,9 @@ from .writing import Block, given
 
 MOST = 64
 """The maximum number of globs for one expression."""
+
+LONGEST = 256
+"""The maximum number of characters that a repetition with a number is written out to."""
 
 LONGEST_RUN = 4
 """The maximum number of repetitions of a class if ``*`` or ``+`` is not at the end of the expression."""
@@ -38,6 +43,7 @@ _TOKEN = re.compile(
 )
 """A part of an expression, or the start or end of a group, and how often it is repeated."""
 
+T = TypeVar("T")
 _Sequence = tuple[str, ...]
 """Parts in order: a glob for one character, the same with ``*`` for any number of them, or an anchor."""
 
@@ -99,11 +105,11 @@ def _alternatives(tokens: Iterator[tuple[str, str]]) -> tuple[list[_Sequence], s
         if token == "|":
             before, found = [*before, *found], [()]
         elif token[0] != "(":
-            found = _joined(found, _repeated([(_part(token),)], times))
+            found = in_order(found, _repeated([(_part(token),)], times))
         elif times:
             raise Inexpressible("it has a flag such as (?i)")
         else:
-            found = _joined(found, _repeated(*_alternatives(tokens)))
+            found = in_order(found, _repeated(*_alternatives(tokens)))
     return [*before, *found], ""
 
 
@@ -126,27 +132,25 @@ def _repeated(some: list[_Sequence], times: str) -> list[_Sequence]:
         return some
     least, comma, most = times[1:-1].partition(",")
     low, high = _TIMES.get(times) or (int(least), int(most or -1) if comma else int(least))
-    if max(low, high) > 2 * LONGEST_RUN:
+    if max(low, high) * max(map(len, some)) > LONGEST:
         raise Inexpressible("it repeats something too often")
-    found: list[_Sequence] = [()]
-    for _ in range(low):
-        found = _joined(found, some)
-    if high < 0:
-        one = "".join(some[0])
-        if len(some) > 1 or len(some[0]) != 1 or one.endswith("*") or one in (_START, _END):
-            raise Inexpressible("it repeats a group any number of times")
-        return _joined(found, [(f"{one}*",)])
-    every = list(found)
-    for _ in range(high - low):
-        found = _joined(found, some)
-        every += found
-    return every
+    if high >= 0:
+        return [one for count in range(low, high + 1) for one in in_order(*[some] * count)]
+    one = "".join(some[0])
+    if len(some) > 1 or len(some[0]) != 1 or one.endswith("*") or one in (_START, _END):
+        raise Inexpressible("it repeats a group any number of times")
+    return in_order(*[some] * low, [(f"{one}*",)])
 
 
-def _joined(before: list[_Sequence], after: list[_Sequence]) -> list[_Sequence]:
-    if len(before) * len(after) > MOST:
+def in_order(*parts: Sequence[tuple[T, ...]]) -> list[tuple[T, ...]]:
+    """One alternative of each part, in every combination.
+
+    Raises:
+        Inexpressible: there are more than :data:`MOST`.
+    """
+    if math.prod(map(len, parts)) > MOST:
         raise Inexpressible(f"it needs more than {MOST} globs")
-    return [(*one, *other) for one in before for other in after]
+    return [tuple(chain.from_iterable(one)) for one in product(*parts)]
 
 
 def _anchored(sequence: _Sequence, *, whole: bool) -> _Sequence:
