@@ -120,6 +120,10 @@ class _Usb:
         vendor, product = (one.text if isinstance(one, Scalar) else "" for one in (self.vendor, self.product))
         return {"idVendor": pci_id(vendor), "idProduct": pci_id(product)}
 
+    def covers(self, other: _Usb) -> bool:
+        """Whether it selects all devices that the other one selects."""
+        return self.ids == other.ids and self.serial in ("", other.serial)
+
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -143,8 +147,11 @@ class _Group:
 
     @property
     def hardware(self) -> tuple[_Usb, ...]:
-        """The USB devices, which have another key in MicroShift's file."""
-        return self.usb + self.usbs
+        """The USB devices, which have another key in MicroShift's file; each device once."""
+        found: list[_Usb] = []
+        for one in sorted(self.usb + self.usbs, key=lambda usb: usb.serial != ""):
+            found += [] if any(other.covers(one) for other in found) else [one]
+        return tuple(found)
 
     @property
     def nodes(self) -> list[_Path]:
@@ -186,11 +193,9 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
     devices = list(_devices(given, known or DEFAULT_DOMAIN))
     source.check()
     if devices and not known:
-        file = "-" if file_name == "<stdin>" else file_name
         default = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
         message = f"the domain is missing: the plugin's default is {default}"
-        command = f"devhost import {PEER} --domain {DEFAULT_DOMAIN} {file}"
-        hint = f"give the one that your pods request: {command}, or with --domain {FORMER_DOMAIN}"
+        hint = f"add the one that your pods request: --domain {DEFAULT_DOMAIN} or --domain {FORMER_DOMAIN}"
         source.diagnostics.fail(WHOLE_FILE, message, hint)
     return _written(devices, known, source)
 
@@ -376,7 +381,7 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
         if overlap.may_be_one(path.host, another.host):
             found |= {id(path), id(another)}
     for one, other in combinations(usb, 2):
-        if one.ids == other.ids and (one.serial == other.serial or not (one.serial and other.serial)):
+        if one.covers(other) or other.covers(one):
             found |= {id(one), id(other)}
     # a path does not show which USB device a serial port or a camera belongs to
     if paths and len(paths) + len(usb) > 1:
@@ -398,6 +403,8 @@ def _written(devices: Sequence[_Device], domain: str, source: Source) -> str:
         )
     if any(group.hardware for group in groups):
         differs.append("for devhost two equal USB devices are two devices, for the plugin one")
+    if any(len(group.hardware) > 1 for group in groups):
+        differs.append("the first of each of a group's USB devices make one device, as far as they are there")
     shared = _shared(groups)
     if shared:
         source.note(
@@ -446,9 +453,12 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
         for path in group.paths
         if path.type == "Mount"
     ]
-    usb = [usb.ids | given(serial=usb.serial, shared=id(usb) in shared) for usb in group.hardware]
-    # several USB devices are different hardware: the first of each are combined
-    pair = "order" if len(usb) > 1 else ""
+    several_usb = len(group.hardware) > 1  # of which those that are there make a device
+    usb = [
+        one.ids | given(serial=one.serial, shared=id(one) in shared, optional=several_usb)
+        for one in group.hardware
+    ]
+    pair = "order" if several_usb else ""
     return {"name": name} | given(members=members, mounts=mounts, pair=pair, usb=usb)
 
 
