@@ -72,6 +72,27 @@ def test_without_a_domain_both_defaults_and_the_options_to_add_are_named() -> No
     assert "add the one that your pods request: --domain devic.es or --domain squat.ai)" in line
 
 
+APP = "{image: {repository: ghcr.io/squat/generic-device-plugin, tag: 0.2.0}, args: [--device, '%s'], env: %s}"
+
+
+@pytest.mark.parametrize("env", ["{DOMAIN: a.org}", "{DOMAIN: {value: a.org}}", "[{name: DOMAIN, value: a.org}]"])
+def test_a_domain_among_the_variables_of_a_chart_counts_in_each_form(env: str) -> None:
+    app = APP % (FUSE.replace("\n", " "), env)
+    assert names(app) == ["a.org/fuse"]  # of app-template 1
+    assert names(f"controllers: {{main: {{containers: {{app: {app}}}}}}}") == ["a.org/fuse"]
+
+
+@pytest.mark.parametrize(
+    ("more", "domain"), [("", "squat.ai"), ("image: {tag: 0.2.0}", "squat.ai"), ("env: {DOMAIN: a.org}", "a.org")]
+)
+def test_values_of_the_plugins_chart_contain_the_file(more: str, domain: str) -> None:
+    """That chart sets the variable DOMAIN, for each version of the image."""
+    text = yaml.safe_dump({"config": {"data": FILE}})
+    assert names(text + more) == [f"{domain}/serial"]
+    line = refused(yaml.safe_dump({"config": {"data": FILE, "enabled": False}}) + more)
+    assert "its devices are in the file /etc/generic-device-plugin/config.yaml" in line
+
+
 @pytest.mark.parametrize("domain", ["squat.ai", "devic.es", "device.example.com"])
 def test_a_given_domain_is_that_of_the_resources(domain: str) -> None:
     assert names(FILE, "--domain", domain) == [f"{domain}/serial"]

@@ -226,27 +226,39 @@ def _each(value: Value, *path: str) -> Iterator[Value]:
 
 
 def _apps(values: Value) -> list[Value]:
-    """The containers of the plugin in values of the chart app-template, with which many install it."""
+    """The containers of the plugin in values of the chart app-template, with which many install it.
+
+    Values of its earlier versions, and of the chart generic-device-plugin that is made of them, are the
+    container themselves.
+    """
     controllers = (*_each(values, "controllers"), *_each(values, "controller"))
     every = (one for controller in controllers for one in _each(controller, "containers"))
-    return [one for one in every if PEER in text_at(one.node, "image", "repository")]
+    found = [one for one in (values, *every) if PEER in text_at(one.node, "image", "repository")]
+    return found or ([values] if values.at("config", "data") else [])
 
 
 def _of_values(values: Value, key: str) -> tuple[list[Value], str]:
     container = next(iter(_apps(values)), None)
     if container is None:
         message = f"no container in these values runs {PEER}"
-        values.place.diagnostics.fail(values.node.mark, message, f"see {GUIDE}")
-    version = version_of(text_at(container.node, "image", "tag").partition("@")[0])
+        hint = "give its DaemonSet and ConfigMap, as printed by kubectl"
+        values.place.diagnostics.fail(values.node.mark, message, hint)
     options = Options(container, ("version",))
-    container.others("command", "args", "env")
-    values.omit("controllers", "controller")
+    if container is not values:
+        container.others("command", "args", "env")
+    values.omit("controllers", "controller", "image")
+    file = values.at("config", "data") if values.is_true("config", "enabled", otherwise=True) else None
+    version = () if file else version_of(text_at(container.node, "image", "tag").partition("@")[0])
     for one in (*_each(values, "configMaps"), *_each(values, "configmap")):
         values.source.objects.append(Object(one.source, one.root, one.node, one.place, "ConfigMap"))
-    left = some(values.others("configMaps", "configmap"))
+    left = some(values.others("command", "args", "env", "config", "configMaps", "configmap"))
     what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
     values.source.note(f"{what}, not {left}." if left else f"{what}.")
-    return _of_container(options, container, version, key)
+    devices, domain = _of_container(options, container, version, key, file=file)
+    if file and not domain:
+        domain = FORMER_DOMAIN
+        values.source.note(f"Domain: {domain}, the default of the chart.")
+    return devices, domain
 
 
 def _bare(value: Value) -> tuple[list[Value], str]:
@@ -287,9 +299,14 @@ def _runs_it(container: Container) -> bool:
 
 
 def _of_container(
-    options: Options, container: Value, version: tuple[int, ...], key: str, names: Sequence[str] = ()
+    options: Options,
+    container: Value,
+    version: tuple[int, ...],
+    key: str,
+    names: Sequence[str] = (),
+    file: Value | None = None,
 ) -> tuple[list[Value], str]:
-    """The devices in a container's flags, or in the file that they name."""
+    """The devices in a container's flags, or in the file that they name, which is ``file`` if known."""
     source, devices, domain = container.source, list[Value](), ""
     for flag in options.flags:
         if flag.name == "device":
@@ -299,13 +316,15 @@ def _of_container(
         elif flag.name not in _FLAGS:
             hint = suggest(flag.name, _FLAGS, "flags")
             flag.place.report(flag, f"the plugin has no flag --{flag.name}", hint)
-    path = options.flag("config")
-    file = path.text if path else "/etc/generic-device-plugin/config.yaml"
-    if not devices:
+    given = options.flag("config")
+    path = given.text if given else "/etc/generic-device-plugin/config.yaml"
+    if not devices and file:
+        devices, domain = _bare(file.document())
+    elif not devices:
         if not any(one.kind == "ConfigMap" for one in source.objects):
             hint = "give that file, or the ConfigMap that contains it, as well"
-            container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {file}", hint)
-        entry = file.rpartition("/")[2]  # unless the pod mounts it under another name
+            container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {path}", hint)
+        entry = path.rpartition("/")[2]  # unless the pod mounts it under another name
         maps = [one for one in source.objects if one.kind == "ConfigMap" and one.at("data", entry)]
         devices, domain = _bare(_config_map(source, key or (entry if maps else ""), names))
     # the plugin's order of precedence: the flag, the variable, the file
