@@ -98,6 +98,7 @@ def test_the_format_of_previous_releases_is_supported() -> None:
         ('SUBSYSTEMS=="scsi"', "of SUBSYSTEMS only usb and pci can be expressed"),
         ('KERNEL=="video0", ENV{ID_PATH}!="a[0-9]*b"', "!= cannot be expressed for it"),
         ('ENV{MAJOR}!=""', "it selects every device"),
+        ('DRIVERS=="[ab]c+d+e+", ATTRS{serial}=="a+b+c"', "it needs more than 64 globs"),
     ],
 )
 def test_a_rule_without_equivalent_is_omitted_with_the_reason(rule: str, reason: str) -> None:
@@ -115,6 +116,11 @@ def test_a_remark_explains_rules_with_an_unexpected_meaning() -> None:
     remarks = said(run(PEER, configuration('ENV{ID_A}=="1", ENV{ID_B}=="2", ATTRS{name}=="x"')).stdout)
     assert "for libudev one matching ENV term is enough; devhost requires all." in remarks
     assert "ATTRS{name}: devhost compares it only for the device itself." in remarks
+
+
+def test_a_repetition_that_devhost_limits_is_named() -> None:
+    remarks = said(run(PEER, configuration('ATTRS{serial}=="A[0-9]+B"')).stdout)
+    assert "ATTRS A[0-9]+B: devhost matches a repetition that is not at the end up to 4 times." in remarks
 
 
 def test_configurations_for_other_handlers_are_omitted() -> None:
@@ -137,6 +143,7 @@ def test_configurations_for_other_handlers_are_omitted() -> None:
         (configuration('ATTR=="x"'), "ATTR needs key in braces (Akri refuses it as well)"),
         (configuration('DRIVERS=="("'), '"(" is not a regular expression'),
         (configuration('KERNEL=="x"', more="  capacity: 0\n"), "spec.capacity: must be a number from 1 to "),
+        (configuration('KERNEL=="x"', more="  capacity: []\n"), "spec.capacity: must be a number from 1 to "),
         (configuration('KERNEL=="x"', details="      permissions: x\n"), '"x" must consist of r, w and m'),
         (configuration().replace("udevRules:", "rules: []"), "the key udevRules is required"),
         (configuration('KERNEL=="x"').replace("{name: found}", "{name: ''}"), '"akri.sh/" '),

@@ -65,12 +65,32 @@ def together(*documents: str) -> str:
 OTHERS = ("apiVersion: v1\nkind: Namespace\nmetadata: {name: x}", "kind: ServiceAccount\napiVersion: v1")
 
 
-def test_without_a_domain_both_defaults_and_the_command_are_named() -> None:
+def test_without_a_domain_both_defaults_and_the_options_to_add_are_named() -> None:
     """The plugin's default is squat.ai before 0.2.0 and devic.es since: a guess would lose every pod."""
     line = refused(FILE)
     assert "squat.ai before version 0.2.0 and devic.es since" in line
-    assert "devhost import generic-device-plugin --domain devic.es -" in line
-    assert "--domain squat.ai" in line
+    assert "add the one that your pods request: --domain devic.es or --domain squat.ai)" in line
+
+
+APP = "{image: {repository: ghcr.io/squat/generic-device-plugin, tag: 0.2.0}, args: [--device, '%s'], env: %s}"
+
+
+@pytest.mark.parametrize("env", ["{DOMAIN: a.org}", "{DOMAIN: {value: a.org}}", "[{name: DOMAIN, value: a.org}]"])
+def test_a_domain_among_the_variables_of_a_chart_counts_in_each_form(env: str) -> None:
+    app = APP % (FUSE.replace("\n", " "), env)
+    assert names(app) == ["a.org/fuse"]  # of app-template 1
+    assert names(f"controllers: {{main: {{containers: {{app: {app}}}}}}}") == ["a.org/fuse"]
+
+
+@pytest.mark.parametrize(
+    ("more", "domain"), [("", "squat.ai"), ("image: {tag: 0.2.0}", "squat.ai"), ("env: {DOMAIN: a.org}", "a.org")]
+)
+def test_values_of_the_plugins_chart_contain_the_file(more: str, domain: str) -> None:
+    """That chart sets the variable DOMAIN, for each version of the image."""
+    text = yaml.safe_dump({"config": {"data": FILE}})
+    assert names(text + more) == [f"{domain}/serial"]
+    line = refused(yaml.safe_dump({"config": {"data": FILE, "enabled": False}}) + more)
+    assert "its devices are in the file /etc/generic-device-plugin/config.yaml" in line
 
 
 @pytest.mark.parametrize("domain", ["squat.ai", "devic.es", "device.example.com"])
@@ -168,6 +188,11 @@ def test_a_daemon_set_with_a_file_requires_the_config_map() -> None:
     assert "its devices are in the file /etc/plugin/second.yaml" in line and "ConfigMap" in line
 
 
+def test_an_entry_that_the_pod_mounts_under_another_name_is_read() -> None:
+    text = daemon_set("--config", "/etc/plugin/second.yaml", "--domain", "a.org")
+    assert names(together(text, config_map(**{"first.yaml": FILE}))) == ["a.org/serial"]
+
+
 def test_an_ambiguous_source_is_refused() -> None:
     twice = together(daemon_set("--device", FUSE), daemon_set("--device", VIDEO))
     assert "several containers run generic-device-plugin" in refused(twice, "--domain", "a.org")
@@ -186,6 +211,7 @@ genericDevicePlugin:
   - {name: converter, groups: [{usbs: [{vendor: "0x1a86", product: "0x7523", serial: ""}]}]}
 """
     settings = converted(text)
+    assert "# status: set it to Disabled before devhost serves these resources." in run(text).stdout
     assert [entry.name for entry in settings.resources] == [
         "device.microshift.io/fuse",
         "device.microshift.io/converter",

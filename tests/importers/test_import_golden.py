@@ -130,7 +130,7 @@ OF_PODS = {
         "resources",
     ),
     *("securityContext", "selector", "tolerations", "updateStrategy", "valueFrom", "volumeMounts", "volumes"),
-    *("ports", "livenessProbe", "readinessProbe", "rollingUpdate", "template", "fieldRef"),
+    *("persistence", "ports", "livenessProbe", "readinessProbe", "rollingUpdate", "template", "fieldRef"),
 }
 """Settings of the plugin's pods, which an import names as a whole."""
 
@@ -145,7 +145,7 @@ OF_OTHERS = {
         "nvIpam",
         "ibKubernetes",
     ),
-    *("developerConfiguration", "chart", "chartRef", "destination", "syncPolicy", "controllers", "set"),
+    *("developerConfiguration", "chart", "chartRef", "destination", "syncPolicy", "controller", "controllers", "set"),
     *(
         "nicConfigurationOperator",
         "docaTelemetryService",

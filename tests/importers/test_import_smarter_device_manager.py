@@ -37,7 +37,15 @@ def machine(root: Path) -> None:
 EXPRESSIONS = [
     *("^gpiomem$", "^ttyUSB[0-9]*$", "^ttyS[0-9]*$", "^ttyUSB[0-9]+$", "^tty(USB|S)[0-9]+$", r"^tty\w*\d$"),
     *("^video.$", "^video[01]$", "^v.*$", "^vcsm.*", "^nvme[0-9]+n[0-9]+$", "^i2c-1$|^video1$", "^[^tvns]"),
-    *("^input/event[0-9]+$", "^snd/pcm.*$", "^tty(USB)?$", "^ttyUSB[0-9]{2}$", "^(?:gpio)(?:mem)?$", "^$"),
+    *(
+        "^input/event[0-9]+$",
+        "^snd/pcm.*$",
+        "^tty(USB)?$",
+        "^ttyUSB[0-9]{2}$",
+        "^[a-z]{9}$",
+        "^(?:gpio)(?:mem)?$",
+        "^$",
+    ),
     *("tty", "[0-9]$", "C0$"),
 ]
 
@@ -63,7 +71,8 @@ def test_an_expression_offers_the_files_that_it_matches(tmp_path: Path, expressi
         (r"^\pN$", r"it has \p"),
         (r"\btty", r"it has \b"),
         ("^[[:digit:]]$", "it has a named class"),
-        ("^a{300}$", "it repeats something too often"),
+        ("^a{257}$", "it repeats something too often"),
+        ("^((((a{8}){8}){8}){8})$", "it repeats something too often"),
         ("^(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)$", "it needs more than 64 globs"),
     ],
 )
@@ -75,6 +84,11 @@ def test_an_expression_without_equivalent_is_omitted_with_the_reason(expression:
     assert done.exit_code == 0
     assert f"cannot be converted, because {reason}" in said(done.stdout) and ": omitted." in said(done.stdout)
     assert set(converted(PEER, rule(expression) + rule("^fuse$"))) == {"smarter-devices/fuse"}
+
+
+def test_a_repetition_with_a_number_is_written_out_up_to_256_characters() -> None:
+    (entry,) = converted(PEER, rule("^x[0-9]{256}$")).values()
+    assert wheres(entry) == ["devNode: /dev/x" + 256 * "[0-9]"]
 
 
 def test_a_wildcard_in_a_directory_is_omitted_with_the_reason() -> None:
@@ -128,6 +142,10 @@ def test_a_list_printed_by_kubectl_is_read() -> None:
         ("", "<stdin>: it is empty (is it the right file?)"),
         ("a: b", "<stdin>:1:1: it must be a list of rules"),
         (rule("^("), '<stdin>:1:16: [0].devicematch: "^(" is not a regular expression'),
+        (
+            rule("^a{99999999999999999999}$"),
+            "is not a regular expression: the repetition number is too large",
+        ),
         (rule(""), "[0].devicematch: is empty, which matches every file"),
         ("- nummaxdevices: 3", "<stdin>:1:3: [0]: the key devicematch is required"),
         ("- {devicematch: a, nummaxdevices: -1}", "[0].nummaxdevices: must be from 0 to 100000, not -1"),

@@ -193,6 +193,27 @@ def test_a_shared_usb_device_can_be_in_other_groups_and_so_can_its_port(machine:
     assert alone.claims and alone.claims <= one.part_of
 
 
+@pytest.mark.parametrize(
+    ("ids", "devices"),
+    [
+        ([], 0),
+        (["0001"], 1),
+        (["0002"], 1),
+        (["0001", "0002"], 1),
+        (["0001", "0002", "0002"], 2),
+    ],
+)
+def test_a_group_of_optional_usb_devices_is_offered_while_one_of_them_is_there(
+    machine: Any, ids: list[str], devices: int
+) -> None:
+    for port, product in enumerate(ids, 1):
+        machine.usb(str(port), "18d1", product)
+    either = tuple(UsbMember("18d1", product, optional=True) for product in ("0001", "0002"))
+    found = groups(machine.backend(Group("coral", usb=either, pair=Pair.ORDER)))
+    assert [one.health.healthy for one in found] == devices * [True]
+    assert sum(len(one.attributes["members"]) for one in found) == len(ids)
+
+
 def test_a_shared_member_can_be_in_other_groups(machine: Any) -> None:
     machine.misc("fuse", 229)
     member = Member("/dev/fuse", shared=True)

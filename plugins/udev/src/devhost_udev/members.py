@@ -267,7 +267,7 @@ class Part:
     @property
     def optional(self) -> bool:
         """Whether the device can be used without it."""
-        return isinstance(self.member, Member) and self.member.optional
+        return self.member.optional
 
     @property
     def shared(self) -> bool:
@@ -306,7 +306,7 @@ class _Column:
 
     @property
     def required(self) -> bool:
-        return isinstance(self.member, UsbMember) or not self.member.optional
+        return not self.member.optional
 
     def pair(self, group: Group) -> Pair:
         """How its nodes are combined with those of the group's first member."""

@@ -134,6 +134,7 @@ class UsbMember:
     shared: bool = option(
         False, "Whether other groups may use the same device, or a node of it, at the same time."
     )
+    optional: bool = option(False, "Whether the group can be used without it.")
 
     @property
     def title(self) -> str:

@@ -7,10 +7,9 @@ else is a regular expression for the whole value.
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 from devhost.backend import option
@@ -21,17 +20,13 @@ from devhost.config.reader import WRONG, Bounds
 
 from . import regular
 from .gojson import PCI_ID, Remark, literal, pci_id
-from .regular import Globs, Inexpressible, Invalid
-from .source import Object, Source, text_at
-from .writing import Block, Entry, Written, document, several
+from .regular import Glob, Inexpressible, Invalid
+from .source import Object, Source, Value, text_at
+from .writing import Block, Entry, Written, document, given, several
 
 DOMAIN = "akri.sh"
 
 _TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
-_FIELDS = frozenset(
-    {"ATTR", "ATTRS", "DEVPATH", "DRIVER", "DRIVERS", "ENV", "KERNEL", "KERNELS", "SUBSYSTEM"}
-    | {"SUBSYSTEMS", "TAG", "TAGS"}
-)
 _WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
 _HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -58,50 +53,6 @@ class _Details:
     group_recursive: bool = False
 
 
-@dataclass(slots=True)
-class _Result:
-    entries: list[Entry] = field(default_factory=list)
-    groups: list[Mapping[str, Written]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Blocks:
-    """The blocks of one rule, while it is read."""
-
-    choices: list[list[tuple[str, Globs]]] = field(default_factory=list)
-    never: list[Block] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-
-    def add(self, attribute: str, alternatives: Sequence[Globs], *, holds: bool) -> None:
-        if not holds:
-            if any(one.is_bounded for one in alternatives):
-                raise Inexpressible("!= cannot be expressed for it")
-            for one in alternatives:
-                block: dict[str, Written] = {attribute: several(one.some)}
-                if one.never:
-                    block["not"] = {attribute: several(one.never)}
-                self.never.append(block)
-            return
-        if any(attribute == choice[0][0] for choice in self.choices):
-            raise Inexpressible(f"two terms are about {attribute}")
-        if not alternatives:
-            raise Inexpressible("it never matches")
-        self.choices.append([(attribute, one) for one in alternatives])
-
-    def all(self) -> list[Block]:
-        found: list[Block] = []
-        for chosen in itertools.product(*self.choices):
-            block: dict[str, Written] = {}
-            never = list(self.never)
-            for attribute, globs in chosen:
-                block[attribute] = several(globs.some)
-                never += [{attribute: glob} for glob in globs.never]
-            if never:
-                block["not"] = never[0] if len(never) == 1 else never
-            found.append(block)
-        return found
-
-
 def convert(data: bytes, file_name: str) -> str:
     """The text of an equivalent devhost.yaml.
 
@@ -114,7 +65,8 @@ def convert(data: bytes, file_name: str) -> str:
     """
     source = Source(data, file_name, "akri")
     found = source.of_kinds("Configuration", hint=_HINT)
-    result = _Result()
+    entries: list[Entry] = []
+    groups: list[Mapping[str, Written]] = []
     wanted = [one for one in found if _is_udev(one)]
     for one in found:
         if one not in wanted:
@@ -124,8 +76,8 @@ def convert(data: bytes, file_name: str) -> str:
     if not wanted:
         source.diagnostics.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
     for one in wanted:
-        _add(one, result)
-    return _written(source, result)
+        entries += _entries(one, groups)
+    return document(source, "Akri", _DIFFERS, entries, groups=groups)
 
 
 def _is_udev(one: Object) -> bool:
@@ -133,34 +85,31 @@ def _is_udev(one: Object) -> bool:
     return name == "udev" or one.at("spec", "protocol", "udev") is not None
 
 
-def _add(one: Object, result: _Result) -> None:
-    diagnostics = one.place.diagnostics
-    name = one.name
-    full = f"{DOMAIN}/{name}"
+def _entries(one: Object, groups: list[Mapping[str, Written]]) -> Iterator[Entry]:
+    """The entry of a Configuration, whose group is added to ``groups``."""
+    name, full, spec = one.name, f"{DOMAIN}/{one.name}", one.at("spec") or one
     if problem := naming.problem(full):
-        diagnostics.add(one.node.mark, one.place.key("metadata").path, f"{shown(full)} {problem}")
+        one.place.key("metadata").report(one.node, f"{shown(full)} {problem}")
         return
     read = _details(one)
     if read is None:
         return
-    details, place, notes = read
-    remarks = [str(remark) for remark in notes]
+    details, place, remarks = read
     if not set(details.permissions) <= set("rwm") or details.permissions == "m":
-        message = f"{shown(details.permissions)} must consist of r, w and m"
-        place.diagnostics.add(one.node.mark, place.key("permissions").path, message)
+        place.key("permissions").report(one.node, f"{shown(details.permissions)} must consist of r, w and m")
+    given_capacity = spec.at("capacity")
+    capacity = 1 if given_capacity is None else _number(given_capacity)
     blocks: list[Block] = []
     for n, rule in enumerate(details.udev_rules):
-        here = place.key("udevRules").item(n)
         try:
             blocks += _rule(rule, remarks)
         except Inexpressible as error:
             remarks.append(f"Rule {rule} is omitted: {error}.")
         except Invalid as error:
-            here.diagnostics.add(
-                one.node.mark, here.path, f"{shown(rule)}: {error}", "Akri refuses it as well"
-            )
+            here = place.key("udevRules").item(n)
+            here.report(one.node, f"{shown(rule)}: {error}", "Akri refuses it as well")
     one.source.check()
-    spec = one.at("spec") or one
+    env = {"UDEV_DEVNODE": "{devNode}", **dict(_properties(spec, remarks))}
     if left := spec.others("capacity", "brokerProperties", "discoveryHandler", "protocol"):
         one.source.note(
             f"{name}: {', '.join(left)} are not converted: write a Deployment or DaemonSet that "
@@ -169,24 +118,18 @@ def _add(one: Object, result: _Result) -> None:
     if details.group_recursive:
         remarks.append(
             "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. "
-            "A group "
-            "with a member for each kind of node joins them by their hardware."
+            "A group with a member for each kind of node joins them by their hardware."
         )
     if not blocks:
-        result.entries.append(
-            Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
-        )
+        yield Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
         return
-    member: dict[str, Written] = {"where": blocks[0] if len(blocks) == 1 else blocks}
-    member["permissions"] = details.permissions
-    env = {"UDEV_DEVNODE": "{devNode}", **dict(_properties(one, remarks))}
-    result.groups.append({"name": name, "members": [member], "env": env})
-    capacity = _capacity(one)
-    share: dict[str, Written] = {"share": {"replicas": capacity}} if capacity > 1 else {}
-    result.entries.append(Entry(full, "udev", [{"group": name}], share, remarks))
+    member = {"where": several(blocks), "permissions": details.permissions}
+    groups.append({"name": name, "members": [member], "env": env})
+    share = given(share={"replicas": capacity} if capacity > 1 else "")
+    yield Entry(full, "udev", [{"group": name}], share, remarks)
 
 
-def _details(one: Object) -> tuple[_Details, Place, list[Remark]] | None:
+def _details(one: Object) -> tuple[_Details, Place, list[str]] | None:
     """The configuration of the handler, its place, and remarks; ``None`` if it is wrong."""
     handler, old = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
     if handler is not None:
@@ -199,24 +142,20 @@ def _details(one: Object) -> tuple[_Details, Place, list[Remark]] | None:
     found = found.document()
     remarks: list[Remark] = []
     details = found.as_dataclass(_Details, remarks.append, explain=False)
-    return None if details is WRONG else (details, found.place, remarks)
+    return None if details is WRONG else (details, found.place, [*map(str, remarks)])
 
 
-def _capacity(one: Object) -> int:
-    found = one.at("spec", "capacity")
-    if found is None:
-        return 1
-    node = found.take()
+def _number(capacity: Value) -> int:
+    node = capacity.take()
     number = int(node.text) if isinstance(node, Scalar) and node.text.isdecimal() else 0
     if not 1 <= number <= MAX_REPLICAS:
-        found.place.report(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
+        capacity.place.report(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
     return number
 
 
-def _properties(one: Object, remarks: list[str]) -> Iterator[tuple[str, str]]:
-    found = one.at("spec", "brokerProperties")
-    for name in found.keys if found else ():
-        assert found is not None
+def _properties(spec: Value, remarks: list[str]) -> Iterator[tuple[str, str]]:
+    found = spec.at("brokerProperties") or spec
+    for name in found.keys if found is not spec else ():
         value = found.text(name)
         if "{" in value or not _VARIABLE.fullmatch(name):
             remarks.append(f"brokerProperties {name} is not a valid variable name: omitted.")
@@ -231,7 +170,9 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         Invalid: Akri refuses it.
         Inexpressible: devhost has no equivalent.
     """
-    blocks = _Blocks()
+    choices: dict[str, list[tuple[Block]]] = {}
+    never: list[Block] = []
+    mine: list[str] = []
     at, properties = 0, 0
     while at < len(rule.rstrip()):
         term = _TERM.match(rule, at)
@@ -240,139 +181,103 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         name, key, operator, value, _ = term.groups()
         if operator not in ("==", "!="):
             raise Invalid(f"{operator} assigns a value; only == and != select devices")
-        if name not in _FIELDS:
-            raise Invalid(f"{name} does not select devices")
         if (name in _WITH_KEY) != (key is not None):
             raise Invalid(f"{name} {'needs' if name in _WITH_KEY else 'has no'} key in braces")
-        properties += name == "ENV" and operator == "=="
-        try:
-            _READERS[name](key or "", value, operator == "==", blocks)
-        except Invalid as error:
-            raise Invalid(f"{shown(value)} is not a regular expression: {error}") from None
-        at = term.end()
-    if not blocks.choices and not blocks.never:
+        at, holds = term.end(), operator == "=="
+        properties += name == "ENV" and holds
+        attribute, found = _condition(name, key or "", value, holds, mine)
+        if any(one.is_bounded for one in found):
+            if not holds:
+                raise Inexpressible("!= cannot be expressed for it")
+            mine.append(f"{name} {value}: {regular.BOUNDED}")
+        blocks = [one.block(attribute, "/sys" if attribute == "sysPath" else "") for one in found]
+        if not holds:
+            never += blocks
+        elif attribute in choices:
+            raise Inexpressible(f"two terms are about {attribute}")
+        elif blocks:
+            choices[attribute] = [(block,) for block in blocks]
+        else:
+            raise Inexpressible("it never matches")
+    if not choices and not never:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
-    remarks += blocks.remarks
-    return blocks.all()
+    found_blocks: list[Block] = []
+    for chosen in regular.in_order(*choices.values()):
+        refused = [*never, *(block["not"] for block in chosen if "not" in block)]
+        merged = {key: value for block in chosen for key, value in block.items()}
+        found_blocks.append({**merged, **given(**{"not": several(refused)})})
+    remarks += mine
+    return found_blocks
 
 
-def _glob(attribute: str, value: str, blocks: _Blocks, *, holds: bool) -> None:
-    blocks.add(attribute, [Globs((value,))], holds=holds)
+def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str]) -> tuple[str, list[Glob]]:
+    """The attribute of a term, and its globs; none if every device meets it.
+
+    Args:
+        holds: whether the operator is ``==``.
+    """
+    is_glob = holds  # what libudev compares are globs
+    match name:
+        case "KERNEL":
+            attribute = "sysName"
+            if holds and "|" in value:
+                remarks.append(f"KERNEL {value}: libudev takes | literally, and so does this entry.")
+        case "SUBSYSTEM":
+            attribute, is_glob = "subsystem", True
+        case "ATTR":
+            attribute, is_glob = f"sysattr.{key}", True
+        case "ENV" if key in ("MAJOR", "MINOR"):
+            attribute, is_glob = key.lower(), True
+            if not value and not holds:
+                return attribute, []  # every device with a node has them
+            if not value.isdecimal():
+                raise Inexpressible(f"{key} is a number in devhost")
+        case "ENV":
+            attribute = key if key.startswith("ID_") else _PROPERTIES.get(key, "")
+            if not attribute:
+                raise Inexpressible(f"the property {key} is not an attribute of devhost")
+            if attribute == "devNode" and value[:1].isalnum():
+                if holds:
+                    raise Inexpressible(f"no device has the DEVNAME {value}: all begin with /dev/")
+                return attribute, []
+        case "DRIVER" | "DRIVERS":
+            attribute, is_glob = "driver", False
+        case "DEVPATH":
+            attribute, value = "sysPath", literal(value) if holds else value
+        case "SUBSYSTEMS":
+            if value not in _BUSES:
+                raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} can be expressed")
+            attribute, value, is_glob = _BUSES[value], "*", True
+        case "ATTRS" if key in ("vendor", "device") and PCI_ID.fullmatch(value) and value[:2] in ("0x", "0X"):
+            attribute, value, is_glob = f"pci{key.title()}", pci_id(value), True
+        case "ATTRS":
+            attribute, is_glob = _OF_USB.get(key, f"sysattr.{key}"), False
+            if key not in _OF_USB:
+                remarks.append(f"ATTRS{{{key}}}: devhost compares it only for the device itself.")
+        case "KERNELS":
+            if not _PCI_ADDRESS.fullmatch(value):
+                raise Inexpressible("of KERNELS only a PCI address can be expressed")
+            attribute, is_glob = "pciBusID", True
+        case "TAG" | "TAGS":
+            raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
+        case _:
+            raise Invalid(f"{name} does not select devices")
+    return attribute, [Glob(value)] if is_glob else regular.globs(value, whole=True)
 
 
-def _expression(attribute: str, value: str, blocks: _Blocks, *, holds: bool) -> None:
-    blocks.add(attribute, regular.globs(value, whole=True), holds=holds)
-
-
-def _kernel(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    (_glob if holds else _expression)("sysName", value, blocks, holds=holds)
-    if holds and "|" in value:
-        blocks.remarks.append(f"KERNEL {value}: libudev takes | literally, and so does this entry.")
-
-
-def _subsystem(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    _glob("subsystem", value, blocks, holds=holds)
-
-
-def _attr(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    _glob(f"sysattr.{key}", value, blocks, holds=holds)
-
-
-def _env(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    if key in ("MAJOR", "MINOR"):
-        if not value and not holds:
-            return  # every device with a node has these attributes
-        if not value.isdecimal():
-            raise Inexpressible(f"{key} is a number in devhost")
-        attribute = key.lower()
-        blocks.add(attribute, [Globs((value,))], holds=holds)
-        return
-    attribute = key if key.startswith("ID_") else _PROPERTIES.get(key, "")
-    if attribute == "devNode" and value[:1].isalnum():
-        if holds:
-            raise Inexpressible(f"no device has the DEVNAME {value}: all begin with /dev/")
-        return
-    if not attribute:
-        raise Inexpressible(f"the property {key} is not an attribute of devhost")
-    (_glob if holds else _expression)(attribute, value, blocks, holds=holds)
-
-
-def _driver(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    _expression("driver", value, blocks, holds=holds)
-
-
-def _devpath(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    if holds:
-        blocks.add("sysPath", [Globs((f"/sys{literal(value)}",))], holds=True)
-    else:
-        globs = regular.globs(value, whole=True)
-        found = [Globs(tuple(f"/sys{glob}" for glob in one.some), one.never) for one in globs]
-        blocks.add("sysPath", found, holds=False)
-
-
-def _subsystems(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    if value not in _BUSES:
-        raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} can be expressed")
-    blocks.add(_BUSES[value], [Globs(("*",))], holds=holds)
-
-
-def _attrs(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    if key in ("vendor", "device") and PCI_ID.fullmatch(value) and value.lower().startswith("0x"):
-        blocks.add(f"pci{key.title()}", [Globs((pci_id(value),))], holds=holds)
-    elif key in _OF_USB:
-        _expression(_OF_USB[key], value, blocks, holds=holds)
-    else:
-        _expression(f"sysattr.{key}", value, blocks, holds=holds)
-        blocks.remarks.append(f"ATTRS{{{key}}}: devhost compares it only for the device itself.")
-
-
-def _kernels(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    if not _PCI_ADDRESS.fullmatch(value):
-        raise Inexpressible("of KERNELS only a PCI address can be expressed")
-    blocks.add("pciBusID", [Globs((value,))], holds=holds)
-
-
-def _tag(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
-    raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
-
-
-_READERS: Mapping[str, Callable[[str, str, bool, _Blocks], None]] = {
-    "KERNEL": _kernel,
-    "SUBSYSTEM": _subsystem,
-    "ATTR": _attr,
-    "ENV": _env,
-    "DRIVER": _driver,
-    "DRIVERS": _driver,
-    "DEVPATH": _devpath,
-    "SUBSYSTEMS": _subsystems,
-    "ATTRS": _attrs,
-    "KERNELS": _kernels,
-    "TAG": _tag,
-    "TAGS": _tag,
-}
-
-
-def _written(source: Source, result: _Result) -> str:
-    differs = [
-        "Akri offers a device in two resources, that of the Configuration and one for this device with a "
-        "hash in "
-        "its name; devhost only in the first. For a particular device add an entry with its serial "
-        "or usbPort",
-        "Akri makes brokers and services for each device; with devhost, write a Deployment or DaemonSet that "
-        "requests the resource",
-        "Akri scans every ten seconds, devhost at each event",
-        "Akri offers devices without a node in /dev, devhost does not",
-        "Akri offers a device of two Configurations twice; devhost in the first. Akri offers a USB device "
-        "and the "
-        "nodes of its interfaces; devhost one of them",
-        "for Akri, DRIVERS, ATTRS, KERNELS and SUBSYSTEMS match any parent device; for devhost the USB "
-        "device, "
-        "the PCI function and the nearest driver",
-        "for several devices Akri sets UDEV_DEVNODE_<hash> for each; devhost sets UDEV_DEVNODE with all "
-        "of them, "
-        "separated by commas",
-    ]
-    groups: dict[str, Written] = {"groups": result.groups} if result.groups else {}
-    return document(source, "Akri", differs, result.entries, backends={"udev": groups})
+_DIFFERS = [
+    "Akri offers a device in two resources, that of the Configuration and one for this device with a hash in "
+    "its name; devhost only in the first. For a particular device add an entry with its serial or usbPort",
+    "Akri makes brokers and services for each device; with devhost, write a Deployment or DaemonSet that "
+    "requests the resource",
+    "Akri scans every ten seconds, devhost at each event",
+    "Akri offers devices without a node in /dev, devhost does not",
+    "Akri offers a device of two Configurations twice; devhost in the first. Akri offers a USB device and "
+    "the nodes of its interfaces; devhost one of them",
+    "for Akri, DRIVERS, ATTRS, KERNELS and SUBSYSTEMS match any parent device; for devhost the USB device, "
+    "the PCI function and the nearest driver",
+    "for several devices Akri sets UDEV_DEVNODE_<hash> for each; devhost sets UDEV_DEVNODE with all of "
+    "them, separated by commas",
+]

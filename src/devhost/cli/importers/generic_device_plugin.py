@@ -17,13 +17,16 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass, read_text
+from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass
 
 from . import overlap
-from .source import GUIDE, Source, Value, node_at, some, text_at
+from .gojson import PCI_ID, pci_id
+from .source import GUIDE, Object, Source, Value, node_at, some, text_at
 from .workload import Container, Options, the_container, version_of
 from .writing import Entry as Resource
-from .writing import Written, document
+from .writing import Written, document, given
+
+PEER = "generic-device-plugin"
 
 FORMER_DOMAIN = "squat.ai"
 """The default domain of its resources before version 0.2.0."""
@@ -42,15 +45,23 @@ MICROSHIFT_DOMAIN = "device.microshift.io"
 CONFIG_KEYS = ("config.yaml", "config.yml")
 """Keys that are preferred in a ConfigMap with several: those that the plugin looks for."""
 
-_OF_THE_PROCESS = frozenset(
-    {"config", "config-file", "listen", "log-level", "plugin-directory", "version"},
-)
+_OF_THE_PROCESS = ("config", "config-file", "listen", "log-level", "plugin-directory", "version")
 """Flags and top-level keys that control its process, not its devices."""
 
-_FLAGS = sorted({"device", "domain", *_OF_THE_PROCESS} - {"config-file"})
+_FLAGS = ("device", "domain", *_OF_THE_PROCESS)
+_NOTES = {
+    **dict.fromkeys(_OF_THE_PROCESS, "not part of this file; see the options of `devhost run`."),
+    "status": "set it to Disabled before devhost serves these resources.",  # of MicroShift
+}
+"""What to do about the other top-level keys."""
 
-_USB_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{0,3}")
+_REFUSED = (
+    (r"([^/].*)?", "is not absolute", "start it with /"),
+    (r"(.*/)?\.\.(/.*)?|.*\\.*", "holds .. or a backslash", "write the path without them"),
+    (r".*\{.*", "holds a brace", "braces are placeholders in devhost: write ? for a brace in a path"),
+)
+"""Forms of paths that cannot be converted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +76,12 @@ class _Path:
 
     def __post_init__(self) -> None:
         for key, value in (("path", self.path), ("mountPath", self.mount_path)):
-            if (value or key == "path") and not value.startswith("/"):
-                raise OptionError(f"{shown(value)} is not absolute", key=key, hint="start it with /")
-            if ".." in value.split("/") or "\\" in value:
-                raise OptionError(
-                    f"{shown(value)} holds .. or a backslash", key=key, hint="write the path without them"
-                )
-            if "{" in value:
-                hint = "braces are placeholders in devhost: write ? for a brace in a path"
-                raise OptionError(f"{shown(value)} holds a brace", key=key, hint=hint)
+            for form, message, hint in _REFUSED if value or key == "path" else ():
+                if re.fullmatch(form, value, re.DOTALL):
+                    raise OptionError(f"{shown(value)} {message}", key=key, hint=hint)
         if self.host == "/":
             raise OptionError("/ is not a device", key="path")
-        if not _PERMISSIONS.fullmatch(self.permissions or "mrw"):
+        if not _PERMISSIONS.fullmatch(self.permissions):
             raise OptionError(f"{shown(self.permissions)} must consist of m, r and w", key="permissions")
         if self.type == "Mount" and self.varies and self.mount_path and not self.mount_path.endswith("/"):
             hint = "end it with / to mean a directory"
@@ -106,22 +111,18 @@ class _Usb:
 
     def __post_init__(self) -> None:
         for key, node in (("vendor", self.vendor), ("product", self.product)):
-            if not (isinstance(node, Scalar) and _USB_ID.fullmatch(node.text)):
+            if not (isinstance(node, Scalar) and PCI_ID.fullmatch(node.text)):
                 raise OptionError("must be up to four hex digits", key=key, hint='for example "1a86"')
 
-    def may_be(self, other: _Usb) -> bool:
-        """Whether a device can match both."""
-        same = all(
-            self.hex(a) == self.hex(b)
-            for a, b in ((self.vendor, other.vendor), (self.product, other.product))
-        )
-        return same and (not self.serial or not other.serial or self.serial == other.serial)
+    @property
+    def ids(self) -> dict[str, Written]:
+        """The ids as four hex digits, also if YAML read them as numbers."""
+        vendor, product = (one.text if isinstance(one, Scalar) else "" for one in (self.vendor, self.product))
+        return {"idVendor": pci_id(vendor), "idProduct": pci_id(product)}
 
-    @staticmethod
-    def hex(node: Node) -> str:
-        """A USB id as four hex digits, also if YAML read it as a number."""
-        found = _USB_ID.fullmatch(node.text) if isinstance(node, Scalar) else None
-        return found[2].lower().rjust(4, "0") if found else ""
+    def covers(self, other: _Usb) -> bool:
+        """Whether it selects all devices that the other one selects."""
+        return self.ids == other.ids and self.serial in ("", other.serial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,12 @@ class _Group:
     count: Annotated[int, Bounds(0, MAX_REPLICAS)] = 1
     paths: tuple[_Path, ...] = ()
     usb: tuple[_Usb, ...] = ()
+    usbs: tuple[_Usb, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.paths and self.usb:
+        if self.paths and self.hardware:
             raise OptionError("a group has either paths or usb", key="usb", hint="make two groups of it")
-        if not self.paths and not self.usb:
+        if not self.paths and not self.hardware:
             raise OptionError("a group needs paths or usb")
         seen: set[str] = set()
         for n, path in enumerate(self.paths):
@@ -144,9 +146,22 @@ class _Group:
             seen.add(inside)
 
     @property
+    def hardware(self) -> tuple[_Usb, ...]:
+        """The USB devices, which have another key in MicroShift's file; each device once."""
+        found: list[_Usb] = []
+        for one in sorted(self.usb + self.usbs, key=lambda usb: usb.serial != ""):
+            found += [] if any(other.covers(one) for other in found) else [one]
+        return tuple(found)
+
+    @property
     def nodes(self) -> list[_Path]:
         """The paths of device nodes."""
         return [path for path in self.paths if path.type == "Device"]
+
+    @property
+    def globs(self) -> int:
+        """How many of them can match several nodes."""
+        return sum(path.varies for path in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,21 +187,15 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
         ConfigError: it is not a configuration of generic-device-plugin, with every error in it; or it does
             not contain the domain, whose default depends on the plugin's version.
     """
-    source = Source(text, file_name, "generic-device-plugin")
+    source = Source(text, file_name, PEER)
     given, found = _read(source, key)
     known = domain or found
     devices = list(_devices(given, known or DEFAULT_DOMAIN))
     source.check()
     if devices and not known:
-        file = "-" if file_name == "<stdin>" else file_name
-        message = (
-            f"the domain is missing: the plugin's default is {FORMER_DOMAIN} before version 0.2.0 and "
-            f"{DEFAULT_DOMAIN} since"
-        )
-        hint = (
-            f"give the one that your pods request: devhost import generic-device-plugin --domain "
-            f"{DEFAULT_DOMAIN} {file}, or with --domain {FORMER_DOMAIN}"
-        )
+        default = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
+        message = f"the domain is missing: the plugin's default is {default}"
+        hint = f"add the one that your pods request: --domain {DEFAULT_DOMAIN} or --domain {FORMER_DOMAIN}"
         source.diagnostics.fail(WHOLE_FILE, message, hint)
     return _written(devices, known, source)
 
@@ -197,67 +206,67 @@ def _read(source: Source, key: str) -> tuple[list[Value], str]:
     Raises:
         ConfigError: they cannot be found in it.
     """
-    plugin = the_container(source, _runs_it, "generic-device-plugin")
+    plugin = the_container(source, _runs_it, PEER)
     if plugin is not None:
-        return _of_container(
-            plugin.options(("version",)), plugin, plugin.version, source, key, plugin.config_maps
-        )
-    values = source.values(
-        "generic-device-plugin", "app-template", recognized=lambda one: _app(one) is not None
-    )
+        options = plugin.options(("version",))
+        return _of_container(options, plugin, plugin.version, key, plugin.config_maps)
+    values = source.values(PEER, "app-template", recognized=lambda one: bool(_apps(one)))
     if values is not None:
-        return _of_values(values, source, key)
+        return _of_values(values, key)
     bare = next((one for one in source.objects if not one.kind), None)
-    if bare is not None:
-        return _bare(bare)
-    return _of_config_map(source, key)
+    return _bare(bare or _config_map(source, key))
 
 
-def _app(values: Value) -> Value | None:
-    """The container of the plugin in values of the chart app-template, which many home clusters install it
-    with."""
-    for name in ("controllers", "controller"):
-        found = values.at(name)
-        for controller in [found.at(one) for one in found.keys] if found else ():
-            listed = controller.at("containers") if controller else None
-            for container in [listed.at(one) for one in listed.keys] if listed else ():
-                if container and "generic-device-plugin" in text_at(container.node, "image", "repository"):
-                    return container
-    return None
+def _each(value: Value, *path: str) -> Iterator[Value]:
+    """The values of the mapping below these keys."""
+    found = value.at(*path)
+    for key in found.keys if found else ():
+        if found and (inner := found.at(key)):
+            yield inner
 
 
-def _of_values(values: Value, source: Source, key: str) -> tuple[list[Value], str]:
-    container = _app(values)
+def _apps(values: Value) -> list[Value]:
+    """The containers of the plugin in values of the chart app-template, with which many install it.
+
+    Values of its earlier versions, and of the chart generic-device-plugin that is made of them, are the
+    container themselves.
+    """
+    controllers = (*_each(values, "controllers"), *_each(values, "controller"))
+    every = (one for controller in controllers for one in _each(controller, "containers"))
+    found = [one for one in (values, *every) if PEER in text_at(one.node, "image", "repository")]
+    return found or ([values] if values.at("config", "data") else [])
+
+
+def _of_values(values: Value, key: str) -> tuple[list[Value], str]:
+    container = next(iter(_apps(values)), None)
     if container is None:
-        values.place.diagnostics.fail(
-            values.node.mark, "no container in these values runs generic-device-plugin", f"see {GUIDE}"
-        )
-    version = version_of(text_at(container.node, "image", "tag").partition("@")[0])
+        message = f"no container in these values runs {PEER}"
+        hint = "give its DaemonSet and ConfigMap, as printed by kubectl"
+        values.place.diagnostics.fail(values.node.mark, message, hint)
     options = Options(container, ("version",))
-    container.others("command", "args", "env")
-    for name in ("controllers", "controller"):
-        values.omit(name)
-    maps = values.at("configMaps") or values.at("configmap")
-    held: list[Value] = []
-    for name in maps.keys if maps else ():
-        data = maps.at(name, "data") if maps else None
-        for entry in data.keys if data else ():
-            inner = data.at(entry) if data else None
-            if inner is not None and isinstance(inner.node, Scalar) and (not key or entry == key):
-                held.append(inner)
-    likely = [one for one in held if "devices" in one.node.text or "device" in one.node.text]  # type: ignore[union-attr]
-    left = some(values.others("configMaps", "configmap"))
+    if container is not values:
+        container.others("command", "args", "env")
+    values.omit("controllers", "controller", "image")
+    file = values.at("config", "data") if values.is_true("config", "enabled", otherwise=True) else None
+    version = () if file else version_of(text_at(container.node, "image", "tag").partition("@")[0])
+    for one in (*_each(values, "configMaps"), *_each(values, "configmap")):
+        values.source.objects.append(Object(one.source, one.root, one.node, one.place, "ConfigMap"))
+    left = some(values.others("command", "args", "env", "config", "configMaps", "configmap"))
     what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
-    source.note(f"{what}, not {left}." if left else f"{what}.")
-    return _of_container(options, container, version, source, key, (), likely[0] if likely else None)
+    values.source.note(f"{what}, not {left}." if left else f"{what}.")
+    devices, domain = _of_container(options, container, version, key, file=file)
+    if file and not domain:
+        domain = FORMER_DOMAIN
+        values.source.note(f"Domain: {domain}, the default of the chart.")
+    return devices, domain
 
 
 def _bare(value: Value) -> tuple[list[Value], str]:
     """The devices of a configuration file, or of the flag's argument."""
     if (inner := value.at(MICROSHIFT)) is not None:
-        devices, domain = _file(replace(inner, node=_of_microshift(inner.node)))
         if left := value.others(MICROSHIFT):
             value.source.note(f"{', '.join(left)}: other settings of MicroShift.")
+        devices, domain = _file(inner)
         return devices, domain or MICROSHIFT_DOMAIN
     if isinstance(value.node, Fields) and not {"name", "groups"} & value.node.entries.keys():
         return _file(value)
@@ -285,58 +294,39 @@ def _mapping(source: Node, **values: Node) -> Fields:
     return Fields(source.mark, {key: Entry(source.mark, value) for key, value in values.items()})
 
 
-def _of_microshift(node: Node) -> Node:
-    """The same place in the plugin's terms."""
-    if isinstance(node, Items):
-        return Items(node.mark, tuple(map(_of_microshift, node.items)))
-    if not isinstance(node, Fields):
-        return node
-    renamed = {"usbs": "usb"}
-    entries = {
-        renamed.get(key, key): Entry(entry.mark, _of_microshift(entry.value))
-        for key, entry in node.entries.items()
-        if key != "status"
-    }
-    return Fields(node.mark, entries)
-
-
 def _runs_it(container: Container) -> bool:
-    ours = "generic-device-plugin" in container.image
-    return ours or any(flag.name == "device" for flag in Options(container).flags)
+    return PEER in container.image or any(flag.name == "device" for flag in Options(container).flags)
 
 
 def _of_container(
     options: Options,
     container: Value,
     version: tuple[int, ...],
-    source: Source,
     key: str,
-    names: Sequence[str],
-    held: Value | None = None,
+    names: Sequence[str] = (),
+    file: Value | None = None,
 ) -> tuple[list[Value], str]:
-    """The devices in a container's flags, or in the file that they name."""
-    devices = [
-        _device(replace(flag.value, node=flag.given)) for flag in options.flags if flag.name == "device"
-    ]
+    """The devices in a container's flags, or in the file that they name, which is ``file`` if known."""
+    source, devices, domain = container.source, list[Value](), ""
     for flag in options.flags:
-        if flag.name in _OF_THE_PROCESS - {"config"}:
-            source.note(_of_the_process(f"--{flag.name}"))
-        elif flag.name not in ("device", "domain", "config"):
-            flag.place.report(
-                flag, f"the plugin has no flag --{flag.name}", suggest(flag.name, _FLAGS, "flags")
-            )
-    path, domain = options.flag("config"), ""
-    if not devices:
-        if held is not None:
-            devices, domain = _bare(held.document())
-        elif any(one.kind == "ConfigMap" for one in source.objects):
-            wanted = path.text.rpartition("/")[2] if path else ""
-            devices, domain = _of_config_map(source, key or wanted, names)
-        else:
-            file = path.text if path else "/etc/generic-device-plugin/config.yaml"
-            message = f"its devices are in the file {file}"
+        if flag.name == "device":
+            devices.append(_device(replace(flag.value, node=flag.given)))
+        elif flag.name in _OF_THE_PROCESS[1:]:
+            source.note(f"--{flag.name}: {_NOTES[flag.name]}")
+        elif flag.name not in _FLAGS:
+            hint = suggest(flag.name, _FLAGS, "flags")
+            flag.place.report(flag, f"the plugin has no flag --{flag.name}", hint)
+    given = options.flag("config")
+    path = given.text if given else "/etc/generic-device-plugin/config.yaml"
+    if not devices and file:
+        devices, domain = _bare(file.document())
+    elif not devices:
+        if not any(one.kind == "ConfigMap" for one in source.objects):
             hint = "give that file, or the ConfigMap that contains it, as well"
-            container.place.diagnostics.fail(container.node.mark, message, hint)
+            container.place.diagnostics.fail(container.node.mark, f"its devices are in the file {path}", hint)
+        entry = path.rpartition("/")[2]  # unless the pod mounts it under another name
+        maps = [one for one in source.objects if one.kind == "ConfigMap" and one.at("data", entry)]
+        devices, domain = _bare(_config_map(source, key or (entry if maps else ""), names))
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
     domain = given.text if given else domain
@@ -347,55 +337,38 @@ def _of_container(
     return devices, domain
 
 
-def _of_config_map(source: Source, key: str, names: Sequence[str] = ()) -> tuple[list[Value], str]:
-    """The devices of the only ConfigMap that has any.
+def _config_map(source: Source, key: str, names: Sequence[str] = ()) -> Value:
+    """The file in the only ConfigMap that has one.
 
     Raises:
         ConfigError: none has devices, or several have.
     """
     found = source.config_map(*CONFIG_KEYS, likely=_has_devices, key=key, names=names)
-    if found is None:
-        source.refuse(
-            "give the DaemonSet of generic-device-plugin, a ConfigMap, or the configuration itself; "
-            f"for other plugins see {GUIDE}"
-        )
-    return _bare(found)
+    what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
+    return found or source.refuse(f"give {what}; for other plugins see {GUIDE}")
 
 
 def _has_devices(node: Node) -> bool:
     return node_at(node, "devices") is not None or node_at(node, "device") is not None
 
 
-def _of_the_process(key: str) -> str:
-    return f"{one_line(key)}: not part of this file; see the options of `devhost run`."
-
-
 def _file(value: Value) -> tuple[list[Value], str]:
     """The devices and the domain of a configuration file."""
-    place, domain = value.place, ""
-    found: Value | None = None
     entries = value.node.entries if isinstance(value.node, Fields) else {}
     for key, entry in entries.items():
-        here = replace(value, node=entry.value, place=place.key(key))
-        if key == "domain":
-            text = read_text(here.take(), here.place)
-            domain = "" if text is WRONG else text
-        elif key in ("device", "devices"):
-            found = here
-        elif key.replace("_", "-") in _OF_THE_PROCESS:
-            here.take()
-            value.source.note(_of_the_process(key))
-        else:
+        if note := _NOTES.get(key.replace("_", "-")):
+            value.omit(key)
+            value.source.note(f"{one_line(key)}: {note}")
+        elif key not in ("device", "devices", "domain"):
             known = "known keys: device, devices, domain"
-            place.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", known)
+            value.place.report(entry, f"unknown key {shown(key)}", known)
+    found = value.at("devices") or value.at("device")
     if found is None:
-        hint = f"generic-device-plugin lists them under devices; for other plugins see {GUIDE}"
-        place.report(value.node, "it has no devices", hint)
-        return [], domain
-    found.take()
-    if not isinstance(found.node, Items):
+        hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
+        value.place.report(value.node, "it has no devices", hint)
+    elif not isinstance(found.take(), Items):
         found.place.report(found.node, f"must be a list of devices, not {found.node}")
-    return [_device(one) for one in found.each()], domain
+    return [_device(one) for one in found.each()] if found else [], value.text("domain")
 
 
 def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
@@ -405,13 +378,12 @@ def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
         device = read_dataclass(node, _Device, here)
         if device is WRONG:
             continue
-        problem = naming.problem(f"{domain}/{device.name}")
-        if problem:
-            here.key("name").report(node, f"{shown(f'{domain}/{device.name}')} {problem}")
+        full = f"{domain}/{device.name}"
+        if problem := naming.problem(full):
+            here.key("name").report(node, f"{shown(full)} {problem}")
         elif device.name in seen:
-            here.key("name").report(
-                node, f"{shown(device.name)} occurs twice", "give each device a unique name"
-            )
+            message = f"{shown(device.name)} occurs twice"
+            here.key("name").report(node, message, "give each device a unique name")
         seen.add(device.name)
         yield device
 
@@ -421,19 +393,18 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
 
     The plugin serves each of them nevertheless; devhost only if each has ``shared``.
     """
-    found: set[int] = set()
     paths = [path for group in groups for path in group.nodes]
-    usb = [one for group in groups for one in group.usb]
-    found.update(id(path) for path in paths if overlap.has_parts(path.host))
+    usb = [one for group in groups for one in group.hardware]
+    found = {id(path) for path in paths if overlap.has_parts(path.host)}
     for path, another in combinations(paths, 2):
         if overlap.may_be_one(path.host, another.host):
-            found.update((id(path), id(another)))
+            found |= {id(path), id(another)}
     for one, other in combinations(usb, 2):
-        if one.may_be(other):
-            found.update((id(one), id(other)))
+        if one.covers(other) or other.covers(one):
+            found |= {id(one), id(other)}
     # a path does not show which USB device a serial port or a camera belongs to
-    whole = [path for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb")]
     if paths and len(paths) + len(usb) > 1:
+        whole = [path for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb")]
         found.update(map(id, (*usb, *whole)))
     return found
 
@@ -444,99 +415,71 @@ def _written(devices: Sequence[_Device], domain: str, source: Source) -> str:
         "device ids stay the same after replugging and reboots",
     ]
     groups = [group for device in devices for group in device.groups]
-    if any(_globs(group) > 1 for group in groups):
+    if any(group.globs > 1 for group in groups):
         differs.append(
-            "the plugin pairs the nodes of several wildcards in a group in order, devhost by "
-            "hardware; `pair: number` "
-            "in a group is for nodes without hardware, `pair: order` pairs in order"
+            "the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware; "
+            "`pair: number` in a group is for nodes without hardware, `pair: order` pairs in order"
         )
-    if any(group.usb for group in groups):
+    if any(group.hardware for group in groups):
         differs.append("for devhost two equal USB devices are two devices, for the plugin one")
+    if any(len(group.hardware) > 1 for group in groups):
+        differs.append("the first of each of a group's USB devices make one device, as far as they are there")
     shared = _shared(groups)
     if shared:
         source.note(
-            "As with the plugin, a node in several of these devices serves each of them: `shared: "
-            "true`. Remove "
-            "`shared: true` if only one pod at a time may have the node."
+            "As with the plugin, a node in several of these devices serves each of them: `shared: true`. "
+            "Remove `shared: true` if only one pod at a time may have the node."
         )
     if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
         source.note(
-            "If two paths lead to one node under different names, by a link, devhost offers it for "
-            "the first path, or "
-            "for both if both have `shared: true`. The plugin always offers it for both."
+            "If two paths lead to one node under different names, by a link, devhost offers it for the first "
+            "path, or for both if both have `shared: true`. The plugin always offers it for both."
         )
     entries = [_resource(device, domain) for device in devices]
     written = [_group(device.name, group, shared) for device in devices for group in device.groups]
-    backends = {"udev": {"groups": written} if written else {}}
-    return document(source, "generic-device-plugin", differs, entries, backends=backends)
-
-
-def _globs(group: _Group) -> int:
-    """How many members of a group can match several nodes."""
-    return sum(path.varies and path.type == "Device" for path in group.paths)
+    return document(source, PEER, differs, entries, groups=written)
 
 
 def _resource(device: _Device, domain: str) -> Resource:
-    counts = [max(group.count, 1) for group in device.groups]
-    keys: dict[str, Written] = {}
-    if max(counts) > 1:
-        others = [(n, count) for n, count in enumerate(counts) if count != counts[0]]
-        overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
-        keys["share"] = {"replicas": counts[0], **({"overrides": overrides} if overrides else {})}
+    first, *more = (max(group.count, 1) for group in device.groups)
+    others = [(n, count) for n, count in enumerate(more, 1) if count != first]
+    overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
+    share = {"replicas": first} | given(overrides=overrides) if first > 1 or others else {}
     remarks = []
     for group in device.groups:
-        mounts = [path for path in group.paths if path.type == "Mount"]
-        if any(path.varies for path in mounts):
+        if len(group.nodes) < len(group.paths) and any(path.varies for path in group.paths):
             remarks.append(
-                "Mounts: the plugin gives each device of the group one match, devhost all of them."
+                "Mounts: the plugin gives each device of the group one match, devhost all of them. A mount "
+                "without wildcard goes to as many of the plugin's devices as its limit."
             )
-        elif mounts and any(path.varies for path in group.paths):
-            limit = max(path.limit or 1 for path in mounts)
-            remarks.append(
-                f"Mounts: from the plugin only {limit} of the group's devices get the mount, from "
-                f"devhost all."
-            )
-        if _globs(group) > 1:
+        if group.globs > 1:
             remarks.append("Several wildcards: the plugin pairs these in order, devhost by hardware.")
-    return Resource(f"{domain}/{device.name}", "udev", [{"group": device.name}], keys, remarks)
+    where = {"group": device.name}
+    return Resource(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks)
 
 
 def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
     several = any(path.varies for path in group.paths)
-    found: dict[str, Written] = {"name": name}
-    if group.nodes:
-        found["members"] = [_member(path, shared=id(path) in shared, several=several) for path in group.nodes]
-    if mounts := [_mount(path) for path in group.paths if path.type == "Mount"]:
-        found["mounts"] = mounts
-    if len(group.usb) > 1:  # these are different hardware: the first of each are combined
-        found["pair"] = "order"
-    if group.usb:
-        found["usb"] = [
-            {"idVendor": usb.hex(usb.vendor), "idProduct": usb.hex(usb.product)}
-            | ({"serial": usb.serial} if usb.serial else {})
-            | ({"shared": True} if id(usb) in shared else {})
-            for usb in group.usb
-        ]
-    return found
-
-
-def _member(path: _Path, *, shared: bool, several: bool) -> dict[str, Written]:
-    values = _place(path) | {"permissions": path.permissions or "mrw"}
-    limit = path.limit or 1
-    if limit > 1 or (several and not path.varies):
-        values["limit"] = limit
-    if path.optional:
-        values["optional"] = True
-    if shared:
-        values["shared"] = True
-    return values
-
-
-def _mount(path: _Path) -> dict[str, Written]:
-    optional: dict[str, Written] = {"optional": True} if path.optional else {}
-    return _place(path) | {"readOnly": path.read_only} | optional
+    members = [
+        _place(path)
+        | {"permissions": path.permissions or "mrw"}
+        | given(limit=path.limit if path.limit > 1 else int(several and not path.varies))
+        | given(optional=path.optional, shared=id(path) in shared)
+        for path in group.nodes
+    ]
+    mounts = [
+        _place(path) | {"readOnly": path.read_only} | given(optional=path.optional)
+        for path in group.paths
+        if path.type == "Mount"
+    ]
+    several_usb = len(group.hardware) > 1  # of which those that are there make a device
+    usb = [
+        one.ids | given(serial=one.serial, shared=id(one) in shared, optional=several_usb)
+        for one in group.hardware
+    ]
+    pair = "order" if several_usb else ""
+    return {"name": name} | given(members=members, mounts=mounts, pair=pair, usb=usb)
 
 
 def _place(path: _Path) -> dict[str, Written]:
-    values: dict[str, Written] = {"path": path.host}
-    return values | ({"containerPath": path.mount_path} if path.mount_path else {})
+    return {"path": path.host} | given(containerPath=path.mount_path)

@@ -18,8 +18,8 @@ from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import Raw, keys, members
 
-PCI_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
-"""A vendor or device id in any notation; the second group has its digits."""
+PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")
+"""A vendor or device id in any notation."""
 
 _GLOB = re.compile(r"[*?\[]")
 
@@ -82,31 +82,32 @@ def pruned(
 
 def pci_id(value: str) -> str:
     """A vendor or device id in the kernel's notation: four lower-case hex digits."""
-    found = PCI_ID.fullmatch(value)
-    return found[2].lower().rjust(4, "0") if found else value
+    return value.lower().removeprefix("0x").rjust(4, "0") if PCI_ID.fullmatch(value) else value
 
 
-def odd_ids(values: Iterable[str], mark: Mark, path: str) -> list[Remark]:
+def odd_ids(
+    values: Iterable[str], mark: Mark, path: str, right: Callable[[str], str] = pci_id
+) -> list[Remark]:
     """Remarks on ids that never match for a plugin that compares exactly, but match in devhost."""
-    odd = dict.fromkeys(value for value in values if value != pci_id(value))
-    return [
-        Remark(
-            mark, path, f'{shown(value)} never matches for the plugin; devhost takes it as "{pci_id(value)}"'
-        )
-        for value in odd
-    ]
+    odd = ((value, right(value)) for value in dict.fromkeys(values))
+    message = '{} never matches for the plugin; devhost takes it as "{}"'
+    return [Remark(mark, path, message.format(shown(one), known)) for one, known in odd if one != known]
 
 
-def check_ids(key: str, values: Sequence[str]) -> None:
-    """Refuses values that are not PCI ids.
+def check(key: str, values: Iterable[str], form: str, what: str, hint: str = "") -> None:
+    """Refuses values under ``key`` without this form.
 
     Raises:
-        OptionError: a value under ``key`` is not a PCI id.
+        OptionError: there is one; ``what`` describes it.
     """
     for n, value in enumerate(values):
-        if not PCI_ID.fullmatch(value):
-            message = f"{shown(value)} is not a PCI id"
-            raise OptionError(message, key=f"{key}[{n}]", hint='four hex digits, as in "15b3"')
+        if not re.fullmatch(form, value, re.DOTALL):
+            raise OptionError(f"{shown(value)} {what}", key=f"{key}[{n}]", hint=hint)
+
+
+def check_ids(key: str, values: Iterable[str]) -> None:
+    """Refuses values that are not PCI ids."""
+    check(key, values, PCI_ID.pattern, "is not a PCI id", 'four hex digits, as in "15b3"')
 
 
 def check_texts(key: str, values: Sequence[str]) -> None:

@@ -1,134 +1,69 @@
 """Decides whether two paths of generic-device-plugin may lead to one device node. Pure: opens no file.
 
-The plugin lets any number of its devices have one node; devhost allows this only with ``shared``.
+The plugin lets any number of its devices have one node; devhost allows this only with ``shared``. In doubt
+the answer is yes, which keeps what the plugin does.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import product
 
-_DISKS = ("sd", "vd", "xvd", "hd", "sr", "nvme", "mmcblk", "loop", "nbd", "md", "dm-")
 _LINKS = {
     "serial": ("/dev/tty*",),
-    "v4l": ("/dev/video*", "/dev/media*", "/dev/radio*", "/dev/vbi*", "/dev/v4l-*"),
-    "snd": ("/dev/snd/*",),
-    "input": ("/dev/input/*",),
-    "dri": ("/dev/dri/*",),
-    "disk": tuple(f"/dev/{name}*" for name in _DISKS),
+    "v4l": ("/dev/v*", "/dev/media*", "/dev/radio*"),
+    **{name: (f"/dev/{name}/*",) for name in ("dri", "input", "snd")},
 }
 """The nodes to which the links lead that udev's standard rules create in ``/dev/<key>/by-…/``."""
 
-_DISK = re.compile(f"({'|'.join(_DISKS)})[^/]*")
-"""The names of disk nodes. A disk is not offered together with its partitions."""
+_LINK = re.compile(r"(/dev/([^/]+)/by-[^/]+/)[^/]*")
+_DISK = re.compile(r"(?:.*/)?(sd|vd|xvd|hd|sr|nvme|mmcblk|loop|nbd|md|dm-)[^/]*")
+"""Paths of disks. A disk is not offered together with its partitions."""
 
-_OWN = frozenset(
-    {
-        "fuse",
-        "kfd",
-        "kvm",
-        "ppp",
-        "rfkill",
-        "uhid",
-        "uinput",
-        "userfaultfd",
-        "vhost-net",
-        "vhost-vsock",
-        "vsock",
-    }
+_OWN_LINK = re.compile(
+    r"/dev/(?!(fuse|kfd|kvm|ppp|rfkill|snd|uhid|uinput|userfaultfd|vhost-net|vhost-vsock|vsock)$)"
+    r"[A-Za-z][A-Za-z_-]*"
 )
-"""Nodes without a number in the name, to which no udev rule is likely to create a link."""
+"""Paths without a number in the name, which look like links from a custom udev rule."""
 
-_ANY = frozenset({"*", "?", "["})
-_SIGN = re.compile(r"\[[^\]]*\]|.", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class _Glob:
-    """A path in parts, and its prefix before the first wildcard."""
-
-    steps: tuple[str, ...]
-    literal: str
-
-    def meets(self, other: _Glob) -> bool:
-        """Whether a path matches both. The shorter may be a directory, which means everything below it."""
-        # of thousands of paths few begin alike, and comparing prefixes is fast
-        if not (self.literal.startswith(other.literal) or other.literal.startswith(self.literal)):
-            return False
-        return all(_step(a, b) for a, b in zip(self.steps, other.steps, strict=False))
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the name of a path reveals.
-
-    ``link_directory`` is the directory of a link that udev created; empty for other paths. ``own_link`` is
-    whether it looks like a link from a custom udev rule, ``in_dev`` whether it is a glob of names in
-    ``/dev``. ``reach`` is the path itself, and the nodes to which a link at it or a disk leads.
-    """
-
-    itself: _Glob
-    link_directory: str
-    own_link: bool
-    in_dev: bool
-    reach: tuple[_Glob, ...]
-
-
-@lru_cache(maxsize=1 << 16)
-def _facts(path: str) -> _Facts:
-    directory, _, name = path.rpartition("/")
-    of_link = directory if re.fullmatch(r"/dev/[^/]+/by-[^/]+", directory) else ""
-    further: tuple[str, ...] = ()
-    if of_link:
-        further = _LINKS.get(directory.split("/")[2], ("/dev/*",))
-    elif _DISK.fullmatch(name):
-        further = (path + "*",)
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z_-]*", name) is not None
-    return _Facts(
-        _glob(path),
-        of_link,
-        directory == "/dev" and plain and name not in _OWN,
-        directory == "/dev" and bool(_ANY & set(name)),
-        tuple(map(_glob, (path, *further))),
-    )
-
-
-def _glob(path: str) -> _Glob:
-    return _Glob(tuple(path.split("/")), re.split(r"[*?\[]", path, maxsplit=1)[0])
+_ANY = re.compile(r"[*?\[]")
 
 
 def may_be_one(one: str, other: str) -> bool:
     """Whether both globs may match the same node, or a disk and one of its partitions."""
-    a, b = _facts(one), _facts(other)
-    if a.link_directory and a.link_directory == b.link_directory:
-        return a.itself.meets(b.itself)
-    if (a.own_link and b.in_dev) or (b.own_link and a.in_dev):
+    directory, own_link, is_glob, reach = _facts(one)
+    another, is_own_link, is_another_glob, reached = _facts(other)
+    if directory and directory == another:
+        return _meet(reach[0], reached[0])
+    if (own_link and is_another_glob) or (is_own_link and is_glob):
         return True
-    return any(mine.meets(others) for mine, others in product(a.reach, b.reach))
+    return any(_meet(a, b) for a, b in product(reach, reached))
 
 
 def has_parts(path: str) -> bool:
     """Whether a glob may match a disk as well as its partitions."""
-    return bool(_ANY & set(path) and _DISK.fullmatch(path.rpartition("/")[2]))
+    return bool(_ANY.search(path) and _DISK.fullmatch(path))
 
 
-def _step(one: str, other: str) -> bool:
-    """Whether a name exists that both match; a character class counts as any character."""
-    if not (_ANY & set(one) or _ANY & set(other)):
-        return one == other
-    signs, others = _SIGN.findall(one), _SIGN.findall(other)
-    # row[j]: whether the part of `one` read so far and the first j characters of `other` can match the same
-    # name
-    row = [True] + [False] * len(others)
-    for j, sign in enumerate(others):
-        row[j + 1] = row[j] and sign == "*"
-    for mine in signs:
-        below = [row[0] and mine == "*"]
-        for j, sign in enumerate(others):
-            alike = row[j] and (mine == sign or mine[0] in "?[" or sign[0] in "?[")
-            through = (mine == "*" and (row[j + 1] or below[j])) or (sign == "*" and (below[j] or row[j + 1]))
-            below.append(alike or through)
-        row = below
-    return row[-1]
+@lru_cache(maxsize=1 << 16)
+def _facts(path: str) -> tuple[str, bool, bool, tuple[tuple[str, str], ...]]:
+    """The directory of a standard link, whether it may be another link, whether it is a glob in ``/dev``,
+    and the path itself with the nodes to which a link or a disk leads, each with its start."""
+    link = _LINK.fullmatch(path)
+    further = _LINKS.get(link[2], ("/dev/*",)) if link else (f"{path}*",) if _DISK.fullmatch(path) else ()
+    is_glob = path.count("/") == 2 and _ANY.search(path) is not None
+    reach = tuple((one, _ANY.split(one, maxsplit=1)[0]) for one in (path, *further))
+    return link[1] if link else "", _OWN_LINK.fullmatch(path) is not None, is_glob, reach
+
+
+def _meet(a: tuple[str, str], b: tuple[str, str]) -> bool:
+    """Whether a path may match both. A path may be a directory, which means everything below it."""
+    (one, start), (other, another) = a, b
+    # of thousands of paths few begin alike, and comparing starts is fast
+    if not (start.startswith(another) or another.startswith(start)):
+        return False
+    if start != one:  # a glob
+        return another != other or _meet(b, a)
+    return fnmatchcase(one, other) or fnmatchcase(one, f"{other}/*") or other.startswith(f"{one}/")

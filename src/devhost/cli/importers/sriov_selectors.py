@@ -7,8 +7,7 @@ considers.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -16,10 +15,10 @@ from typing import Literal
 from devhost.backend import OptionError
 from devhost.config.diagnostics import Mark, shown
 
-from .gojson import Remark, check_ids, check_texts, literal, odd_ids, pci_id
+from .gojson import Remark, check, check_ids, check_texts, literal, odd_ids, pci_id
 
-_ADDRESS = re.compile(r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_ADDRESS = r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+_SPAN = r"[0-9]{1,9}(-[0-9]{1,9})?"
 
 
 class DeviceType(StrEnum):
@@ -42,7 +41,8 @@ READ: Mapping[DeviceType, Sequence[str]] = {
 }  # fmt: skip
 """The selectors that the plugin reads for a type of device; it ignores others."""
 
-Interval = tuple[int, int]
+_Numbers = tuple[tuple[int, int], ...] | None
+"""Ranges of numbers; ``None`` means any number, and functions without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,15 @@ class Selectors:
             ("pKeys", self.p_keys),
         ):
             check_texts(key, texts)
-        for n, index in enumerate(self.acpi_indexes):
-            if not (index.isascii() and index.isdigit() and len(index) < 10):
-                raise OptionError(f"{shown(index)} is not a number", key=f"acpiIndexes[{n}]")
-        for n, address in enumerate(self.pci_addresses):
-            _check_address(address, f"pciAddresses[{n}]")
-        for n, text in enumerate(self.pf_names):
-            if not _part(text, f"pfNames[{n}]").name:
-                raise OptionError(f"{shown(text)} does not name an interface", key=f"pfNames[{n}]")
-        for n, text in enumerate(self.root_devices):
-            _check_address(_part(text, f"rootDevices[{n}]").name, f"rootDevices[{n}]")
+        check("acpiIndexes", self.acpi_indexes, "[0-9]{1,9}", "is not a number")
+        check("pfNames", self.pf_names, "[^#].*", "does not name an interface")
+        for key, texts, end in (
+            ("pciAddresses", self.pci_addresses, ""),
+            ("rootDevices", self.root_devices, "(#.*)?"),
+        ):
+            check(key, texts, _ADDRESS + end, "is not a PCI address", 'as in "0000:3b:00.0"')
+        for key, texts in (("pfNames", self.pf_names), ("rootDevices", self.root_devices)):
+            check(key, texts, f"[^#]*(#{_SPAN}(,{_SPAN})*)?", "is not a range", 'as in "ens1f0#0-3,7"')
         if self.is_rdma and self.vdpa_type:
             raise OptionError("isRdma excludes it, for the plugin as well", key="vdpaType")
 
@@ -104,123 +103,81 @@ class Selectors:
             "isRdma": ("true",) if self.is_rdma else (),
             "vdpaType": (self.vdpa_type,) if self.vdpa_type else (),
         }
-        blocks = [
-            _block({**part, **common}) for joined in self._joined() for part in self._parts(joined, kind)
+        names, addresses = _grouped(self.pf_names), _grouped(self.root_devices)
+        return [
+            {key: tuple(dict.fromkeys(values)) for key, values in {**part, **common}.items() if values}
+            for numbers, some in names.items()
+            for others, roots in addresses.items()
+            for part in self._parts(some, roots, _both(numbers, others), kind)
         ]
-        return [block for block in blocks if block]
 
-    def _parts(self, joined: _Joined, kind: DeviceType) -> Iterator[dict[str, tuple[str, ...] | None]]:
+    def _parts(
+        self, names: Sequence[str], roots: Sequence[str], numbers: _Numbers, kind: DeviceType
+    ) -> Iterator[dict[str, tuple[str, ...]]]:
         """The selection among parts of physical functions, and among physical functions themselves.
 
         The plugin treats a function that is part of none as its own physical function, without a number.
         """
+        if numbers == ():
+            return
         own = tuple(map(_address, self.pci_addresses))
-        names = tuple(spelling for name in joined.names for spelling in _spellings(name))
-        addresses = tuple(map(_address, joined.addresses))
-        numbers = () if joined.intervals is None else (",".join(map(_span, joined.intervals)),)
+        spellings = tuple(literal(one) for name in names for one in (name, name.lower()))
+        addresses = tuple(map(_address, roots))
         scalable = kind is DeviceType.AUXILIARY
         by_whole = bool(names or addresses)
         kinds = ("sf",) if scalable else ("vf",) if by_whole else ("pf", "vf")
         yield {
             "kind": kinds,
             "pciBusID": own,
-            "pfName": names,
+            "pfName": spellings,
             "pfPciBusID": addresses,
-            "sfNum" if scalable else "vfIndex": numbers,
+            "sfNum" if scalable else "vfIndex": (",".join(map(_span, numbers)),) if numbers else (),
         }
         if by_whole and not numbers and not scalable:
-            both = tuple(address for address in addresses if address in own) or None
-            yield {
-                "kind": ("pf",),
-                "pciBusID": both if own and addresses else own or addresses,
-                "netDevs": names,
-            }
-
-    def _joined(self) -> Iterator[_Joined]:
-        """Names, addresses and numbers that belong together."""
-        everything = [_Group((), None)]
-        for by_name in _grouped(self.pf_names) if self.pf_names else everything:
-            for by_address in _grouped(self.root_devices) if self.root_devices else everything:
-                intervals = _both(by_name.intervals, by_address.intervals)
-                if intervals != ():
-                    yield _Joined(by_name.names, by_address.names, intervals)
+            both = tuple(address for address in addresses if address in own)
+            if both or not (own and addresses):
+                yield {"kind": ("pf",), "pciBusID": both or own or addresses, "netDevs": spellings}
 
     def remarks(self, mark: Mark, path: str) -> list[Remark]:
         """Remarks on selectors that do not select what they seem to select."""
         found = odd_ids((*self.vendors, *self.devices), mark, path)
-        odd = [text for text in self.pci_addresses if text != _address(text)]
-        for text in dict.fromkeys(odd):
-            message = f'{shown(text)} never matches for the plugin; devhost takes it as "{_address(text)}"'
-            found.append(Remark(mark, path, message))
-        for key, texts in (("pfNames", self.pf_names), ("rootDevices", self.root_devices)):
+        found += odd_ids(self.pci_addresses, mark, path, _address)
+        for texts in (self.pf_names, self.root_devices):
             seen: dict[str, str] = {}
             for text in dict.fromkeys(texts):
-                part = _part(text, key)
-                name = part.name.lower()
-                if name in seen:
-                    message = f"{shown(text)} has no effect: {shown(seen[name])} takes precedence"
+                first = seen.setdefault(_name(text).lower(), text)
+                if first != text:
+                    message = f"{shown(text)} has no effect: {shown(first)} takes precedence"
                     found.append(Remark(mark, path, message, "put both ranges into one, with a comma"))
-                elif part.intervals == ():
+                elif _numbers(text) == ():
                     found.append(Remark(mark, path, f"{shown(text)} selects nothing: its range is empty"))
-                seen.setdefault(name, text)
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """``name#0-3,7``. Without ``#`` it has no intervals and means everything of that name."""
-
-    name: str
-    intervals: tuple[Interval, ...] | None
+def _name(text: str) -> str:
+    return text.partition("#")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Names with the same numbers."""
-
-    names: tuple[str, ...]
-    intervals: tuple[Interval, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """A condition on the physical function and on the number. Without names and addresses: any function."""
-
-    names: tuple[str, ...]
-    addresses: tuple[str, ...]
-    intervals: tuple[Interval, ...] | None
+def _numbers(text: str) -> _Numbers:
+    """The numbers of ``name#0-3,7``; without ``#`` it means everything of that name."""
+    _, sign, numbers = text.partition("#")
+    spans = (one.partition("-") for one in numbers.split(",")) if sign else ()
+    found = ((int(low), int(high or low)) for low, _, high in spans)
+    return tuple((low, high) for low, high in found if low <= high) if sign else None
 
 
-def _part(text: str, key: str) -> _Part:
-    name, sign, numbers = text.partition("#")
-    if not sign:
-        return _Part(name, None)
-    intervals = []
-    for piece in numbers.split(","):
-        found = _RANGE.fullmatch(piece)
-        if found is None:
-            hint = 'as in "ens1f0#0-3,7"'
-            raise OptionError(f"{shown(piece)} in {shown(text)} is not a range", key=key, hint=hint)
-        low = int(found[1])
-        intervals.append((low, int(found[2] or low)))
-    return _Part(name, tuple((low, high) for low, high in intervals if low <= high))
-
-
-def _grouped(texts: Iterable[str]) -> list[_Group]:
-    """The parts by their numbers. Of two with one name the plugin uses the first."""
-    parts: dict[str, _Part] = {}
+def _grouped(texts: Sequence[str]) -> Mapping[_Numbers, Sequence[str]]:
+    """The names by their numbers. Of two with one name the plugin uses the first."""
+    first: dict[str, str] = {}
     for text in texts:
-        part = _part(text, "")
-        parts.setdefault(part.name.lower(), part)
-    groups: dict[tuple[Interval, ...] | None, list[str]] = {}
-    for part in parts.values():
-        groups.setdefault(part.intervals, []).append(part.name)
-    return [_Group(tuple(names), intervals) for intervals, names in groups.items() if intervals != ()]
+        first.setdefault(_name(text).lower(), text)
+    groups: dict[_Numbers, list[str]] = {} if texts else {None: []}
+    for text in first.values():
+        groups.setdefault(_numbers(text), []).append(_name(text))
+    return groups
 
 
-def _both(
-    one: tuple[Interval, ...] | None, other: tuple[Interval, ...] | None
-) -> tuple[Interval, ...] | None:
+def _both(one: _Numbers, other: _Numbers) -> _Numbers:
     """The numbers that are in both."""
     if one is None or other is None:
         return other if one is None else one
@@ -228,26 +185,9 @@ def _both(
     return tuple((low, high) for low, high in found if low <= high)
 
 
-def _span(interval: Interval) -> str:
+def _span(interval: tuple[int, int]) -> str:
     low, high = interval
     return str(low) if low == high else f"{low}-{high}"
-
-
-def _block(values: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
-    """The terms without empty ones; empty if one of them can never match."""
-    if None in values.values():
-        return {}
-    return {key: tuple(dict.fromkeys(several)) for key, several in values.items() if several}
-
-
-def _spellings(name: str) -> tuple[str, ...]:
-    """The plugin compares names without regard to case; those of the kernel are mostly lower-case."""
-    return tuple(map(literal, dict.fromkeys((name, name.lower()))))
-
-
-def _check_address(text: str, key: str) -> None:
-    if not _ADDRESS.fullmatch(text):
-        raise OptionError(f"{shown(text)} is not a PCI address", key=key, hint='as in "0000:3b:00.0"')
 
 
 def _address(text: str) -> str:

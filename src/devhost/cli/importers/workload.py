@@ -74,8 +74,7 @@ class Options:
         self.flags = list(_flags(value, switches))
         """All flags, also those that are given several times."""
         self.variables: dict[str, Option] = {}
-        for one in value.each("env"):
-            given, name = node_at(one.node, "value"), text_at(one.node, "name")
+        for name, given, one in _variables(value):
             if isinstance(given, Scalar):
                 self.variables[name] = Option(name, given, one)
             elif node_at(one.node, "valueFrom", "fieldRef") is not None:  # such as NODE_NAME
@@ -228,6 +227,16 @@ def _started(one: Container) -> tuple[object, ...]:
     words = tuple(word.text for word, _ in _words(one))
     env = tuple((text_at(each.node, "name"), text_at(each.node, "value")) for each in one.each("env"))
     return one.image, words, env
+
+
+def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
+    """The name, the value and the place of each variable: of a list, or of a mapping as in many charts."""
+    for one in value.each("env"):
+        yield text_at(one.node, "name"), node_at(one.node, "value"), one
+    env = value.at("env")
+    for name in env.keys if env else ():
+        if env and (inner := env.at(name)):
+            yield name, inner.node if isinstance(inner.node, Scalar) else node_at(inner.node, "value"), inner
 
 
 def _flags(value: Value, switches: Collection[str]) -> Iterator[Option]:

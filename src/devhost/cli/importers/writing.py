@@ -45,6 +45,7 @@ def document(
     differs: Sequence[str],
     entries: Sequence[Entry],
     *,
+    groups: Sequence[Mapping[str, Written]] = (),
     backends: Mapping[str, Mapping[str, Written]] | None = None,
     labels: Mapping[str, Written] | None = None,
 ) -> str:
@@ -55,6 +56,7 @@ def document(
         peer: the plugin whose configuration was converted.
         differs: the differences between the plugin and devhost, without a full stop.
         entries: the entries, in the order of the file.
+        groups: those of the udev backend.
         backends: options, by backend. In a list of mappings each mapping has its own line.
         labels: the key ``labels``, if the plugin's companion labels nodes.
 
@@ -68,11 +70,11 @@ def document(
     for note in source.remarks():
         lines += _comment(note, "# ", "#   ")
     lines += ["version: 1", ""]
-    if any(backends.values() if backends else ()):
-        lines += _backends(backends or {})
+    if options := given(**(backends or {}), udev=given(groups=groups)):
+        lines += ["backends:", *_nested(options, "  ", is_open=True), ""]
     if labels:
         lines += [f"labels: {flow(labels)}", ""]
-    kept = list(_kept(entries))
+    kept = [*_kept(entries)]
     lines.append("resources:" if any(entry.name for entry in kept) else "resources: []")
     for entry in kept:
         lines += _entry(entry)
@@ -81,10 +83,8 @@ def document(
 
 def flow(value: Written) -> str:
     """A value in YAML's flow style, which YAML reads back unchanged."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, (bool, int)):
+        return json.dumps(value)
     if isinstance(value, str):
         return text(value)
     if isinstance(value, Mapping):
@@ -93,16 +93,18 @@ def flow(value: Written) -> str:
 
 
 def text(value: str) -> str:
-    """A string for YAML, with quotes only if it needs them."""
-    return value if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS else quoted(value)
-
-
-def quoted(value: str) -> str:
-    """A string for YAML in double quotes; characters that do not print are escaped."""
+    """A string for YAML, with double quotes only if it needs them; what does not print is escaped."""
+    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
+        return value
     return json.dumps(value, ensure_ascii=not value.isprintable()).replace("\x7f", "\\u007f")
 
 
-def several(values: Sequence[str]) -> Written:
+def given(**values: Written) -> dict[str, Written]:
+    """The keys whose value is not false, empty or 0."""
+    return {key: value for key, value in values.items() if value}
+
+
+def several(values: Sequence[Written]) -> Written:
     """A list, or its only member."""
     return values[0] if len(values) == 1 else list(values)
 
@@ -111,31 +113,28 @@ def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
     """The entries. One that could never get a device is replaced by its remarks and the reason."""
     above: list[tuple[Entry, where.Where]] = []
     for entry in entries:
-        blocks = [_condition(block) for block in entry.where] or [where.Block()]
+        blocks = tuple(map(_condition, entry.where)) or (where.Block(),)
         takers = [_taker(above, entry, block) for block in blocks] if entry.name else [""]
         if all(takers):
             names = " and ".join(name for name in dict.fromkeys(takers) if name != entry.name)
             taken = (
-                (f"gets no device: {names} takes all of them first") if names else "is already offered above"
+                f"gets no device: {names} takes all of them first" if names else "is already offered above"
             )
-            why = f"{entry.name} {taken}: omitted."
-            yield Entry(remarks=[*entry.remarks, why])
-        else:
-            if entry.name:
-                above.append((entry, tuple(blocks)))
-            yield entry
+            entry = Entry(remarks=[*entry.remarks, f"{entry.name} {taken}: omitted."])
+        elif entry.name:
+            above.append((entry, blocks))
+        yield entry
 
 
 def _taker(above: Sequence[tuple[Entry, where.Where]], later: Entry, block: where.Block) -> str:
     """The name of an earlier entry that selects all that ``block`` of ``later`` selects, or empty text."""
     named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
     for earlier, blocks in above:
+        is_same = earlier.name == later.name and not naming.fields(later.name)
         both_share = earlier.keys.get("exclusive") is False and later.keys.get("exclusive") is False
-        if earlier.name == later.name and not naming.fields(later.name):
-            return earlier.name
-        if earlier.backend != later.backend or both_share:
-            continue
-        if named.issuperset(naming.fields(earlier.name)) and where.covers(blocks, (block,)):
+        may_take = earlier.backend == later.backend and not both_share
+        has_name = named.issuperset(naming.fields(earlier.name))
+        if is_same or (may_take and has_name and where.covers(blocks, (block,))):
             return earlier.name
     return ""
 
@@ -150,17 +149,15 @@ def _condition(block: Block) -> where.Block:
     terms: list[where.Term] = []
     refuse: list[where.Block] = []
     for key, value in block.items():
-        values = [value] if isinstance(value, (str, int, Mapping)) else list(value)
+        values = [value] if isinstance(value, (str, int, Mapping)) else [*value]
         if key == "not":
             refuse += [_condition(one) for one in values if isinstance(one, Mapping)]
-        elif key in _NUMBERS:
+            continue
+        patterns: list[where.Pattern] = [where.Text(str(one), fold=key in _HEX) for one in values]
+        if key in _NUMBERS:
             spans = (span.partition("-") for one in values for span in str(one).split(","))
-            terms.append(where.Term(key, tuple(where.Range(int(a), int(b or a)) for a, _, b in spans)))
-        elif isinstance(value, bool):
-            terms.append(where.Term(key, (where.Flag(value),)))
-        else:
-            texts = (where.Text(str(one), fold=key in _HEX) for one in values)
-            terms.append(where.Term(key, tuple(texts)))
+            patterns = [where.Range(int(low), int(high or low)) for low, _, high in spans]
+        terms.append(where.Term(key, tuple(patterns)))
     return where.Block(tuple(terms), tuple(refuse))
 
 
@@ -175,42 +172,29 @@ def _comment(remark: str, first: str, further: str) -> list[str]:
     )
 
 
-def _backends(backends: Mapping[str, Mapping[str, Written]]) -> Iterator[str]:
-    yield "backends:"
-    for name, options in backends.items():
-        yield f"  {name}:"
-        yield from _nested(options, "    ")
-    yield ""
-
-
-def _nested(values: Mapping[str, Written], indent: str) -> Iterator[str]:
-    """A mapping in YAML's block style; values that fit into a line are in flow style."""
+def _nested(values: Mapping[str, Written], indent: str, *, is_open: bool = False) -> Iterator[str]:
+    """A mapping in YAML's block style; values that fit into a line are in flow style unless ``is_open``."""
     for key, value in values.items():
-        line = f"{indent}{text(key)}: {flow(value)}"
-        if isinstance(value, Mapping) and len(line) > _WIDTH:
-            yield f"{indent}{text(key)}:"
-            yield from _nested(value, f"{indent}  ")
-        elif not isinstance(value, (str, int, Mapping)) and _are_mappings(value):
-            yield f"{indent}{text(key)}:"
-            for one in value:
+        line = f"{indent}{text(key)}:"
+        if isinstance(value, Mapping) and (is_open or len(f"{line} {flow(value)}") > _WIDTH):
+            yield from (line, *_nested(value, f"{indent}  "))
+        elif mappings := _mappings(value):
+            yield line
+            for one in mappings:
                 whole = f"{indent}  - {flow(one)}"
-                if isinstance(one, Mapping) and (len(whole) > _WIDTH or _is_deep(one)):
+                if len(whole) > _WIDTH or any(map(_mappings, one.values())):
                     first, *more = _nested(one, f"{indent}    ")
-                    yield f"{indent}  - {first.strip()}"
-                    yield from more
+                    yield from (f"{indent}  - {first.strip()}", *more)
                 else:
                     yield whole
         else:
-            yield line
+            yield f"{line} {flow(value)}"
 
 
-def _is_deep(values: Mapping[str, Written]) -> bool:
-    """Whether it contains a list of mappings, which would be hard to read on one line."""
-    return any(not isinstance(one, (str, int, Mapping)) and _are_mappings(one) for one in values.values())
-
-
-def _are_mappings(values: Sequence[Written]) -> bool:
-    return bool(values) and all(isinstance(one, Mapping) for one in values)
+def _mappings(value: Written) -> list[Mapping[str, Written]]:
+    """The members of a list of mappings; none of another value."""
+    members = () if isinstance(value, (str, int, Mapping)) else value
+    return [one for one in members if isinstance(one, Mapping)]
 
 
 def _entry(entry: Entry) -> Iterator[str]:
