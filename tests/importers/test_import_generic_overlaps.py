@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from importing import offered, said
 
 from devhost.cli.import_ import command
-from devhost.cli.importers.overlap import has_parts, may_be_one
+from devhost.cli.importers.overlap import may_be_one, shared
 from devhost.cli.scan_once import scan_once
 from devhost.config import loads
 from devhost.config.loader import Loaded
@@ -95,6 +95,7 @@ def device(name: str, *paths: str) -> str:
         ("/dev/serial/by-id/usb-1a86_A10B-if00-port0", "/dev/ttyUSB*"),
         ("/dev/serial/by-id/*", "/dev/serial/by-path/*"),
         ("/dev/zigbee", "/dev/ttyUSB*"),
+        ("/dev/zigbee", "/dev/ttyUSB0"),
         ("/dev/bus/usb/001/003", "/dev/ttyUSB0"),
         ("/dev/sdb", "/dev/sdb1"),
         ("/dev/sd*", "/dev/sdb1"),
@@ -168,7 +169,8 @@ def test_those_usb_devices_of_a_group_that_are_plugged_in_make_a_device(
 
 
 def test_a_selector_that_selects_what_another_of_its_group_selects_is_not_another_device() -> None:
-    usb = "{vendor: 18d1, product: 9302, serial: A}, {vendor: 18d1, product: 9302}, {vendor: 18D1, product: 9302}"
+    ids = ("18d1, serial: A", "18d1", "18D1")
+    usb = ", ".join(f"{{product: 9302, vendor: {one}}}" for one in ids)
     text = converted(f"devices: [{{name: x, groups: [{{usb: [{usb}]}}]}}]")
     assert 'usb:\n          - {idVendor: "18d1", idProduct: "9302"}\n\n' in text
 
@@ -211,8 +213,8 @@ def test_paths_that_cannot_overlap_stay_exclusive() -> None:
     )
     assert "shared: true\n" not in text.partition("version:")[2]
     assert "or for both if both have `shared: true`" in said(text)  # links by other names cannot be seen
-    shared = converted("\n".join(["devices:", device("a", "/dev/fuse"), device("b", "/dev/fuse")]))
-    assert "Remove `shared: true` if only one pod at a time may have the node" in said(shared)
+    both = converted("\n".join(["devices:", device("a", "/dev/fuse"), device("b", "/dev/fuse")]))
+    assert "Remove it if only one pod at a time may have the node" in said(both)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +230,7 @@ def test_paths_that_cannot_overlap_stay_exclusive() -> None:
         ("/dev/serial/by-id/a", "/dev/fuse", False),
         ("/dev/fuse", "/dev/ttyUSB*", False),
         ("/dev/snd", "/dev/ttyUSB*", False),
+        ("/dev/dri", "/dev/ttyUSB*", False),
         ("/dev/video1", "/dev/video10", False),
         ("/dev/v4l/by-id/a", "/dev/video0", True),
         ("/dev/disk/by-id/a", "/dev/nvme*", True),
@@ -240,5 +243,5 @@ def test_two_globs_overlap_unless_it_is_certain_that_no_name_matches_both(
 
 
 def test_a_glob_of_disks_overlaps_their_partitions() -> None:
-    assert has_parts("/dev/sd*") and has_parts("/dev/nvme0n*")
-    assert not has_parts("/dev/sdb") and not has_parts("/dev/ttyUSB*")
+    paths = ["/dev/sd*", "/dev/nvme0n*", "/dev/sdb9", "/dev/ttyUSB*"]
+    assert shared(paths, lambda one, other: True) == {0, 1}
