@@ -232,7 +232,7 @@ def _entry(files: _Files, number: int, *, is_shared: bool) -> Entry:
     path, is_one = f"/dev/{files.globs[0].text}", "{" not in files.name
     member: dict[str, Written] = {"where": several(blocks)} | given(containerPath=path if is_one else "")
     member = {"path": path} if files.is_path else member
-    group = files.name if is_one else f"{_UNNAMED.split(files.globs[0].text)[0] or 'dev'}-rule{number}"
+    group = files.name if is_one else f"{_UNNAMED.split(files.globs[0].text)[0] or 'dev'}-rule{number + 1}"
     written: Group = {"name": group, "members": [member | given(shared=is_shared)]}
     return _resource(files.rule, files.name, [{"group": group}], files.remarks, written)
 
