@@ -127,6 +127,7 @@ def test_a_repetition_that_devhost_limits_is_named() -> None:
     ("one", "other"),
     [
         ('KERNEL=="video[0-9]*"', 'SUBSYSTEM=="video4linux"'),
+        ('KERNEL=="video[0-9]*"', 'KERNEL=="video0"'),
         ('ATTRS{idVendor}=="1a86"', 'SUBSYSTEM=="tty", KERNEL=="ttyUSB0"'),
         ('ENV{DEVTYPE}=="usb_device", ATTR{idVendor}=="1a86"', 'KERNEL=="ttyUSB*"'),
     ],
