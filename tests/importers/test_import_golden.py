@@ -163,6 +163,8 @@ OF_OTHERS = {
         "env",
         "parameters",
         "properties",
+        "brokerPod",
+        "discovery",
         "rules",
     ),
 }

@@ -185,6 +185,10 @@ def daemon_set(mounted: str = "", *arguments: str) -> str:
             daemon_set(),
             "so the file conf.yaml of the image counts (give conf.yaml of the plugin's repository",
         ),
+        (
+            daemon_set() + "\n---\nkind: ConfigMap\nmetadata: {name: coredns}\ndata: {Corefile: x}",
+            "so the file conf.yaml of the image counts",
+        ),
         (daemon_set("own"), "its configuration is in the ConfigMap own (add the ConfigMap)"),
         (
             "image: {repository: ghcr.io/smarter-project/smarter-device-manager}\nconfig: []",
@@ -193,7 +197,7 @@ def daemon_set(mounted: str = "", *arguments: str) -> str:
         ("image: {repository: x/smarter-device-manager}", "so the file conf.yaml of the image counts"),
     ],
 )
-def test_an_installation_without_a_configuration_is_told_which_one_counts(text: str, message: str) -> None:
+def test_without_a_configuration_the_one_that_counts_is_named(text: str, message: str) -> None:
     assert message in refusal(PEER, text)
 
 

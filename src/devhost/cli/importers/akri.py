@@ -93,13 +93,13 @@ class _Found:
 def _configurations(source: Source) -> Iterator[_Configuration]:
     values = source.values("akri", recognized=lambda one: one.at("udev", "configuration") is not None)
     if values is not None:
-        if left := values.others("udev"):
+        udev = values.at("udev") or values
+        if left := [*values.others("udev"), *(f"udev.{key}" for key in udev.others("configuration"))]:
             source.note(f"{some(left)}: settings of the chart, which are not converted.")
-        spec = values.at("udev", "configuration") or values
+        spec = udev.at("configuration") or udev
         if not spec.is_true("enabled"):
             message = "udev.configuration.enabled is not true, so the chart makes no Configuration for udev"
             values.place.diagnostics.fail(values.node.mark, message, _HINT)
-        (values.at("udev") or values).omit("discovery")
         yield _Configuration(spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails"))
         spec.omit("discoveryDetails")
     found = [one for one in source.objects if one.kind == "Configuration"]

@@ -59,7 +59,7 @@ def shared(paths: Sequence[str], apart: Callable[[int, int], bool]) -> set[int]:
 
     Args:
         paths: the globs; :data:`USB` for one of a USB device.
-        apart: whether two of them, by their numbers, are for different nodes, whatever the globs.
+        apart: whether two of them, by their numbers, are for different nodes although the globs may meet.
     """
     found = {n for n, path in enumerate(paths) if _ANY.search(path) and _DISK.fullmatch(path)}
     for (n, one), (m, other) in combinations(enumerate(paths), 2):

@@ -108,7 +108,9 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
         values.for_pods()
         if left := values.others("config"):
             source.note(f"{some(left)}: settings of the chart, which are not converted.")
-    found = source.config_map(*keys, likely=_is_config, key=key, names=names)
+    found = None
+    if plugin is None or names or key or any("devicematch" in text for text in _texts(source)):
+        found = source.config_map(*keys, likely=_is_config, key=key, names=names)
     found = found or next((one for one in source.objects if not one.kind and one is not values), None)
     if values is not None and (config := values.at("config")) and not _is_empty(config.node):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
@@ -135,6 +137,13 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     if any(one.is_path for _, one in files):
         differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
     return document(source, PEER, differs, entries)
+
+
+def _texts(source: Source) -> Iterator[str]:
+    """The entries of all ConfigMaps."""
+    for one in source.objects:
+        data = one.at("data") if one.kind == "ConfigMap" else None
+        yield from (text_at(data.node, entry) for entry in (data.keys if data else ()))
 
 
 def _is_chart(values: Value) -> bool:
