@@ -162,6 +162,11 @@ async def test_a_container_has_a_link_at_its_own_path(tmp_path: Path) -> None:
     assert [one.container_path for one in given.devices] == ["/dev/zigbee"]
 
 
+def test_a_name_has_the_plugins_character_for_others() -> None:
+    by_path = r"^serial/by-path/pci-0000:00:14\.0-port0$"
+    assert set(converted(PEER, rule(by_path))) == {"smarter-devices/serial_by-path_pci-0000_00_14_0-port0"}
+
+
 def test_names_without_links_stay_exclusive() -> None:
     text = run(PEER, rule("^ttyUSB[0-9]*$") + rule("^tty.*$") + rule("^gpiomem$") + rule("^snd$")).stdout
     assert "shared: true" not in text

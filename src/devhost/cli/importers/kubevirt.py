@@ -155,17 +155,13 @@ def _devices(permitted: Value) -> Iterator[_Device]:
             aside = replace(here, diagnostics=Diagnostics("")) if is_external else here
             one = replace(permitted, node=_spelled(node), place=aside)
             device, name = one.as_dataclass(kind, source.remark), text_at(node, "resourceName")
-            if (
-                kind is not _Mediated
-                and (problem := naming.problem(name))
-                and (is_external or device is not WRONG)
-            ):
+            if device is WRONG and not is_external:
+                continue
+            if kind is not _Mediated and (problem := naming.problem(name)):
                 at = node_at(node, "resourceName") or node
                 here.key("resourceName").report(at, f"{shown(name)} {problem}")
-            elif device is WRONG and is_external:  # KubeVirt does not read its selector
+            elif device is WRONG:  # KubeVirt does not read its selector
                 source.note(f"{name}: {_OF_OTHERS}")
-            elif device is WRONG:
-                continue
             elif device.disabled:
                 source.note(f"{name} is disabled: omitted.")
             else:

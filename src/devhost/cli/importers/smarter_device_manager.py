@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
-from devhost.config.document import Items, Node, Scalar
+from devhost.config.document import Items, Node
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
 
@@ -41,17 +42,10 @@ _LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")
 """A link that udev makes; in a glob, ? is a dot of the expression."""
 
 _VARIES = re.compile(r"[*?\[]")
-_UNNAMED = re.compile("[^A-Za-z0-9_.-]")
+_UNNAMED = re.compile("[^A-Za-z0-9_-]")
+"""Characters for which the plugin writes _ in a name."""
 
-_LOGGING = (
-    "alsologtostderr",
-    "log_backtrace_at",
-    "log_dir",
-    "logtostderr",
-    "stderrthreshold",
-    "v",
-    "vmodule",
-)
+_LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")
 """Flags without an equivalent."""
 
 _IMAGE = "give conf.yaml of the plugin's repository, or the ConfigMap of the cluster"
@@ -112,7 +106,8 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     if plugin is None or names or key or any("devicematch" in text for text in _texts(source)):
         found = source.config_map(*keys, likely=_is_config, key=key, names=names)
     found = found or next((one for one in source.objects if not one.kind and one is not values), None)
-    if values is not None and (config := values.at("config")) and not _is_empty(config.node):
+    config = values.at("config") if values else None
+    if config and not (isinstance(config.node, Items) and not config.node.items):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
     if found is None and (holder := values or plugin):
         message, hint = "it has no configuration, so the file conf.yaml of the image counts", _IMAGE
@@ -142,18 +137,12 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 def _texts(source: Source) -> Iterator[str]:
     """The entries of all ConfigMaps."""
     for one in source.objects:
-        data = one.at("data") if one.kind == "ConfigMap" else None
-        yield from (text_at(data.node, entry) for entry in (data.keys if data else ()))
+        if one.kind == "ConfigMap" and (data := one.at("data")):
+            yield from map(partial(text_at, data.node), data.keys)
 
 
 def _is_chart(values: Value) -> bool:
     return values.at("config") is not None or PEER in text_at(values.node, "image", "repository")
-
-
-def _is_empty(node: Node) -> bool:
-    return (isinstance(node, Items) and not node.items) or (
-        isinstance(node, Scalar) and not node.text.strip()
-    )
 
 
 def _is_config(node: Node) -> bool:
@@ -247,11 +236,7 @@ def _entry(files: _Files, number: int, *, is_shared: bool) -> Entry:
 
 
 def _resource(
-    rule: _Rule,
-    name: str,
-    where: Sequence[Block],
-    remarks: Sequence[str],
-    *groups: Group,
+    rule: _Rule, name: str, where: Sequence[Block], remarks: Sequence[str], *groups: Group
 ) -> Entry:
     share = given(share={"replicas": rule.nummaxdevices} if rule.nummaxdevices > 1 else "")
     return Entry(f"{DOMAIN}/{name}", "udev", where, share, remarks, groups)
