@@ -142,6 +142,18 @@ devices:
 """An accelerator that has the second id until its first use, and the first id then."""
 
 
+def plug(root: Path, plugged: list[str]) -> None:
+    """USB devices with these ids, at the ports from 1."""
+    tree = Tree(root)
+    tree.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
+    tree.device("pci0000:00/0000:00:14.0/usb1", "usb", DEVTYPE="usb_device", DRIVER="usb")
+    for port, ids in enumerate(plugged, 1):
+        vendor, _, product = ids.partition(":")
+        files = {"idVendor": vendor, "idProduct": product, "devpath": str(port)}
+        path = f"pci0000:00/0000:00:14.0/usb1/1-{port}"
+        tree.device(path, "usb", f"bus/usb/001/00{port}", f"189:{port}", files, DEVTYPE="usb_device")
+
+
 @pytest.mark.parametrize(
     ("plugged", "devices"),
     [
@@ -156,16 +168,21 @@ def test_those_usb_devices_of_a_group_that_are_plugged_in_make_a_device(
     tmp_path: Path, plugged: list[str], devices: list[int]
 ) -> None:
     """The plugin gives all that any of the group's selectors finds; it has one device if there is any."""
-    tree = Tree(tmp_path)
-    tree.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
-    tree.device("pci0000:00/0000:00:14.0/usb1", "usb", DEVTYPE="usb_device", DRIVER="usb")
-    for port, ids in enumerate(plugged, 1):
-        vendor, _, product = ids.partition(":")
-        files = {"idVendor": vendor, "idProduct": product, "devpath": str(port)}
-        path = f"pci0000:00/0000:00:14.0/usb1/1-{port}"
-        tree.device(path, "usb", f"bus/usb/001/00{port}", f"189:{port}", files, DEVTYPE="usb_device")
+    plug(tmp_path, plugged)
     found = offered(converted(CORAL), tmp_path).get("example.org/coral", {})
     assert sorted(len(nodes.split()) for nodes in found) == devices
+
+
+async def test_a_container_gets_the_usb_device_that_is_plugged_in(tmp_path: Path) -> None:
+    async with Node(tmp_path) as node:
+        plug(node.root, ["1a6e:089a"])
+        node.configure(converted(CORAL).partition("version: 1\n")[2])
+        async with node.served():
+            await node.offers({"example.org/coral": 1})
+            given = await node.container({"example.org/coral": 1})
+    assert [(one.host_path, one.container_path, one.permissions) for one in given.devices] == [
+        ("/dev/bus/usb/001/001", "/dev/bus/usb/001/001", "rw")
+    ]
 
 
 def test_a_selector_that_selects_what_another_of_its_group_selects_is_not_another_device() -> None:
