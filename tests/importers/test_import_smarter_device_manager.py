@@ -134,7 +134,8 @@ BY_ID = "serial_by-id_usb-FTDI_A-if00-port0"
     [
         (("^ttyUSB0$", "^serial/by-id/usb-FTDI_A-if00-port0$"), {"ttyUSB0", BY_ID}),
         (("^ttyUSB[0]*$", "^serial/by-id/usb-FTDI_A-if00-port0$"), {"ttyUSB0", BY_ID}),
-        (("^serial/by-id/usb-.*$", "^serial/by-id/usb-FTDI_A-if00-port0$"), {"serial_by-id", BY_ID}),
+        (("^serial/by-id/.*$", "^serial/by-id/usb-FTDI_A-if00-port0$"), {"serial_by-id", BY_ID}),
+        (("^serial/by-id/u.*$", "^serial/by-id/usb-.*$"), {"serial_by-id_u", "serial_by-id_usb"}),
         (("^zigbee$", "^ttyUSB0$"), {"zigbee", "ttyUSB0"}),
         (("^zigbee$", "^ttyUSB[0-9]$"), {"zigbee", "ttyUSB0"}),
         (("^snd$", "^snd/pcmC0D0p$"), {"snd", "snd_pcmC0D0p"}),

@@ -188,7 +188,7 @@ def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
             yield _of_path(rule, one, one.text, [remark])
         elif "/by-" in before:
             why = "The plugin makes a resource of each of these links, devhost one of all: change the pods."
-            yield _of_path(rule, one, before, [remark, why])
+            yield _of_path(rule, one, _VARIES.split(one.text)[0].rstrip("/._-"), [remark, why])
         elif _VARIES.search(before) or before.startswith(_OTHER_NAMES):
             varying.setdefault("", []).append(one)
         else:
