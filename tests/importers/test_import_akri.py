@@ -123,6 +123,61 @@ def test_a_repetition_that_devhost_limits_is_named() -> None:
     assert "ATTRS A[0-9]+B: devhost matches a repetition that is not at the end up to 4 times." in remarks
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('KERNEL=="video[0-9]*"', 'SUBSYSTEM=="video4linux"'),
+        ('KERNEL=="video[0-9]*"', 'KERNEL=="video0"'),
+        ('ATTRS{idVendor}=="1a86"', 'SUBSYSTEM=="tty", KERNEL=="ttyUSB0"'),
+        ('ENV{DEVTYPE}=="usb_device", ATTR{idVendor}=="1a86"', 'KERNEL=="ttyUSB*"'),
+    ],
+)
+def test_a_node_of_two_configurations_serves_both_as_in_akri(tmp_path: Path, one: str, other: str) -> None:
+    machines.board(tmp_path)
+    text = configuration(one) + "---\n" + configuration(other).replace("found", "second")
+    found = offered(run(PEER, text).stdout, tmp_path)
+    alone = [
+        offered(run(PEER, configuration(rule)).stdout, tmp_path)["akri.sh/found"] for rule in (one, other)
+    ]
+    assert [found["akri.sh/found"], found["akri.sh/second"]] == alone
+    assert "a node in several of these resources serves each of them" in said(run(PEER, text).stdout)
+
+
+def test_a_usb_device_and_the_nodes_of_its_interfaces_are_offered_as_in_akri(tmp_path: Path) -> None:
+    machines.board(tmp_path)
+    found = offered(run(PEER, configuration('ATTRS{idVendor}=="1a86"')).stdout, tmp_path)
+    assert set(found["akri.sh/found"]) == {"/dev/ttyUSB0", "/dev/bus/usb/001/003"}
+
+
+def test_configurations_that_select_different_devices_stay_exclusive() -> None:
+    text = configuration('KERNEL=="video[0-9]*"') + "---\n"
+    text += configuration('KERNEL=="ttyUSB*", SUBSYSTEM=="tty"').replace("found", "second")
+    assert "shared" not in run(PEER, text).stdout
+
+
+VALUES = (
+    "udev: {configuration: {enabled: %s, discoveryDetails: {udevRules: ['KERNEL==\"fuse\"']}, capacity: 3}}"
+)
+
+
+def test_values_of_the_chart_make_a_configuration() -> None:
+    values = VALUES % "true"
+    entry = converted(PEER, values)["akri.sh/akri-udev"]  # the chart's default name
+    assert entry.share.replicas == 3
+    named = values.replace("enabled:", "name: mine, enabled:")
+    both = configuration('KERNEL=="kvm"') + "---\n" + named
+    assert set(converted(PEER, both)) == {"akri.sh/mine", "akri.sh/found"}
+    assert "rbac, onvif: settings of the chart" in run(PEER, values + "\nrbac: {a: 1}\nonvif: {b: 1}").stdout
+
+
+def test_values_without_a_configuration_for_udev_are_refused_with_the_reason() -> None:
+    message = "udev.configuration.enabled is not true, so the chart makes no Configuration for udev (give a"
+    assert message in refusal(PEER, VALUES % "false")
+    assert "the key udevRules is required" in refusal(
+        PEER, "udev: {configuration: {enabled: true, discoveryDetails: {}}}"
+    )
+
+
 def test_configurations_for_other_handlers_are_omitted() -> None:
     text = configuration('KERNEL=="fuse"') + "---\n" + configuration(handler="onvif").replace("found", "net")
     assert "# net: the handler onvif does not find devices of a node: omitted." in run(PEER, text).stdout

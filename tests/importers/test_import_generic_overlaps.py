@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from importing import offered, said
 
 from devhost.cli.import_ import command
-from devhost.cli.importers.overlap import has_parts, may_be_one
+from devhost.cli.importers.overlap import may_be_one, shared
 from devhost.cli.scan_once import scan_once
 from devhost.config import loads
 from devhost.config.loader import Loaded
@@ -95,6 +95,7 @@ def device(name: str, *paths: str) -> str:
         ("/dev/serial/by-id/usb-1a86_A10B-if00-port0", "/dev/ttyUSB*"),
         ("/dev/serial/by-id/*", "/dev/serial/by-path/*"),
         ("/dev/zigbee", "/dev/ttyUSB*"),
+        ("/dev/zigbee", "/dev/ttyUSB0"),
         ("/dev/bus/usb/001/003", "/dev/ttyUSB0"),
         ("/dev/sdb", "/dev/sdb1"),
         ("/dev/sd*", "/dev/sdb1"),
@@ -141,6 +142,18 @@ devices:
 """An accelerator that has the second id until its first use, and the first id then."""
 
 
+def plug(root: Path, plugged: list[str]) -> None:
+    """USB devices with these ids, at the ports from 1."""
+    tree = Tree(root)
+    tree.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
+    tree.device("pci0000:00/0000:00:14.0/usb1", "usb", DEVTYPE="usb_device", DRIVER="usb")
+    for port, ids in enumerate(plugged, 1):
+        vendor, _, product = ids.partition(":")
+        files = {"idVendor": vendor, "idProduct": product, "devpath": str(port)}
+        path = f"pci0000:00/0000:00:14.0/usb1/1-{port}"
+        tree.device(path, "usb", f"bus/usb/001/00{port}", f"189:{port}", files, DEVTYPE="usb_device")
+
+
 @pytest.mark.parametrize(
     ("plugged", "devices"),
     [
@@ -155,20 +168,26 @@ def test_those_usb_devices_of_a_group_that_are_plugged_in_make_a_device(
     tmp_path: Path, plugged: list[str], devices: list[int]
 ) -> None:
     """The plugin gives all that any of the group's selectors finds; it has one device if there is any."""
-    tree = Tree(tmp_path)
-    tree.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
-    tree.device("pci0000:00/0000:00:14.0/usb1", "usb", DEVTYPE="usb_device", DRIVER="usb")
-    for port, ids in enumerate(plugged, 1):
-        vendor, _, product = ids.partition(":")
-        files = {"idVendor": vendor, "idProduct": product, "devpath": str(port)}
-        path = f"pci0000:00/0000:00:14.0/usb1/1-{port}"
-        tree.device(path, "usb", f"bus/usb/001/00{port}", f"189:{port}", files, DEVTYPE="usb_device")
+    plug(tmp_path, plugged)
     found = offered(converted(CORAL), tmp_path).get("example.org/coral", {})
     assert sorted(len(nodes.split()) for nodes in found) == devices
 
 
+async def test_a_container_gets_the_usb_device_that_is_plugged_in(tmp_path: Path) -> None:
+    async with Node(tmp_path) as node:
+        plug(node.root, ["1a6e:089a"])
+        node.configure(converted(CORAL).partition("version: 1\n")[2])
+        async with node.served():
+            await node.offers({"example.org/coral": 1})
+            given = await node.container({"example.org/coral": 1})
+    assert [(one.host_path, one.container_path, one.permissions) for one in given.devices] == [
+        ("/dev/bus/usb/001/001", "/dev/bus/usb/001/001", "rw")
+    ]
+
+
 def test_a_selector_that_selects_what_another_of_its_group_selects_is_not_another_device() -> None:
-    usb = "{vendor: 18d1, product: 9302, serial: A}, {vendor: 18d1, product: 9302}, {vendor: 18D1, product: 9302}"
+    ids = ("18d1, serial: A", "18d1", "18D1")
+    usb = ", ".join(f"{{product: 9302, vendor: {one}}}" for one in ids)
     text = converted(f"devices: [{{name: x, groups: [{{usb: [{usb}]}}]}}]")
     assert 'usb:\n          - {idVendor: "18d1", idProduct: "9302"}\n\n' in text
 
@@ -211,8 +230,8 @@ def test_paths_that_cannot_overlap_stay_exclusive() -> None:
     )
     assert "shared: true\n" not in text.partition("version:")[2]
     assert "or for both if both have `shared: true`" in said(text)  # links by other names cannot be seen
-    shared = converted("\n".join(["devices:", device("a", "/dev/fuse"), device("b", "/dev/fuse")]))
-    assert "Remove `shared: true` if only one pod at a time may have the node" in said(shared)
+    both = converted("\n".join(["devices:", device("a", "/dev/fuse"), device("b", "/dev/fuse")]))
+    assert "Remove it if only one pod at a time may have the node" in said(both)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +247,7 @@ def test_paths_that_cannot_overlap_stay_exclusive() -> None:
         ("/dev/serial/by-id/a", "/dev/fuse", False),
         ("/dev/fuse", "/dev/ttyUSB*", False),
         ("/dev/snd", "/dev/ttyUSB*", False),
+        ("/dev/dri", "/dev/ttyUSB*", False),
         ("/dev/video1", "/dev/video10", False),
         ("/dev/v4l/by-id/a", "/dev/video0", True),
         ("/dev/disk/by-id/a", "/dev/nvme*", True),
@@ -240,5 +260,5 @@ def test_two_globs_overlap_unless_it_is_certain_that_no_name_matches_both(
 
 
 def test_a_glob_of_disks_overlaps_their_partitions() -> None:
-    assert has_parts("/dev/sd*") and has_parts("/dev/nvme0n*")
-    assert not has_parts("/dev/sdb") and not has_parts("/dev/ttyUSB*")
+    paths = ["/dev/sd*", "/dev/nvme0n*", "/dev/sdb9", "/dev/ttyUSB*"]
+    assert shared(paths, lambda one, other: True) == {0, 1}

@@ -72,10 +72,14 @@ def test_without_a_domain_both_defaults_and_the_options_to_add_are_named() -> No
     assert "add the one that your pods request: --domain devic.es or --domain squat.ai)" in line
 
 
-APP = "{image: {repository: ghcr.io/squat/generic-device-plugin, tag: 0.2.0}, args: [--device, '%s'], env: %s}"
+APP = (
+    "{image: {repository: ghcr.io/squat/generic-device-plugin, tag: 0.2.0}, args: [--device, '%s'], env: %s}"
+)
 
 
-@pytest.mark.parametrize("env", ["{DOMAIN: a.org}", "{DOMAIN: {value: a.org}}", "[{name: DOMAIN, value: a.org}]"])
+@pytest.mark.parametrize(
+    "env", ["{DOMAIN: a.org}", "{DOMAIN: {value: a.org}}", "[{name: DOMAIN, value: a.org}]"]
+)
 def test_a_domain_among_the_variables_of_a_chart_counts_in_each_form(env: str) -> None:
     app = APP % (FUSE.replace("\n", " "), env)
     assert names(app) == ["a.org/fuse"]  # of app-template 1
@@ -83,7 +87,8 @@ def test_a_domain_among_the_variables_of_a_chart_counts_in_each_form(env: str) -
 
 
 @pytest.mark.parametrize(
-    ("more", "domain"), [("", "squat.ai"), ("image: {tag: 0.2.0}", "squat.ai"), ("env: {DOMAIN: a.org}", "a.org")]
+    ("more", "domain"),
+    [("", "squat.ai"), ("image: {tag: 0.2.0}", "squat.ai"), ("env: {DOMAIN: a.org}", "a.org")],
 )
 def test_values_of_the_plugins_chart_contain_the_file(more: str, domain: str) -> None:
     """That chart sets the variable DOMAIN, for each version of the image."""

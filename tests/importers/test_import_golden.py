@@ -145,7 +145,16 @@ OF_OTHERS = {
         "nvIpam",
         "ibKubernetes",
     ),
-    *("developerConfiguration", "chart", "chartRef", "destination", "syncPolicy", "controller", "controllers", "set"),
+    *(
+        "developerConfiguration",
+        "chart",
+        "chartRef",
+        "destination",
+        "syncPolicy",
+        "controller",
+        "controllers",
+        "set",
+    ),
     *(
         "nicConfigurationOperator",
         "docaTelemetryService",
@@ -154,6 +163,8 @@ OF_OTHERS = {
         "env",
         "parameters",
         "properties",
+        "brokerPod",
+        "discovery",
         "rules",
     ),
 }

@@ -41,12 +41,27 @@ def test_several_selectors_with_one_name_become_one_resource() -> None:
     assert [block.split(", ")[1] for block in wheres(entry)] == ["device: 1eb8", "device: 2236"]
 
 
-def test_a_selector_of_an_earlier_name_is_omitted() -> None:
+def test_a_selector_with_several_names_has_the_last_one() -> None:
+    """KubeVirt keeps one name for each selector."""
     text = permitted(pciHostDevices=[pci("10de:1eb8"), pci("10DE:1EB8", "example.com/other")])
+    assert set(converted(PEER, text)) == {"example.com/other"}
+    remark = "example.com/gpu: of several names for a selector KubeVirt uses the last, here example.com/other"
+    assert remark in said(run(PEER, text).stdout)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"pciHostDevices": [pci("8086:*", "gpu.intel.com/vfio", externalResourceProvider=True)]},
+        {"usb": [{"resourceName": "gpu.intel.com/vfio", "externalResourceProvider": True}]},
+    ],
+)
+def test_a_selector_of_another_plugin_that_selects_nothing_is_named(entry: dict[str, Any]) -> None:
+    """KubeVirt does not read it, and uses the other entries."""
+    own = {"pciHostDevices": [*entry.get("pciHostDevices", []), pci("10de:1eb8")]}
+    text = permitted(**{**entry, **own})
     assert set(converted(PEER, text)) == {"example.com/gpu"}
-    assert "example.com/other gets no device: example.com/gpu takes all of them first" in said(
-        run(PEER, text).stdout
-    )
+    assert "gpu.intel.com/vfio: another plugin serves it" in said(run(PEER, text).stdout)
 
 
 def test_names_without_an_external_provider_are_listed() -> None:

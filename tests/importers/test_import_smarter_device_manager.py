@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from importing import converted, offered, refusal, run, said, wheres
 
+from devhost.testing.node import Node
 from devhost.testing.trees import Tree
 
 PEER = "smarter-device-manager"
@@ -91,10 +92,127 @@ def test_a_repetition_with_a_number_is_written_out_up_to_256_characters() -> Non
     assert wheres(entry) == ["devNode: /dev/x" + 256 * "[0-9]"]
 
 
-def test_a_wildcard_in_a_directory_is_omitted_with_the_reason() -> None:
-    done = run(PEER, rule("^snd.*/pcm.*$"))
-    assert "has a wildcard in a directory's name: omitted." in said(done.stdout)
-    assert "resources: []" in done.stdout
+USB = "pci0000:00/0000:00:14.0/usb1"
+
+
+def linked(root: Path) -> None:
+    """The same machine with links to a serial port, a tuner and a USB device."""
+    machine(root)
+    tree = Tree(root)
+    tree.link("/dev/serial/by-id/usb-FTDI_A-if00-port0", "/dev/ttyUSB0")
+    tree.link("/dev/zigbee", "/dev/ttyUSB0")
+    tree.device("virtual/dvb/dvb0.frontend0", "dvb", "dvb/adapter0/frontend0", "212:3")
+    tree.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
+    tree.device(USB, "usb", DEVTYPE="usb_device", DRIVER="usb")
+    files = {"idVendor": "18d1", "idProduct": "9302", "devpath": "2"}
+    tree.device(f"{USB}/1-2", "usb", "bus/usb/001/004", "189:3", files, DEVTYPE="usb_device")
+
+
+@pytest.mark.parametrize(
+    ("expression", "name", "node"),
+    [
+        ("^snd.*/pcm.*$", "dev-snd-pcmC0D0p", "/dev/snd/pcmC0D0p"),
+        ("^dvb/adapter[0-9]+/frontend0$", "dev-dvb-adapter0-frontend0", "/dev/dvb/adapter0/frontend0"),
+        ("^bus/usb/001/.*$", "dev-bus-usb-001-004", "/dev/bus/usb/001/004"),
+        ("^bus/usb/.*$", "dev-bus-usb-001-004", "/dev/bus/usb/001/004"),
+    ],
+)
+def test_files_whose_name_is_not_the_kernels_are_named_by_their_paths(
+    tmp_path: Path, expression: str, name: str, node: str
+) -> None:
+    linked(tmp_path)
+    text = run(PEER, rule(expression, 2)).stdout
+    assert offered(text, tmp_path) == {f"smarter-devices/{name}": {node: 2}}
+    assert said(text).count("devhost's dev-dvb-adapter0-frontend0: change the pods.") == 1
+
+
+BY_ID = "serial_by-id_usb-FTDI_A-if00-port0"
+
+
+@pytest.mark.parametrize(
+    ("expressions", "names"),
+    [
+        (("^ttyUSB0$", "^serial/by-id/usb-FTDI_A-if00-port0$"), {"ttyUSB0", BY_ID}),
+        (("^ttyUSB[0]*$", "^serial/by-id/usb-FTDI_A-if00-port0$"), {"ttyUSB0", BY_ID}),
+        (("^serial/by-id/.*$", "^serial/by-id/usb-FTDI_A-if00-port0$"), {"serial_by-id", BY_ID}),
+        (("^serial/by-id/u.*$", "^serial/by-id/usb-.*$"), {"serial_by-id_u", "serial_by-id_usb"}),
+        (("^zigbee$", "^ttyUSB0$"), {"zigbee", "ttyUSB0"}),
+        (("^zigbee$", "^ttyUSB[0-9]$"), {"zigbee", "ttyUSB0"}),
+        (("^snd$", "^snd/pcmC0D0p$"), {"snd", "snd_pcmC0D0p"}),
+    ],
+)
+def test_each_name_of_a_node_is_a_resource(
+    tmp_path: Path, expressions: tuple[str, str], names: set[str]
+) -> None:
+    """The plugin makes a resource of each file, which links to one node are as well."""
+    linked(tmp_path)
+    for one, other in (expressions, expressions[::-1]):
+        text = run(PEER, rule(one) + rule(other)).stdout
+        found = offered(text, tmp_path)
+        assert {name.partition("/")[2] for name in found} == names
+        assert "a node in several of these resources serves each of them" in said(text)
+
+
+async def test_a_container_has_a_link_at_its_own_path(tmp_path: Path) -> None:
+    async with Node(tmp_path) as node:
+        linked(node.root)
+        node.configure(run(PEER, rule("^zigbee$")).stdout.split("version: 1\n", 1)[1])
+        async with node.served():
+            await node.offers({"smarter-devices/zigbee": 1})
+            given = await node.container({"smarter-devices/zigbee": 1})
+    assert [one.container_path for one in given.devices] == ["/dev/zigbee"]
+
+
+def test_a_name_has_the_plugins_character_for_others() -> None:
+    by_path = r"^serial/by-path/pci-0000:00:14\.0-port0$"
+    assert set(converted(PEER, rule(by_path))) == {"smarter-devices/serial_by-path_pci-0000_00_14_0-port0"}
+
+
+def test_names_without_links_stay_exclusive() -> None:
+    text = run(PEER, rule("^ttyUSB[0-9]*$") + rule("^tty.*$") + rule("^gpiomem$") + rule("^snd$")).stdout
+    assert "shared: true" not in text
+
+
+def daemon_set(mounted: str = "", *arguments: str) -> str:
+    container = {
+        "name": "x",
+        "image": "ghcr.io/smarter-project/smarter-device-manager:v1",
+        "args": [*arguments],
+    }
+    volumes = [{"name": "config", "configMap": {"name": mounted}}] if mounted else []
+    spec = {"template": {"spec": {"containers": [container], "volumes": volumes}}}
+    return json.dumps({"kind": "DaemonSet", "metadata": {"name": "manager"}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            daemon_set(),
+            "so the file conf.yaml of the image counts (give conf.yaml of the plugin's repository",
+        ),
+        (
+            daemon_set() + "\n---\nkind: ConfigMap\nmetadata: {name: coredns}\ndata: {Corefile: x}",
+            "so the file conf.yaml of the image counts",
+        ),
+        (daemon_set("own"), "its configuration is in the ConfigMap own (add the ConfigMap)"),
+        (
+            "image: {repository: ghcr.io/smarter-project/smarter-device-manager}\nconfig: []",
+            "so the file conf.yaml of the image counts",
+        ),
+        ("image: {repository: x/smarter-device-manager}", "so the file conf.yaml of the image counts"),
+    ],
+)
+def test_without_a_configuration_the_one_that_counts_is_named(text: str, message: str) -> None:
+    assert message in refusal(PEER, text)
+
+
+def test_the_flag_config_names_the_entry_of_the_configmap() -> None:
+    data = {"conf.yaml": rule("^kvm$"), "other.yaml": rule("^fuse$")}
+    config_map = json.dumps({"kind": "ConfigMap", "metadata": {"name": "own"}, "data": data})
+    given = daemon_set("own", "-config=/x/other.yaml", "-v=2") + "\n---\n" + config_map
+    assert set(converted(PEER, given)) == {"smarter-devices/fuse"}
+    assert "no such flag" not in run(PEER, given).stdout
 
 
 def test_a_directory_is_given_with_all_its_nodes(tmp_path: Path) -> None:

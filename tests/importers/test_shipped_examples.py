@@ -586,7 +586,7 @@ RULES: list[tuple[list[str], str]] = [
     ([], ""),
     ([], OMITTED),  # a property that is no attribute
     (["/dev/video0"], ""),
-    (["/dev/bus/usb/001/002", "/dev/ttyUSB0"], ""),  # a USB device or the nodes of its interfaces
+    (["/dev/bus/usb/001/002", "/dev/bus/usb/001/003", "/dev/ttyUSB0", *VIDEO], ""),
     ([], ""),
     ([], OMITTED),  # tags
     ([], OMITTED),  # names of devices above

@@ -1,33 +1,34 @@
 """Converts Akri's Configurations for its udev handler to devhost.yaml.
 
-The input is one or more objects of ``akri.sh`` in one file. Rules of udev are read as in Akri's
-``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and ``ENV`` with globs; everything
-else is a regular expression for the whole value.
+The input is one or more objects of ``akri.sh`` in one file, or values of Akri's chart. Rules of udev are read
+as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and ``ENV`` with
+globs; everything else is a regular expression for the whole value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from devhost.backend import option
-from devhost.config.diagnostics import Place, shown
+from devhost.config.diagnostics import shown
 from devhost.config.document import Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
 
-from . import regular
+from . import overlap, regular
 from .gojson import PCI_ID, Remark, literal, pci_id
 from .regular import Glob, Inexpressible, Invalid
-from .source import Object, Source, Value, text_at
-from .writing import Block, Entry, Written, document, given, several
+from .source import Object, Source, Value, node_at, some, text_at
+from .writing import Block, Entry, Group, Written, document, given, several
 
 DOMAIN = "akri.sh"
 
 _TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
 _WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
+_OF_VALUES = ("discoveryDetails", "enabled", "name")
 _HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -64,20 +65,59 @@ def convert(data: bytes, file_name: str) -> str:
         ConfigError: it has none for udev, or the handler would refuse a rule; with every error in it.
     """
     source = Source(data, file_name, "akri")
-    found = source.of_kinds("Configuration", hint=_HINT)
-    entries: list[Entry] = []
-    groups: list[Mapping[str, Written]] = []
+    found = [one for one in map(_read, [*_configurations(source)]) if one is not None]
+    source.check()
+    for n in overlap.shared_blocks([one.blocks for one in found]):
+        found[n].member["shared"] = True
+    return document(source, "Akri", _DIFFERS, [one.entry for one in found])
+
+
+@dataclass(frozen=True, slots=True)
+class _Configuration:
+    """A Configuration, of Kubernetes or in values of Akri's chart; ``details`` are those of its handler."""
+
+    name: str
+    spec: Value
+    details: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The entry of a Configuration, the blocks of its rules, and the member of its group that has them."""
+
+    entry: Entry
+    blocks: Sequence[Block]
+    member: dict[str, Written]
+
+
+def _configurations(source: Source) -> Iterator[_Configuration]:
+    values = source.values("akri", recognized=lambda one: one.at("udev", "configuration") is not None)
+    if values is not None:
+        udev = values.at("udev") or values
+        if left := [*values.others("udev"), *(f"udev.{key}" for key in udev.others("configuration"))]:
+            source.note(f"{some(left)}: settings of the chart, which are not converted.")
+        spec = udev.at("configuration") or udev
+        if not spec.is_true("enabled"):
+            message = "udev.configuration.enabled is not true, so the chart makes no Configuration for udev"
+            values.place.diagnostics.fail(values.node.mark, message, _HINT)
+        yield _Configuration(spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails"))
+        spec.omit("discoveryDetails")
+    found = [one for one in source.objects if one.kind == "Configuration"]
     wanted = [one for one in found if _is_udev(one)]
     for one in found:
         if one not in wanted:
             handler = one.text("spec", "discoveryHandler", "name")
             source.note(f"{one.name}: the handler {handler} does not find devices of a node: omitted.")
             one.take()
-    if not wanted:
-        source.diagnostics.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
+    if not wanted and values is None:
+        first = source.of_kinds("Configuration", hint=_HINT)[0]
+        source.diagnostics.fail(first.node.mark, "its discovery handler is not udev", _HINT)
     for one in wanted:
-        entries += _entries(one, groups)
-    return document(source, "Akri", _DIFFERS, entries, groups=groups)
+        handled = one.at("spec", "discoveryHandler")
+        if handled is not None:
+            handled.omit("name")
+        details = handled.at("discoveryDetails") if handled else one.at("spec", "protocol", "udev")
+        yield _Configuration(one.name, one.at("spec") or one, details)
 
 
 def _is_udev(one: Object) -> bool:
@@ -85,33 +125,36 @@ def _is_udev(one: Object) -> bool:
     return name == "udev" or one.at("spec", "protocol", "udev") is not None
 
 
-def _entries(one: Object, groups: list[Mapping[str, Written]]) -> Iterator[Entry]:
-    """The entry of a Configuration, whose group is added to ``groups``."""
-    name, full, spec = one.name, f"{DOMAIN}/{one.name}", one.at("spec") or one
+def _read(one: _Configuration) -> _Found | None:
+    """What a Configuration selects; ``None`` if it is wrong."""
+    name, full, spec = one.name, f"{DOMAIN}/{one.name}", one.spec
     if problem := naming.problem(full):
-        one.place.key("metadata").report(one.node, f"{shown(full)} {problem}")
-        return
-    read = _details(one)
-    if read is None:
-        return
-    details, place, remarks = read
+        spec.place.report(spec.node, f"{shown(full)} {problem}", "change the name of the Configuration")
+        return None
+    if one.details is None:
+        spec.place.report(spec.node, "it has no discoveryDetails", "the handler needs udevRules in it")
+        return None
+    found, mine = one.details.document(), list[Remark]()
+    details = found.as_dataclass(_Details, mine.append, explain=False)
+    if details is WRONG:
+        return None
+    remarks = [*map(str, mine)]
     if not set(details.permissions) <= set("rwm") or details.permissions == "m":
-        place.key("permissions").report(one.node, f"{shown(details.permissions)} must consist of r, w and m")
+        at = node_at(found.node, "permissions") or found.node
+        found.place.key("permissions").report(at, f"{shown(details.permissions)} must consist of r, w and m")
     given_capacity = spec.at("capacity")
     capacity = 1 if given_capacity is None else _number(given_capacity)
     blocks: list[Block] = []
-    for n, rule in enumerate(details.udev_rules):
+    for one_rule, rule in zip(found.each("udevRules"), details.udev_rules, strict=True):
         try:
             blocks += _rule(rule, remarks)
         except Inexpressible as error:
             remarks.append(f"Rule {rule} is omitted: {error}.")
         except Invalid as error:
-            here = place.key("udevRules").item(n)
-            here.report(one.node, f"{shown(rule)}: {error}", "Akri refuses it as well")
-    one.source.check()
+            one_rule.place.report(one_rule.node, f"{shown(rule)}: {error}", "Akri refuses it as well")
     env = {"UDEV_DEVNODE": "{devNode}", **dict(_properties(spec, remarks))}
-    if left := spec.others("capacity", "brokerProperties", "discoveryHandler", "protocol"):
-        one.source.note(
+    if left := spec.others("capacity", "brokerProperties", "discoveryHandler", "protocol", *_OF_VALUES):
+        spec.source.note(
             f"{name}: {', '.join(left)} are not converted: write a Deployment or DaemonSet that "
             f"requests the resource."
         )
@@ -120,29 +163,13 @@ def _entries(one: Object, groups: list[Mapping[str, Written]]) -> Iterator[Entry
             "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. "
             "A group with a member for each kind of node joins them by their hardware."
         )
-    if not blocks:
-        yield Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
-        return
-    member = {"where": several(blocks), "permissions": details.permissions}
-    groups.append({"name": name, "members": [member], "env": env})
+    member: dict[str, Written] = {"where": several(blocks), "permissions": details.permissions}
     share = given(share={"replicas": capacity} if capacity > 1 else "")
-    yield Entry(full, "udev", [{"group": name}], share, remarks)
-
-
-def _details(one: Object) -> tuple[_Details, Place, list[str]] | None:
-    """The configuration of the handler, its place, and remarks; ``None`` if it is wrong."""
-    handler, old = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
-    if handler is not None:
-        handler.omit("name")
-    found = handler.at("discoveryDetails") if handler else old
-    if found is None:
-        place = one.place.key("spec").key("discoveryHandler")
-        place.report(one.node, "it has no discoveryDetails", "the handler needs udevRules in it")
-        return None
-    found = found.document()
-    remarks: list[Remark] = []
-    details = found.as_dataclass(_Details, remarks.append, explain=False)
-    return None if details is WRONG else (details, found.place, [*map(str, remarks)])
+    group: Group = {"name": name, "members": [member], "env": env}
+    entry = Entry(full, "udev", [{"group": name}], share, remarks, [group])
+    if not blocks:
+        entry = Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
+    return _Found(entry, blocks, member)
 
 
 def _number(capacity: Value) -> int:
@@ -274,8 +301,6 @@ _DIFFERS = [
     "requests the resource",
     "Akri scans every ten seconds, devhost at each event",
     "Akri offers devices without a node in /dev, devhost does not",
-    "Akri offers a device of two Configurations twice; devhost in the first. Akri offers a USB device and "
-    "the nodes of its interfaces; devhost one of them",
     "for Akri, DRIVERS, ATTRS, KERNELS and SUBSYSTEMS match any parent device; for devhost the USB device, "
     "the PCI function and the nearest driver",
     "for several devices Akri sets UDEV_DEVNODE_<hash> for each; devhost sets UDEV_DEVNODE with all of "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
@@ -148,10 +147,12 @@ class _Group:
     @property
     def hardware(self) -> tuple[_Usb, ...]:
         """The USB devices, which have another key in MicroShift's file; each device once."""
-        found: list[_Usb] = []
-        for one in sorted(self.usb + self.usbs, key=lambda usb: usb.serial != ""):
-            found += [] if any(other.covers(one) for other in found) else [one]
-        return tuple(found)
+        every = [*enumerate(self.usb + self.usbs)]
+        return tuple(
+            one
+            for n, one in every
+            if not any(other.covers(one) and (m < n or not one.covers(other)) for m, other in every if m != n)
+        )
 
     @property
     def nodes(self) -> list[_Path]:
@@ -393,20 +394,18 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
 
     The plugin serves each of them nevertheless; devhost only if each has ``shared``.
     """
-    paths = [path for group in groups for path in group.nodes]
-    usb = [one for group in groups for one in group.hardware]
-    found = {id(path) for path in paths if overlap.has_parts(path.host)}
-    for path, another in combinations(paths, 2):
-        if overlap.may_be_one(path.host, another.host):
-            found |= {id(path), id(another)}
-    for one, other in combinations(usb, 2):
-        if one.covers(other) or other.covers(one):
-            found |= {id(one), id(other)}
-    # a path does not show which USB device a serial port or a camera belongs to
-    if paths and len(paths) + len(usb) > 1:
-        whole = [path for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb")]
-        found.update(map(id, (*usb, *whole)))
-    return found
+    every: list[_Path | _Usb] = []
+    for group in groups:
+        every += [*group.nodes, *group.hardware]
+
+    def apart(n: int, m: int) -> bool:
+        one, other = every[n], every[m]
+        if isinstance(one, _Path) or isinstance(other, _Path):
+            return False
+        return not (one.covers(other) or other.covers(one))
+
+    paths = [one.host if isinstance(one, _Path) else overlap.USB for one in every]
+    return {id(every[n]) for n in overlap.shared(paths, apart)}
 
 
 def _written(devices: Sequence[_Device], domain: str, source: Source) -> str:
@@ -425,22 +424,15 @@ def _written(devices: Sequence[_Device], domain: str, source: Source) -> str:
     if any(len(group.hardware) > 1 for group in groups):
         differs.append("the first of each of a group's USB devices make one device, as far as they are there")
     shared = _shared(groups)
-    if shared:
-        source.note(
-            "As with the plugin, a node in several of these devices serves each of them: `shared: true`. "
-            "Remove `shared: true` if only one pod at a time may have the node."
-        )
     if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
         source.note(
             "If two paths lead to one node under different names, by a link, devhost offers it for the first "
             "path, or for both if both have `shared: true`. The plugin always offers it for both."
         )
-    entries = [_resource(device, domain) for device in devices]
-    written = [_group(device.name, group, shared) for device in devices for group in device.groups]
-    return document(source, PEER, differs, entries, groups=written)
+    return document(source, PEER, differs, [_resource(device, domain, shared) for device in devices])
 
 
-def _resource(device: _Device, domain: str) -> Resource:
+def _resource(device: _Device, domain: str, shared: Set[int]) -> Resource:
     first, *more = (max(group.count, 1) for group in device.groups)
     others = [(n, count) for n, count in enumerate(more, 1) if count != first]
     overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
@@ -454,8 +446,8 @@ def _resource(device: _Device, domain: str) -> Resource:
             )
         if group.globs > 1:
             remarks.append("Several wildcards: the plugin pairs these in order, devhost by hardware.")
-    where = {"group": device.name}
-    return Resource(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks)
+    where, groups = {"group": device.name}, [_group(device.name, group, shared) for group in device.groups]
+    return Resource(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks, groups)
 
 
 def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:

@@ -8,19 +8,19 @@ The input is a KubeVirt or HyperConverged object, alone or among others, or only
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from devhost.backend import OptionError, option
-from devhost.config.diagnostics import shown
+from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.document import Fields, Items, Node, Scalar
 from devhost.config.language import naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
 
 from .gojson import PCI_ID, pci_id
-from .source import Object, Source, Value, node_at, some
-from .writing import Block, Entry, Written, document
+from .source import Object, Source, Value, node_at, some, text_at
+from .writing import Block, Entry, Group, Written, document
 
 _PATHS = (
     ("spec", "configuration", "permittedHostDevices"),
@@ -30,6 +30,7 @@ _PATHS = (
 )
 _HINT = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
 _SPELLINGS = {"pciDeviceSelector": "pciVendorSelector"}
+_OF_OTHERS = "another plugin serves it, and its selector is none: import the configuration of that plugin."
 _OWN = "KubeVirt serves this resource as well until its selector has externalResourceProvider."
 
 
@@ -104,20 +105,18 @@ def convert(data: bytes, file_name: str) -> str:
     """
     source = Source(data, file_name, "kubevirt")
     found = source.of_kinds("", "KubeVirt", "HyperConverged", hint=_HINT)
-    entries: dict[str, Entry] = {}
-    groups: list[Mapping[str, Written]] = []
+    devices: list[_Device] = []
     lists = 0
     for one in found:
         paths = {"KubeVirt": _PATHS[:1], "HyperConverged": _PATHS[1:2]}.get(one.kind, _PATHS)
         for permitted in filter(None, (one.at(*path) for path in paths)):
             lists += 1
-            for device in _devices(permitted):
-                _add(device, entries, groups)
+            devices += _devices(permitted)
         lists += _name_others(one, ".".join(paths[0]))
     if not lists:
         missing = "it has no spec.configuration.permittedHostDevices"
         source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
-    return _written([*entries.values()], groups, source)
+    return _written(_entries(devices), source)
 
 
 def _name_others(value: Value, right: str) -> int:
@@ -151,16 +150,20 @@ def _devices(permitted: Value) -> Iterator[_Device]:
     for field, kind in _KINDS.items() if read is not WRONG else ():
         place = permitted.place.key(camel(field))
         for n, node in enumerate(getattr(read, field)):
-            one = replace(permitted, node=_spelled(node), place=place.item(n))
-            device = one.as_dataclass(kind, one.source.remark)
-            if device is WRONG:
+            here, source = place.item(n), permitted.source
+            is_external = text_at(node, "externalResourceProvider") == "true"
+            aside = replace(here, diagnostics=Diagnostics("")) if is_external else here
+            one = replace(permitted, node=_spelled(node), place=aside)
+            device, name = one.as_dataclass(kind, source.remark), text_at(node, "resourceName")
+            if device is WRONG and not is_external:
                 continue
-            name = device.resource_name
             if kind is not _Mediated and (problem := naming.problem(name)):
                 at = node_at(node, "resourceName") or node
-                one.place.key("resourceName").report(at, f"{shown(name)} {problem}")
-            if device.disabled:
-                one.source.note(f"{name} is disabled: omitted.")
+                here.key("resourceName").report(at, f"{shown(name)} {problem}")
+            elif device is WRONG:  # KubeVirt does not read its selector
+                source.note(f"{name}: {_OF_OTHERS}")
+            elif device.disabled:
+                source.note(f"{name} is disabled: omitted.")
             else:
                 yield device
 
@@ -176,8 +179,23 @@ def _spelled(node: Node) -> Node:
     return Fields(node.mark, found)
 
 
-def _add(device: _Device, entries: dict[str, Entry], groups: list[Mapping[str, Written]]) -> None:
+def _entries(devices: Sequence[_Device]) -> list[Entry]:
+    entries: dict[str, Entry] = {}
+    own = [one for one in devices if isinstance(one, _Pci) and not one.external_resource_provider]
+    last = {one.pci_vendor_selector.lower(): one.resource_name for one in own}
+    for device in devices:
+        name = last.get(device.pci_vendor_selector.lower(), "") if isinstance(device, _Pci) else ""
+        if device in own and name != device.resource_name:
+            why = f"of several names for a selector KubeVirt uses the last, here {name}: omitted."
+            entries[f"{device.resource_name} {name}"] = Entry(remarks=[f"{device.resource_name}: {why}"])
+        else:
+            _add(device, entries)
+    return [*entries.values()]
+
+
+def _add(device: _Device, entries: dict[str, Entry]) -> None:
     name, backend = device.resource_name, "udev"
+    groups: list[Group] = []
     keys: dict[str, Written] = {"kubevirt": True, "permissions": "mrw"}
     block: Block = {}
     if isinstance(device, _Mediated):
@@ -201,11 +219,12 @@ def _add(device: _Device, entries: dict[str, Entry], groups: list[Mapping[str, W
         return
     if "group" not in block or block not in entry.where:
         entry.where = [*entry.where, block]
+    entry.groups = [*entry.groups, *groups]
     if not device.external_resource_provider:
         entry.remarks = [_OWN]
 
 
-def _written(entries: list[Entry], groups: list[Mapping[str, Written]], source: Source) -> str:
+def _written(entries: list[Entry], source: Source) -> str:
     if own := [entry.name for entry in entries if entry.remarks == [_OWN]]:
         source.note(
             "Set externalResourceProvider: true for the selectors of these in the KubeVirt object, before "
@@ -216,10 +235,10 @@ def _written(entries: list[Entry], groups: list[Mapping[str, Written]], source: 
         if entry.backend == "sriov" and len(entry.where) > 1:
             entry.remarks = [*entry.remarks, _OF_ONE_CARD]
     differs = [*_DIFFERS]
-    if groups:
+    if any(entry.groups for entry in entries):
         differs.append("both combine the first of each of several USB devices under one name")
     entries.sort(key=lambda entry: entry.backend)
-    return document(source, "KubeVirt", differs, entries, groups=groups)
+    return document(source, "KubeVirt", differs, entries)
 
 
 _OF_ONE_CARD = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 from devhost.backend import OptionError, option
@@ -18,11 +19,11 @@ from devhost.config.document import Items, Node
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
 
-from . import regular
+from . import overlap, regular
 from .regular import Glob, Inexpressible, Invalid
-from .source import Source, Value, node_at, some
+from .source import Source, Value, node_at, some, text_at
 from .workload import the_container
-from .writing import Block, Entry, Written, document, given
+from .writing import Block, Entry, Group, Written, document, given, several
 
 PEER = "smarter-device-manager"
 
@@ -34,17 +35,20 @@ DOMAIN = "smarter-devices"
 _JETSON = "nvidia-gpu"
 """The value that means the GPU of a Jetson to the plugin, instead of an expression."""
 
-_DIRECTORIES = frozenset(
-    {"accel", "block", "bsg", "bus", "char", "cpu", "disk", "dma_heap", "dri", "dsa", "dvb", "iax"}
-    | {"infiniband", "input", "mapper", "net", "serial", "snd", "usb", "v4l", "vfio", "vhost", "vg"}
-)
-"""Names below ``/dev`` that are always directories."""
+_OTHER_NAMES = ("bus/usb", "cpu", "dvb", "mapper")
+"""Directories below ``/dev`` whose files have other names than the kernel's devices."""
 
 _LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")
 """A link that udev makes; in a glob, ? is a dot of the expression."""
 
-_UNNAMED = re.compile("[^A-Za-z0-9_.-]")
+_VARIES = re.compile(r"[*?\[]")
+_UNNAMED = re.compile("[^A-Za-z0-9_-]")
+"""Characters for which the plugin writes _ in a name."""
 
+_LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")
+"""Flags without an equivalent."""
+
+_IMAGE = "give conf.yaml of the plugin's repository, or the ConfigMap of the cluster"
 _HINT = "give conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that contains it"
 
 
@@ -58,7 +62,20 @@ class _Rule:
             raise OptionError("is empty, which matches every file", key="devicematch")
 
 
-_Groups = dict[str, dict[str, Written]]
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files of ``/dev`` that an entry offers.
+
+    ``is_path``: it is a directory or a link of udev's standard rules, whose nodes are found by its path.
+    ``is_plain``: none of them is a directory or a link.
+    """
+
+    rule: _Rule
+    name: str
+    globs: Sequence[Glob]
+    remarks: Sequence[str]
+    is_path: bool = False
+    is_plain: bool = True
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
@@ -74,56 +91,85 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     """
     source = Source(data, file_name, PEER)
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
-    values = source.values(PEER, recognized=lambda one: one.at("config") is not None)
+    values = source.values(PEER, recognized=_is_chart)
+    names, keys = plugin.config_maps if plugin else [], [CONFIG_KEY]
     if plugin is not None:
-        plugin.options().finish()
+        options = plugin.options(_LOGGING)
+        if (file := options.flag("config")) is not None:
+            keys.insert(0, file.text.rpartition("/")[2])
+        options.finish(*_LOGGING)
     if values is not None:
         values.for_pods()
         if left := values.others("config"):
             source.note(f"{some(left)}: settings of the chart, which are not converted.")
-    names = plugin.config_maps if plugin else ()
-    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key, names=names)
+    found = None
+    if plugin is None or names or key or any("devicematch" in text for text in _texts(source)):
+        found = source.config_map(*keys, likely=_is_config, key=key, names=names)
     found = found or next((one for one in source.objects if not one.kind and one is not values), None)
-    if values is not None and (config := values.at("config")):
+    config = values.at("config") if values else None
+    if config and not (isinstance(config.node, Items) and not config.node.items):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
     if found is None and (holder := values or plugin):
-        message = "its configuration is in a ConfigMap, which is not in this file"
-        holder.place.diagnostics.fail(holder.node.mark, message, "add the ConfigMap")
+        message, hint = "it has no configuration, so the file conf.yaml of the image counts", _IMAGE
+        if names:
+            message, hint = f"its configuration is in the ConfigMap {some(names)}", "add the ConfigMap"
+        holder.place.diagnostics.fail(holder.node.mark, message, hint)
     if found is None:
         source.refuse(_HINT)
-    groups: _Groups = {}
-    entries = [*_rules(found, groups)]
+    read = [*_rules(found)]
+    files = [(n, one) for n, one in enumerate(read) if isinstance(one, _Files)]
+    paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in files for glob in one.globs]
+
+    def apart(one: int, other: int) -> bool:  # without a link the same node is the same resource
+        return paths[one][2] and paths[other][2]
+
+    shared = {paths[n][0] for n in overlap.shared([path for _, path, _ in paths], apart)}
+    entries = [
+        _entry(one, n, is_shared=n in shared) if isinstance(one, _Files) else one
+        for n, one in enumerate(read)
+    ]
     differs = [*_DIFFERS]
-    if any("members" in group for group in groups.values()):
+    if any(one.is_path for _, one in files):
         differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
-    return document(source, PEER, differs, entries, groups=[*groups.values()])
+    return document(source, PEER, differs, entries)
+
+
+def _texts(source: Source) -> Iterator[str]:
+    """The entries of all ConfigMaps."""
+    for one in source.objects:
+        if one.kind == "ConfigMap" and (data := one.at("data")):
+            yield from map(partial(text_at, data.node), data.keys)
+
+
+def _is_chart(values: Value) -> bool:
+    return values.at("config") is not None or PEER in text_at(values.node, "image", "repository")
 
 
 def _is_config(node: Node) -> bool:
     return isinstance(node, Items) and any(node_at(one, "devicematch") is not None for one in node.items)
 
 
-def _rules(value: Value, groups: _Groups) -> Iterator[Entry]:
+def _rules(value: Value) -> Iterator[_Files | Entry]:
     if not isinstance(value.node, Items):
         value.place.diagnostics.fail(value.node.mark, f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
         rule = one.as_dataclass(_Rule, one.source.remark)
         if rule is not WRONG:
-            yield from _entries(rule, one, groups)
+            yield from _of_rule(rule, one)
 
 
-def _entries(rule: _Rule, value: Value, groups: _Groups) -> Iterator[Entry]:
+def _of_rule(rule: _Rule, value: Value) -> Iterator[_Files | Entry]:
     quoted = shown(rule.devicematch)
     if rule.nummaxdevices == 0:
         why = f"devicematch {quoted} has nummaxdevices 0, so no pod ever gets it: omitted."
         yield Entry(remarks=[why])
     elif rule.devicematch == _JETSON:
         mounts, env = [{"path": "/etc/nv_tegra_release"}], {"NVIDIA_VISIBLE_DEVICES": "0"}
-        groups["nvidia-gpu0"] = {"name": "nvidia-gpu0", "mounts": mounts, "env": env}
-        yield _entry("nvidia-gpu0", [{"group": "nvidia-gpu0"}], rule, _OF_JETSON)
+        group: Group = {"name": "nvidia-gpu0", "mounts": mounts, "env": env}
+        yield _resource(rule, "nvidia-gpu0", [{"group": "nvidia-gpu0"}], _OF_JETSON, group)
     else:
         try:
-            yield from _files(rule, regular.globs(rule.devicematch), groups)
+            yield from _files(rule, regular.globs(rule.devicematch))
         except Inexpressible as error:
             why = f"devicematch {quoted} cannot be converted, because {error}: omitted."
             yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
@@ -132,54 +178,68 @@ def _entries(rule: _Rule, value: Value, groups: _Groups) -> Iterator[Entry]:
             place.report(node, str(error), "the plugin does not start with it")
 
 
-def _entry(name: str, where: Sequence[Block], rule: _Rule, remarks: Sequence[str]) -> Entry:
-    share = given(share={"replicas": rule.nummaxdevices} if rule.nummaxdevices > 1 else "")
-    return Entry(f"{DOMAIN}/{name}", "udev", where, share, remarks)
-
-
-def _files(rule: _Rule, globs: Sequence[Glob], groups: _Groups) -> Iterator[Entry]:
-    """Entries for the matches of a rule: one for each plain path, one for each directory of other paths."""
+def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
+    """The matches of a rule: each plain path, links, and other paths by their directory."""
     remark = f"devicematch: {rule.devicematch}"
     varying: dict[str, list[Glob]] = {}
     for one in globs:
         before = one.text.rpartition("/")[0]
-        if _LINK.fullmatch(one.text) or not any(sign in one.text for sign in "*?["):
-            yield _of_path(one.text, one.text, rule, [remark], groups)
+        if _LINK.fullmatch(one.text) or not _VARIES.search(one.text):
+            yield _of_path(rule, one, one.text, [remark])
         elif "/by-" in before:
             why = "The plugin makes a resource of each of these links, devhost one of all: change the pods."
-            yield _of_path(one.text, before, rule, [remark, why], groups)
-        elif any(sign in before for sign in "*?["):
-            why = f"/dev/{one.text} has a wildcard in a directory's name: omitted."
-            yield Entry(remarks=[remark, why])
+            yield _of_path(rule, one, _VARIES.split(one.text)[0].rstrip("/._-"), [remark, why])
+        elif _VARIES.search(before) or before.startswith(_OTHER_NAMES):
+            varying.setdefault("", []).append(one)
         else:
-            varying.setdefault(before, []).append(one)
+            varying.setdefault(f"{before}/", []).append(one)
     for before, alike in varying.items():
-        remarks, inside = [remark], f"{before}/*/*".strip("/")
-        if any("*" in one.text and not one.never for one in alike):
+        remarks, name = [remark], f"{before}{{sysName}}".lstrip("/").replace("/", "_")
+        if not before:
+            remarks, name = [remark, _BY_PATH], "{devNode}"
+            remarks += [_OF_USB] if any(one.text.startswith("bus/usb") for one in alike) else []
+        elif any("*" in one.text and not one.never for one in alike):
             remarks.append("The plugin names files in subdirectories differently: omitted.")
+            inside = f"{before}*/*".lstrip("/")
+            alike = [replace(one, never=one.never or ("*" in one.text and inside) or "") for one in alike]
         if any(one.is_bounded for one in alike):
             remarks.append(regular.BOUNDED)
-        name = f"{before}/{{sysName}}".strip("/").replace("/", "_")
-        blocks = [
-            replace(one, never=one.never or ("*" in one.text and inside) or "").block("devNode", "/dev/")
-            for one in alike
-        ]
-        yield _entry(name, blocks, rule, remarks)
+        yield _Files(rule, name, alike, remarks)
     if not globs:
         yield Entry(remarks=[f"{remark} never matches, neither for the plugin nor for devhost: omitted."])
 
 
-def _of_path(path: str, name: str, rule: _Rule, remarks: Sequence[str], groups: _Groups) -> Entry:
-    """An entry for a node, for all nodes of a directory, or for the nodes to which links lead."""
+def _of_path(rule: _Rule, glob: Glob, name: str, remarks: Sequence[str]) -> _Files | Entry:
+    """A node, all nodes of a directory, or the nodes to which links lead."""
     name = _UNNAMED.sub("_", name)
     if problem := naming.problem(f"{DOMAIN}/{name}"):
         return Entry(remarks=[*remarks, f"{shown(f'{DOMAIN}/{name}')} {problem}: omitted."])
-    if path in _DIRECTORIES:
-        remarks = [*remarks, f"A directory: the container gets every node below /dev/{path}."]
-    elif "/by-" not in path:
-        return _entry(name, [{"devNode": f"/dev/{path}"}], rule, remarks)
-    groups[name] = {"name": name, "members": [{"path": f"/dev/{path}"}]}
-    return _entry(name, [{"group": name}], rule, remarks)
+    is_directory = glob.text in overlap.DIRECTORIES
+    if is_directory:
+        remarks = [*remarks, f"A directory: the container gets every node below /dev/{glob.text}."]
+    is_path = is_directory or "/by-" in glob.text
+    is_plain = not is_path and not overlap.may_be_link(f"/dev/{glob.text}")
+    return _Files(rule, name, [glob], remarks, is_path, is_plain)
+
+
+def _entry(files: _Files, number: int, *, is_shared: bool) -> Entry:
+    """The entry; with a group if nodes have another path in the container, or another resource as well."""
+    blocks = [glob.block("devNode", "/dev/") for glob in files.globs]
+    if files.is_plain and not is_shared:
+        return _resource(files.rule, files.name, blocks, files.remarks)
+    path, is_one = f"/dev/{files.globs[0].text}", "{" not in files.name
+    member: dict[str, Written] = {"where": several(blocks)} | given(containerPath=path if is_one else "")
+    member = {"path": path} if files.is_path else member
+    group = files.name if is_one else f"{_UNNAMED.split(files.globs[0].text)[0] or 'dev'}-rule{number + 1}"
+    written: Group = {"name": group, "members": [member | given(shared=is_shared)]}
+    return _resource(files.rule, files.name, [{"group": group}], files.remarks, written)
+
+
+def _resource(
+    rule: _Rule, name: str, where: Sequence[Block], remarks: Sequence[str], *groups: Group
+) -> Entry:
+    share = given(share={"replicas": rule.nummaxdevices} if rule.nummaxdevices > 1 else "")
+    return Entry(f"{DOMAIN}/{name}", "udev", where, share, remarks, groups)
 
 
 _OF_JETSON = [
@@ -187,11 +247,16 @@ _OF_JETSON = [
     "first.",
     "On other machines the resource is Unhealthy: remove it.",
 ]
+_BY_PATH = (
+    "The plugin's names are such as dvb_adapter0_frontend0, devhost's dev-dvb-adapter0-frontend0: change the "
+    "pods."
+)
+_OF_USB = "A USB device has another number after each plug: better select idVendor and idProduct."
 _DIFFERS = [
     "the plugin scans /dev once, when it starts; devhost follows changes",
     "the plugin makes names from the file's name, devhost from the kernel's name of the device: they differ "
     "if a udev rule names the file. For characters that a name cannot have, the plugin writes _, devhost -",
-    "the plugin makes resources of links in /dev, devhost only of nodes",
+    "the plugin makes a resource of each link in /dev, devhost of those whose path has no wildcard",
     "device ids of the plugin are numbers, those of devhost identify the hardware: drain the node before the "
     "switch",
 ]

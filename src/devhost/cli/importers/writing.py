@@ -19,6 +19,9 @@ Written = str | int | bool | Sequence["Written"] | Mapping[str, "Written"]
 Block = Mapping[str, Written]
 """One block of ``where``."""
 
+Group = Mapping[str, Written]
+"""A group of the udev backend."""
+
 _WIDTH = 110
 
 _PLAIN = re.compile(r"[/A-Za-z][A-Za-z0-9_./-]*")
@@ -29,7 +32,7 @@ _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y",
 class Entry:
     """An entry under ``resources``. Without a ``name`` it has only remarks, on something that was omitted.
 
-    ``keys`` are those after ``where``, in order.
+    ``keys`` are those after ``where``, in order. ``groups`` are those that ``where`` names.
     """
 
     name: str = ""
@@ -37,6 +40,17 @@ class Entry:
     where: Sequence[Block] = ()
     keys: Mapping[str, Written] = field(default_factory=dict)
     remarks: Sequence[str] = ()
+    groups: Sequence[Group] = ()
+
+
+_SHARED = (
+    "As with {}, a node in several of these resources serves each of them: `shared: true`. Remove it if only "
+    "one pod at a time may have the node."
+)
+
+
+_MEMBERS = ("members", "usb")
+"""Keys of a group whose devices may be in other groups as well."""
 
 
 def document(
@@ -45,7 +59,6 @@ def document(
     differs: Sequence[str],
     entries: Sequence[Entry],
     *,
-    groups: Sequence[Mapping[str, Written]] = (),
     backends: Mapping[str, Mapping[str, Written]] | None = None,
     labels: Mapping[str, Written] | None = None,
 ) -> str:
@@ -56,7 +69,6 @@ def document(
         peer: the plugin whose configuration was converted.
         differs: the differences between the plugin and devhost, without a full stop.
         entries: the entries, in the order of the file.
-        groups: those of the udev backend.
         backends: options, by backend. In a list of mappings each mapping has its own line.
         labels: the key ``labels``, if the plugin's companion labels nodes.
 
@@ -64,6 +76,12 @@ def document(
         ConfigError: something was wrong with the input.
     """
     source.check()
+    kept = [*_kept(entries)]
+    groups = [group for entry in kept for group in entry.groups]
+    if any(
+        "shared" in one for group in groups for part in _MEMBERS for one in _mappings(group.get(part, ()))
+    ):
+        source.note(_SHARED.format(peer))
     lines = [f"# Converted from a configuration of {peer}. Differences:"]
     for n, one in enumerate(differs, 1):
         lines += _comment(one + ("." if n == len(differs) else ";"), "# - ", "#   ")
@@ -74,7 +92,6 @@ def document(
         lines += ["backends:", *_nested(options, "  ", is_open=True), ""]
     if labels:
         lines += [f"labels: {flow(labels)}", ""]
-    kept = [*_kept(entries)]
     lines.append("resources:" if any(entry.name for entry in kept) else "resources: []")
     for entry in kept:
         lines += _entry(entry)
