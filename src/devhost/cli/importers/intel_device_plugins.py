@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -20,7 +21,7 @@ from devhost.config.reader import WRONG, Bounds, keys
 
 from .gojson import PCI_ID, pci_id
 from .source import OF_PODS, Object, Source, Value, text_at
-from .workload import Container, containers, typed
+from .workload import Container, containers, tag_of, typed, version_of
 from .writing import Block, Entry, Written, document, several
 
 DEFAULT_SERVICES = "sym;asym"
@@ -44,11 +45,6 @@ _VF_DRIVERS: Mapping[str, Sequence[str]] = {
 _BY_SERVICE = frozenset({"4xxxvf", "420xxvf", "6xxxvf"})
 """Drivers of devices whose resources are named after their services."""
 
-_DEFAULT_VF_DRIVERS = ("c6xxvf", "4xxxvf", "420xxvf")
-"""The default of the plugin's flag ``-kernel-vf-drivers``."""
-
-_ELSEWHERE = {"resourceManager": "the plugin dropped it together with fractions of GPUs"}
-
 _FLAGS = {"bypathMode": "bypath", "preferredAllocationPolicy": "allocation-policy", "provisioningConfig": ""}
 """The plugins' flags that do not have the name of the object's key."""
 
@@ -59,6 +55,8 @@ _WITHOUT_PLACE = {
     **dict.fromkeys(("temp-limit", "gpu-temp-limit", "memory-temp-limit"), _LIMIT),
     "wsl": "add an entry of the backend udev with devNode: /dev/dxg.",
     "dcap-infra-resources": "devhost has no resources for Intel DCAP.",
+    "resource-manager": "devhost has no fractions of GPUs (millicores, memory.max, tiles).",
+    "mode": "devhost offers no device of QAT for the kernel's own mode.",
 }
 """Flags without a counterpart, and what to do instead."""
 
@@ -149,11 +147,6 @@ def _gpu(one: _Spec, result: _Result) -> None:
     names: dict[str, Mapping[str, Written]] = {"monitoring": {}}
     if one.monitoring_mode == "split":
         names = {f"{driver}_monitoring": {"driver": driver} for driver in ("i915", "xe")}
-    elif not one.monitoring_mode:
-        result.source.note(
-            "enableMonitoring: releases without monitoringMode offer i915_monitoring and xe_monitoring. "
-            "To get these names, add monitoringMode: split, and import again."
-        )
     for name, driver in names.items():
         use: dict[str, Written] = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
         result.add(f"gpu.intel.com/{name}", "gpu", {**where, **driver}, 1, use)
@@ -170,16 +163,16 @@ def _fpga(one: _Spec, result: _Result) -> None:
 
 
 def _qat(one: _Spec, result: _Result) -> None:
-    drivers = one.kernel_vf_drivers or _DEFAULT_VF_DRIVERS
-    remarks = [] if one.kernel_vf_drivers else [f"kernelVfDrivers: {', '.join(drivers)} by default."]
-    for name, some in (
-        ("generic", [driver for driver in drivers if driver not in _BY_SERVICE]),
-        (_service_name(one, result), [driver for driver in drivers if driver in _BY_SERVICE]),
+    drivers = one.kernel_vf_drivers
+    for some in (
+        [driver for driver in drivers if driver not in _BY_SERVICE],
+        [driver for driver in drivers if driver in _BY_SERVICE],
     ):
         if some:
+            name = _service_name(one, result) if some[0] in _BY_SERVICE else "generic"
             devices = [device for driver in some for device in _VF_DRIVERS[driver]]
             where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
-            result.add(f"qat.intel.com/{name}", "sriov", where, 1, one.prefer, *remarks)
+            result.add(f"qat.intel.com/{name}", "sriov", where, 1, one.prefer)
 
 
 def _service_name(one: _Spec, result: _Result) -> str:
@@ -188,7 +181,11 @@ def _service_name(one: _Spec, result: _Result) -> str:
     if not services:
         services = DEFAULT_SERVICES
         result.source.note(
-            "qat.intel.com/cy: the object does not name the services of a device of generation 4; "
+            f"qat.intel.com/cy: the name depends on the services of the devices. The ConfigMap "
+            f"{one.provisioning_config} sets them, but is not in the input or has none: add it. "
+            "sym;asym is assumed; use --services for others."
+            if one.provisioning_config
+            else "qat.intel.com/cy: the object does not name the services of a device of generation 4; "
             "its cfg_services does. sym;asym is assumed; use --services for others."
         )
     return service_name(services)
@@ -264,17 +261,31 @@ _OF_QUEUES = "sharedDevNum provisioningConfig driver"
 _OF_QAT = "dpdkDriver kernelVfDrivers maxNumDevices preferredAllocationPolicy provisioningConfig"
 _OF_GPU = "sharedDevNum allowIDs denyIDs preferredAllocationPolicy bypathMode enableMonitoring monitoringMode"
 _LIMITS = {"enclaveLimit": "110", "provisionLimit": "110"}
-_VFS = {"kernelVfDrivers": "[4xxxvf, 420xxvf]"}
 _KINDS = {
-    "gpu": _Kind(_gpu, _OF_GPU, {}, {"enableMonitoring": "true", "monitoringMode": "single"}),
+    "gpu": _Kind(_gpu, _OF_GPU, {}, {"enableMonitoring": "true"}),
     "fpga": _Kind(_fpga, "mode"),
-    "qat": _Kind(_qat, _OF_QAT, _VFS | {"maxNumDevices": "64"}, _VFS | {"maxNumDevices": "128"}),
+    "qat": _Kind(_qat, _OF_QAT, {}, {"kernelVfDrivers": "[4xxxvf, 420xxvf]"}),
     "dsa": _Kind(_queues("dsa.intel.com", "dsa"), _OF_QUEUES, {}, {"sharedDevNum": "10"}),
     "iaa": _Kind(_queues("iaa.intel.com", "iax"), _OF_QUEUES, {}, {"sharedDevNum": "10"}),
     "dlb": _Kind(_dlb, "-"),
     "sgx": _Kind(_sgx, "enclaveLimit provisionLimit", _LIMITS, _LIMITS),
     "npu": _Kind(_npu, "sharedDevNum"),
 }
+
+_CHANGES = {
+    "monitoringMode": ((0, 36, 0), "split", "single"),
+    "kernelVfDrivers": ((0, 31, 0), "[c6xxvf, 4xxxvf, 420xxvf]", "[4xxxvf, 420xxvf]"),
+}
+"""Defaults that name resources: the release that changed each, the value before it and since."""
+
+_NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
+"""The plugin in a name, such as ``intel-gpu-plugin`` or ``gpudeviceplugin-sample``, or in a label."""
+
+_OF_CHARTS = {key for kind in _KINDS.values() for key in kind.keys.split()} | {
+    *("allocationPolicy", "name", "nodeFeatureRule", "resourceManager"),
+    *OF_PODS,
+}
+"""The keys of the charts' values."""
 
 _IDS = "ids of {} for the plugin, {} for devhost: drain the node before the switch"
 _DIFFERS = {
@@ -321,29 +332,48 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     result = _Result(source, services, dict(_configured(source.objects)))
     of_kind = {_of_kind(name): name for name in _KINDS}
     found = [
-        (of_kind[one.kind], one.at("spec") or replace(one, node=Fields(one.node.mark)))
+        _Given(
+            of_kind[one.kind],
+            one.at("spec") or replace(one, node=Fields(one.node.mark)),
+            str(one),
+            tag_of(image),
+        )
         for one in source.objects
         if one.kind in of_kind
+        for image in (text_at(one.node, "spec", "image"),)
     ]
-    found += [(name, _of_container(one, name)) for one in containers(source) if (name := _plugin_of(one))]
+    found += [_of_container(one, name) for one in containers(source) if (name := _plugin_of(one))]
     found += _of_values(source)
     if not found:
         kinds = f"{', '.join(of_kind)} of deviceplugin.intel.com/v1"
         source.refuse(f"give one of {kinds}, a DaemonSet, or values of a chart")
-    for name, value in found:
-        _convert(name, value, result)
+    for one in found:
+        _convert(one, result)
     source.check()
     backends = {"gpu": result.options} if result.options else {}
     differs = [*result.differs, "set nodeSelector and tolerations for the pods of devhost"]
     return document(source, "the Intel device plugins", differs, result.entries, backends=backends)
 
 
-def _convert(name: str, value: Value, result: _Result) -> None:
-    value.for_pods()
-    kind = _KINDS[name]
-    given = value.without(*OF_PODS)
-    spec = given.as_dataclass(_Spec, result.source.remark, _ELSEWHERE, kind.keys.split())
-    if spec is WRONG:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The settings of a plugin as the ``spec`` of its object; ``release`` is empty if unknown."""
+
+    plugin: str
+    spec: Value
+    holder: str
+    release: tuple[int, ...]
+
+
+def _convert(one: _Given, result: _Result) -> None:
+    name, kind = one.plugin, _KINDS[one.plugin]
+    one.spec.for_pods()
+    value = _as_of_release(one.spec, kind.keys.split(), one.release)
+    if value.is_true("resourceManager"):
+        result.source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
+    given = value.without("resourceManager", *OF_PODS)
+    spec = given.as_dataclass(_Spec, result.source.remark, only=kind.keys.split())
+    if spec is WRONG or result.source.is_repeated(f"intel-{name}-plugin", one.holder, value, spec):
         return
     if name == "gpu" and spec.prefer and spec.shared_dev_num < 2:
         key, hint = "preferredAllocationPolicy", "set sharedDevNum to 2 or more, or remove it"
@@ -359,7 +389,7 @@ def _plugin_of(one: Container) -> str:
     return found[1] if found else ""
 
 
-def _of_container(one: Container, name: str) -> Value:
+def _of_container(one: Container, name: str) -> _Given:
     """The flags of a plugin as the object that leads to them."""
     options = one.options(("enable-monitoring", "health-management", "wsl"))
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
@@ -368,7 +398,21 @@ def _of_container(one: Container, name: str) -> Value:
         if key in _KINDS[name].keys.split() and flag and (option := options.flag(flag)):
             spec = spec.put((key,), typed(Scalar(option.mark, option.text, "str"), wanted))
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return _completed(spec, _KINDS[name].of_flags)
+    return _Given(name, _completed(spec, _KINDS[name].of_flags), str(one.holder), one.version)
+
+
+def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -> Value:
+    """The same with the defaults of this release of the plugin; of the latest one if it is not known."""
+    for key, (changed, before, since) in _CHANGES.items():
+        if key in keys and spec.at(key) is None and (key[0] != "m" or spec.is_true("enableMonitoring")):
+            spec = _completed(spec, {key: before if release and release < changed else since})
+            if not release:
+                spec.source.note(
+                    f"{key}: {since} is the default since release {'.'.join(map(str, changed))}, {before} is "
+                    f"that of older releases. The input names no release, so {since} is assumed: if yours is "
+                    "older, set the tag of the image, and import again."
+                )
+    return spec
 
 
 def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
@@ -380,32 +424,42 @@ def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Va
     return spec
 
 
-def _of_values(source: Source) -> list[tuple[str, Value]]:
-    """Values of a chart as the object that the chart makes of them."""
-    charts = {f"intel-device-plugins-{name}": name for name in _KINDS}
-    charts |= {f"{name}-device-plugin": name for name in _KINDS}
-    values = source.values(*charts, recognized=lambda one: bool(_plugin_of_values(one)))
-    if values is None:
-        return []
-    chart = values.chart if isinstance(values, Object) and values.chart in charts else ""
-    name = charts.get(chart or values.place.path.rpartition(".")[2]) or _plugin_of_values(values)
-    if not name:
+def _of_values(source: Source) -> Iterator[_Given]:
+    """Values of charts as the objects that the charts make of them."""
+    charts = {name: (f"intel-device-plugins-{name}", f"{name}-device-plugin") for name in _KINDS}
+    every = [chart for each in charts.values() for chart in each]
+    for name, each in charts.items():
+        values = source.values(*each, recognized=partial(_are_for, name), others=every)
+        if values is not None:
+            yield _of_chart(name, values)
+    unclear = source.values(recognized=lambda one: not _plugin_of_values(one) and set(one.keys) <= _OF_CHARTS)
+    if unclear is not None:
         hint = "give the object that the chart made: kubectl get gpudeviceplugins -o yaml, or another kind"
-        values.fail("these values do not show which plugin they are for", hint)
+        unclear.fail("these values do not show which plugin they are for", hint)
+
+
+def _of_chart(name: str, values: Value) -> _Given:
+    release = version_of(text_at(values.node, "image", "tag"))
+    holder = "the values"
+    if isinstance(values, Object):
+        release, holder = release or version_of(values.version), values.holder or holder
     values.omit("name", "nodeFeatureRule")
     if (policy := values.at("allocationPolicy")) is not None:
         values = values.put(("preferredAllocationPolicy",), policy.take())
     values = values.without("allocationPolicy", "name", "nodeFeatureRule")
-    return [(name, _completed(values, _KINDS[name].of_chart, "is the chart's default."))]
+    return _Given(name, _completed(values, _KINDS[name].of_chart, "is the chart's default."), holder, release)
+
+
+def _are_for(name: str, value: Value) -> bool:
+    return _plugin_of_values(value) == name
 
 
 def _plugin_of_values(value: Value) -> str:
     """The name of the plugin that a chart is for, by what only its values have."""
     selector = value.at("nodeSelector")
     text = " ".join([text_at(value.node, "name"), *(selector.keys if selector else ())])
-    for name in _KINDS:
-        if f"{name}deviceplugin" in text or f"node.kubernetes.io/{name}" in text:
-            return name
+    if len(named := set(_NAMED.findall(text))) == 1:
+        return str(named.pop())
     every = [(key, name) for name, kind in _KINDS.items() for key in kind.keys.split()]
     every.append(("allocationPolicy", "gpu"))
     owners = [[name for key, name in every if key == given] for given in value.keys]

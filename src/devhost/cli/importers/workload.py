@@ -139,7 +139,7 @@ class Container(Value):
     @property
     def version(self) -> tuple[int, ...]:
         """The version in the image's tag; empty if there is none."""
-        return version_of(self.image.partition("@")[0].rpartition("/")[2].partition(":")[2])
+        return tag_of(self.image)
 
     @property
     def program(self) -> str:
@@ -187,6 +187,11 @@ class Container(Value):
             names = some([text_at(one.node, "name") for one in others])
             self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
         return Options(self, switches)
+
+
+def tag_of(image: str) -> tuple[int, ...]:
+    """The version in an image's tag; empty if there is none."""
+    return version_of(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
 
 
 def version_of(tag: str) -> tuple[int, ...]:
