@@ -45,6 +45,7 @@ REFUSED = {
     "akri/grouped.yaml",  # a template
     "akri/onvif.yaml",
     "akri/udev-video-protocol.yaml",
+    "amd-device-plugin/two-deviceconfigs.yaml",
     "gke-device-plugin/daemonset-first.yaml",
     "intel-device-plugins/two-objects.yaml",
     "kubevirt/mediated.yaml",

@@ -188,3 +188,13 @@ def test_equal_objects_for_several_groups_of_nodes_are_one_entry() -> None:
     assert "omitted" not in run(PEER, text).stdout and len(converted(PEER, text)) == 1
     different = several(plugin("Gpu", sharedDevNum=2), plugin("Gpu", bypathMode="none"))
     assert "configure intel-gpu-plugin differently" in refusal(PEER, different)
+
+
+def test_the_daemonset_that_the_operator_made_is_not_read_beside_its_object() -> None:
+    mine = json.loads(plugin("Dsa", provisioningConfig="conf", sharedDevNum=2))
+    mine["metadata"] = {"name": "dsa"}
+    container = {"image": "intel/intel-dsa-plugin:0.36.0", "args": ["-shared-dev-num", "2"]}
+    metadata = {"name": "intel-dsa-plugin", "ownerReferences": [{"kind": "DsaDevicePlugin", "name": "dsa"}]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    made = {"kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    assert len(converted(PEER, several(json.dumps(mine), json.dumps(made)))) == 2

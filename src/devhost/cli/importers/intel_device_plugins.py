@@ -342,7 +342,11 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
         if one.kind in of_kind
         for image in (text_at(one.node, "spec", "image"),)
     ]
-    found += [_of_container(one, name) for one in containers(source) if (name := _plugin_of(one))]
+    for container in containers(source):
+        if (name := _plugin_of(container)) and container.is_owned:
+            container.holder.take()
+        elif name:
+            found.append(_of_container(container, name))
     found += _of_values(source)
     if not found:
         kinds = f"{', '.join(of_kind)} of deviceplugin.intel.com/v1"

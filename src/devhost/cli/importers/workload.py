@@ -153,6 +153,13 @@ class Container(Value):
         return [name for one in self._pod.each("volumes") if (name := text_at(one.node, "configMap", "name"))]
 
     @property
+    def is_owned(self) -> bool:
+        """Whether an object of the input made the one that has this container, as an operator does."""
+        references = self.holder.each("metadata", "ownerReferences")
+        owners = [(text_at(one.node, "kind"), text_at(one.node, "name")) for one in references]
+        return any((one.kind, one.name) in owners for one in self.source.objects)
+
+    @property
     def _pod(self) -> Value:
         return self.holder.at(*_POD[self.holder.kind]) or self.holder
 
