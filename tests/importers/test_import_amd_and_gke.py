@@ -198,3 +198,10 @@ def test_health_checks_are_enabled_only_by_the_flag() -> None:
 )
 def test_a_configuration_that_the_gke_plugin_refuses_is_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(GKE, text)
+
+
+def test_a_file_of_the_node_that_is_not_in_the_input_is_named() -> None:
+    missing = "gpu_config.json is not in the input, so no partition size and no sharing is converted."
+    assert missing in said(run(GKE, gke()).stdout)
+    both = run(GKE, f"{gke()}\n---\n{config(GPUSharingConfig=SHARED)}").stdout
+    assert "replicas: 4" in both and missing not in said(both)

@@ -47,6 +47,10 @@ _OF_THE_PROCESS = frozenset(
     {"alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port", "logtostderr"}
     | {"plugin-directory", "v", "stderrthreshold", "host-path"}
 )
+_WITHOUT_FILE = (
+    f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node has it "
+    "in /etc/nvidia, add it as a further document."
+)
 _HINT = "give gpu_config.json, a ConfigMap that contains it, or the plugin's DaemonSet"
 
 
@@ -103,6 +107,8 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     elif plugin is None:
         what = "none of its containers runs the GKE GPU device plugin (nvidia-gpu-device-plugin)"
         source.diagnostics.fail(every[0].node.mark, what, _HINT)
+    else:
+        source.note(_WITHOUT_FILE)
     source.check()
     return _written(result, source)
 
