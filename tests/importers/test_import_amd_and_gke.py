@@ -112,6 +112,7 @@ def test_the_daemonset_that_an_operator_made_is_not_read_beside_its_object() -> 
     [
         ("nvcr.io/nvidia/k8s-device-plugin:v0.17.0", "plugin", [], False),
         ("mirror/k8s-device-plugin:v0.17.0-amd64", "nvidia-device-plugin-daemonset", [], False),
+        ("amd.example.org/k8s-device-plugin:v0.17.0", "nvidia-device-plugin-daemonset", [], False),
         ("mirror/k8s-device-plugin:v1", "amdgpu-device-plugin-daemonset", [], True),
         ("mirror/k8s-device-plugin:v1", "plugin", ["-pulse=30"], True),
         ("mirror/k8s-device-plugin:v1", "plugin", [], False),

@@ -247,30 +247,27 @@ _IS_NPU = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"
 _npu = _rows(("npu.intel.com/accel", _IS_NPU, "shared_dev_num"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A plugin: the keys of its objects, and other defaults of its flags and of its chart."""
-
-    add: Callable[[_Spec, _Result], None]
-    keys: str
-    of_flags: Mapping[str, str] = field(default_factory=dict)
-    of_chart: Mapping[str, str] = field(default_factory=dict)
-
-
 _OF_QUEUES = "sharedDevNum provisioningConfig driver"
 _OF_QAT = "dpdkDriver kernelVfDrivers maxNumDevices preferredAllocationPolicy provisioningConfig"
 _OF_GPU = "sharedDevNum allowIDs denyIDs preferredAllocationPolicy bypathMode enableMonitoring monitoringMode"
-_LIMITS = {"enclaveLimit": "110", "provisionLimit": "110"}
-_KINDS = {
-    "gpu": _Kind(_gpu, _OF_GPU, {}, {"enableMonitoring": "true"}),
-    "fpga": _Kind(_fpga, "mode"),
-    "qat": _Kind(_qat, _OF_QAT, {}, {"kernelVfDrivers": "[4xxxvf, 420xxvf]"}),
-    "dsa": _Kind(_queues("dsa.intel.com", "dsa"), _OF_QUEUES, {}, {"sharedDevNum": "10"}),
-    "iaa": _Kind(_queues("iaa.intel.com", "iax"), _OF_QUEUES, {}, {"sharedDevNum": "10"}),
-    "dlb": _Kind(_dlb, "-"),
-    "sgx": _Kind(_sgx, "enclaveLimit provisionLimit", _LIMITS, _LIMITS),
-    "npu": _Kind(_npu, "sharedDevNum"),
+_KINDS: Mapping[str, tuple[Callable[[_Spec, _Result], None], list[str]]] = {
+    name: (add, keys.split())
+    for name, add, keys in (
+        ("gpu", _gpu, _OF_GPU),
+        ("fpga", _fpga, "mode"),
+        ("qat", _qat, _OF_QAT),
+        ("dsa", _queues("dsa.intel.com", "dsa"), _OF_QUEUES),
+        ("iaa", _queues("iaa.intel.com", "iax"), _OF_QUEUES),
+        ("dlb", _dlb, "-"),
+        ("sgx", _sgx, "enclaveLimit provisionLimit"),
+        ("npu", _npu, "sharedDevNum"),
+    )
 }
+"""The plugins: what makes their entries, and the keys of their objects."""
+
+_QUEUES = {"sharedDevNum": "10"}
+_OF_CHART = {"gpu": {"enableMonitoring": "true"}, "dsa": _QUEUES, "iaa": _QUEUES}
+"""Defaults of the charts that differ from those of the plugins."""
 
 _CHANGES = {
     "monitoringMode": ((0, 36, 0), "split", "single"),
@@ -281,7 +278,7 @@ _CHANGES = {
 _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
 """The plugin in a name, such as ``intel-gpu-plugin`` or ``gpudeviceplugin-sample``, or in a label."""
 
-_OF_CHARTS = {key for kind in _KINDS.values() for key in kind.keys.split()} | {
+_OF_CHARTS = {key for _, keys in _KINDS.values() for key in keys} | {
     *("allocationPolicy", "name", "nodeFeatureRule", "resourceManager"),
     *OF_PODS,
 }
@@ -311,11 +308,6 @@ _DIFFERS = {
 }
 
 
-def _of_kind(name: str) -> str:
-    """The kind of the object for a plugin."""
-    return f"{name.title()}DevicePlugin"
-
-
 def convert(data: bytes, file_name: str, services: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
@@ -330,7 +322,7 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
         service_name(services)
     source = Source(data, file_name, "intel-device-plugins")
     result = _Result(source, services, dict(_configured(source.objects)))
-    of_kind = {_of_kind(name): name for name in _KINDS}
+    of_kind = {f"{name.title()}DevicePlugin": name for name in _KINDS}
     found = [
         _Given(
             of_kind[one.kind],
@@ -370,13 +362,13 @@ class _Given:
 
 
 def _convert(one: _Given, result: _Result) -> None:
-    name, kind = one.plugin, _KINDS[one.plugin]
+    name, (add, known) = one.plugin, _KINDS[one.plugin]
     one.spec.for_pods()
-    value = _as_of_release(one.spec, kind.keys.split(), one.release)
+    value = _as_of_release(one.spec, known, one.release)
     if value.is_true("resourceManager"):
         result.source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
     given = value.without("resourceManager", *OF_PODS)
-    spec = given.as_dataclass(_Spec, result.source.remark, only=kind.keys.split())
+    spec = given.as_dataclass(_Spec, result.source.remark, only=known)
     if spec is WRONG or result.source.is_repeated(f"intel-{name}-plugin", one.holder, value, spec):
         return
     if name == "gpu" and spec.prefer and spec.shared_dev_num < 2:
@@ -384,7 +376,7 @@ def _convert(one: _Given, result: _Result) -> None:
         value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
     differs = _DIFFERS[spec.driver if spec.driver == "vfio-pci" else name]
     result.differs |= dict.fromkeys(one.replace("to dpdkDriver", f"to {spec.dpdk_driver}") for one in differs)
-    kind.add(spec, result)
+    add(spec, result)
 
 
 def _plugin_of(one: Container) -> str:
@@ -399,16 +391,17 @@ def _of_container(one: Container, name: str) -> _Given:
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
     for key, (given, wanted) in keys(_Spec).items():
         flag = _FLAGS.get(key, given.name.lower().replace("_", "-"))
-        if key in _KINDS[name].keys.split() and flag and (option := options.flag(flag)):
+        if key in _KINDS[name][1] and flag and (option := options.flag(flag)):
             spec = spec.put((key,), typed(Scalar(option.mark, option.text, "str"), wanted))
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return _Given(name, _completed(spec, _KINDS[name].of_flags), str(one.holder), one.version)
+    return _Given(name, spec, str(one.holder), one.version)
 
 
 def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -> Value:
     """The same with the defaults of this release of the plugin; of the latest one if it is not known."""
     for key, (changed, before, since) in _CHANGES.items():
-        if key in keys and spec.at(key) is None and (key[0] != "m" or spec.is_true("enableMonitoring")):
+        is_used = key in keys and (key != "monitoringMode" or spec.is_true("enableMonitoring"))
+        if is_used and spec.at(key) is None:
             spec = _completed(spec, {key: before if release and release < changed else since})
             if not release:
                 spec.source.note(
@@ -451,7 +444,9 @@ def _of_chart(name: str, values: Value) -> _Given:
     if (policy := values.at("allocationPolicy")) is not None:
         values = values.put(("preferredAllocationPolicy",), policy.take())
     values = values.without("allocationPolicy", "name", "nodeFeatureRule")
-    return _Given(name, _completed(values, _KINDS[name].of_chart, "is the chart's default."), holder, release)
+    return _Given(
+        name, _completed(values, _OF_CHART.get(name, {}), "is the chart's default."), holder, release
+    )
 
 
 def _are_for(name: str, value: Value) -> bool:
@@ -464,10 +459,9 @@ def _plugin_of_values(value: Value) -> str:
     text = " ".join([text_at(value.node, "name"), *(selector.keys if selector else ())])
     if len(named := set(_NAMED.findall(text))) == 1:
         return str(named.pop())
-    every = [(key, name) for name, kind in _KINDS.items() for key in kind.keys.split()]
-    every.append(("allocationPolicy", "gpu"))
-    owners = [[name for key, name in every if key == given] for given in value.keys]
+    owners = [[name for name, (_, known) in _KINDS.items() if key in known] for key in value.keys]
     mine = {found[0] for found in owners if len(found) == 1}
+    mine |= {"gpu"} if "allocationPolicy" in value.keys else set()
     return mine.pop() if len(mine) == 1 else ""
 
 

@@ -142,10 +142,10 @@ def _of_values(values: Value, section: str, top: str) -> Value:
         resources = source.document(node, plugin.place.key("resources"))
         source.note(f"{section}.resources are those of the chart's default.")
     if plugin is None or resources is None:
-        other = next(
-            (name for name in _IMPORTERS if name != section and node_at(values.node, name, "resources")), ""
+        other = " and ".join(
+            _IMPORTERS[name] for name in _IMPORTERS if node_at(values.node, name, "resources")
         )
-        hint = f"devhost import {_IMPORTERS[other]}" if other else "is it the right file?"
+        hint = f"devhost import {other}" if other else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
     if not plugin.is_true("deploy", otherwise=True):
         source.note(f"{section}.deploy is false: the operator does not start the plugin.")
