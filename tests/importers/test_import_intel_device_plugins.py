@@ -198,3 +198,12 @@ def test_the_daemonset_that_the_operator_made_is_not_read_beside_its_object() ->
     spec = {"template": {"spec": {"containers": [container]}}}
     made = {"kind": "DaemonSet", "metadata": metadata, "spec": spec}
     assert len(converted(PEER, several(json.dumps(mine), json.dumps(made)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("release", "devices"),
+    [("0.29.0", ["37c9", "4941"]), ("0.30.0", ["37c9", "4941", "4947"]), ("0.31.1", ["4941", "4947"])],
+)
+def test_the_release_decides_which_functions_of_qat_are_offered(release: str, devices: list[str]) -> None:
+    result = run(PEER, plugin("Qat", image=f"intel/intel-qat-plugin:{release}")).stdout
+    assert [one for one in ("37c9", "4941", "4947") if f'"{one}"' in result] == devices

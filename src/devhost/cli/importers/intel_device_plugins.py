@@ -269,11 +269,15 @@ _QUEUES = {"sharedDevNum": "10"}
 _OF_CHART = {"gpu": {"enableMonitoring": "true"}, "dsa": _QUEUES, "iaa": _QUEUES}
 """Defaults of the charts that differ from those of the plugins."""
 
-_CHANGES = {
-    "monitoringMode": ((0, 36, 0), "split", "single"),
-    "kernelVfDrivers": ((0, 31, 0), "[c6xxvf, 4xxxvf, 420xxvf]", "[4xxxvf, 420xxvf]"),
+_BY_RELEASE = {
+    "monitoringMode": {(0, 36): "single", (): "split"},
+    "kernelVfDrivers": {
+        (0, 31): "[4xxxvf, 420xxvf]",
+        (0, 30): "[c6xxvf, 4xxxvf, 420xxvf]",
+        (): "[c6xxvf, 4xxxvf]",
+    },
 }
-"""Defaults that name resources: the release that changed each, the value before it and since."""
+"""Defaults that name resources, of plugins and charts, by the first release that has them."""
 
 _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
 """The plugin in a name, such as ``intel-gpu-plugin`` or ``gpudeviceplugin-sample``, or in a label."""
@@ -399,15 +403,17 @@ def _of_container(one: Container, name: str) -> _Given:
 
 def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -> Value:
     """The same with the defaults of this release of the plugin; of the latest one if it is not known."""
-    for key, (changed, before, since) in _CHANGES.items():
+    for key, defaults in _BY_RELEASE.items():
         is_used = key in keys and (key != "monitoringMode" or spec.is_true("enableMonitoring"))
         if is_used and spec.at(key) is None:
-            spec = _completed(spec, {key: before if release and release < changed else since})
+            (first, newest), *older = defaults.items()
+            fits = (text for since, text in defaults.items() if release >= since)
+            spec = _completed(spec, {key: next(fits) if release else newest})
             if not release:
                 spec.source.note(
-                    f"{key}: {since} is the default since release {'.'.join(map(str, changed))}, {before} is "
-                    f"that of older releases. The input names no release, so {since} is assumed: if yours is "
-                    "older, set the tag of the image, and import again."
+                    f"{key}: {newest} is assumed, as in releases since {first[0]}.{first[1]}; the input names "
+                    f"none. Older ones have {' or '.join(text for _, text in older)}: if yours is older, set "
+                    "the tag of the image, and import again."
                 )
     return spec
 
