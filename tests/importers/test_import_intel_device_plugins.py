@@ -167,7 +167,7 @@ def test_objects_that_the_operator_refuses_are_refused_in_one_line(text: str, me
 def test_the_release_in_the_tag_decides_the_names_of_monitoring(image: str, names: list[str]) -> None:
     text = plugin("Gpu", image=image, enableMonitoring=True)
     assert list(converted(PEER, text)) == [f"gpu.intel.com/{one}" for one in ("{driver}", *names)]
-    assert ("no release" in said(run(PEER, text).stdout)) is image.endswith("devel")
+    assert ("single is assumed" in said(run(PEER, text).stdout)) is image.endswith("devel")
 
 
 def test_a_name_that_depends_on_a_missing_configmap_names_it() -> None:

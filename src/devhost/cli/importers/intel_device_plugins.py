@@ -411,8 +411,8 @@ def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -
             spec = _completed(spec, {key: next(fits) if release else newest})
             if not release:
                 spec.source.note(
-                    f"{key}: {newest} is assumed, as in releases since {first[0]}.{first[1]}; the input names "
-                    f"none. Older ones have {' or '.join(text for _, text in older)}: if yours is older, set "
+                    f"{key}: {newest} is assumed, as in releases since {first[0]}.{first[1]}; the input "
+                    f"names none. Older ones have {' or '.join(text for _, text in older)}: for these set "
                     "the tag of the image, and import again."
                 )
     return spec
