@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError
@@ -119,17 +118,9 @@ class _Result:
     differs: dict[str, None] = field(default_factory=dict)
     options: dict[str, Written] = field(default_factory=dict)
 
-    def add(
-        self,
-        name: str,
-        backend: str,
-        where: Block,
-        replicas: int = 1,
-        more: Mapping[str, Written] = MappingProxyType({}),
-        *remarks: str,
-    ) -> None:
+    def add(self, name: str, backend: str, where: Block, replicas: int = 1, /, **more: Written) -> None:
         share: dict[str, Written] = {"share": {"replicas": replicas}} if replicas > 1 else {}
-        self.entries.append(Entry(name, backend, [where], {**share, **more}, remarks))
+        self.entries.append(Entry(name, backend, [where], {**share, **more}))
 
 
 def _gpu(one: _Spec, result: _Result) -> None:
@@ -141,15 +132,15 @@ def _gpu(one: _Spec, result: _Result) -> None:
     if one.bypath_mode not in ("", "single"):
         result.options.setdefault("bypath", one.bypath_mode)
     both: dict[str, Written] = {"exclusive": False} if one.enable_monitoring else {}
-    result.add("gpu.intel.com/{driver}", "gpu", where, one.shared_dev_num, one.prefer | both)
+    result.add("gpu.intel.com/{driver}", "gpu", where, one.shared_dev_num, **one.prefer, **both)
     if not one.enable_monitoring:
         return
     names: dict[str, Mapping[str, Written]] = {"monitoring": {}}
     if one.monitoring_mode == "split":
         names = {f"{driver}_monitoring": {"driver": driver} for driver in ("i915", "xe")}
     for name, driver in names.items():
-        use: dict[str, Written] = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
-        result.add(f"gpu.intel.com/{name}", "gpu", {**where, **driver}, 1, use)
+        whole: Block = {**where, **driver}
+        result.add(f"gpu.intel.com/{name}", "gpu", whole, share={"of": "all"}, exclusive=False, firmware=True)
 
 
 def _ids(text: str) -> list[str]:
@@ -159,20 +150,16 @@ def _ids(text: str) -> list[str]:
 def _fpga(one: _Spec, result: _Result) -> None:
     kind = "af" if one.mode == "af" else "region"
     more: dict[str, Written] = {"development": True} if one.mode == "regiondevel" else {}
-    result.add("fpga.intel.com/{intelName}", "fpga", {"vendor": "intel", "kind": kind}, 1, more)
+    result.add("fpga.intel.com/{intelName}", "fpga", {"vendor": "intel", "kind": kind}, **more)
 
 
 def _qat(one: _Spec, result: _Result) -> None:
-    drivers = one.kernel_vf_drivers
-    for some in (
-        [driver for driver in drivers if driver not in _BY_SERVICE],
-        [driver for driver in drivers if driver in _BY_SERVICE],
-    ):
-        if some:
-            name = _service_name(one, result) if some[0] in _BY_SERVICE else "generic"
+    for is_named in (False, True):
+        if some := [driver for driver in one.kernel_vf_drivers if (driver in _BY_SERVICE) is is_named]:
+            name = _service_name(one, result) if is_named else "generic"
             devices = [device for driver in some for device in _VF_DRIVERS[driver]]
             where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
-            result.add(f"qat.intel.com/{name}", "sriov", where, 1, one.prefer)
+            result.add(f"qat.intel.com/{name}", "sriov", where, **one.prefer)
 
 
 def _service_name(one: _Spec, result: _Result) -> str:
