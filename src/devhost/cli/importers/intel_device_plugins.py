@@ -71,7 +71,7 @@ Shared = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """The ``spec`` of an object; :class:`_Kind` lists the keys that each kind has."""
+    """The ``spec`` of an object; ``_KINDS`` lists the keys that each kind has."""
 
     shared_dev_num: Shared = 1
     allow_IDs: str = ""
