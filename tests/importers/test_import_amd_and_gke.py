@@ -93,7 +93,9 @@ def test_different_flags_for_several_groups_of_nodes_are_refused_with_the_names_
     one, other = amd("-resource_naming_strategy=mixed", name="a"), amd(name="b")
     message = "DaemonSet a and DaemonSet b configure the AMD GPU device plugin differently"
     assert message in refusal(AMD, f"{one}\n---\n{other}")
-    assert list(converted(AMD, f"{other}\n---\n{amd('-v=5', name='c')}")) == ["amd.com/gpu"]
+    assert list(converted(AMD, f"{other}\n---\n{amd('-v=5', '-driver_type=container', name='c')}")) == [
+        "amd.com/gpu"
+    ]
 
 
 def test_the_daemonset_that_an_operator_made_is_not_read_beside_its_object() -> None:

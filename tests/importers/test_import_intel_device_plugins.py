@@ -186,6 +186,9 @@ def test_values_that_fit_several_charts_are_refused_with_the_command_that_shows_
 def test_equal_objects_for_several_groups_of_nodes_are_one_entry() -> None:
     text = several(plugin("Gpu", sharedDevNum=2, nodeSelector={"a": "b"}), plugin("Gpu", sharedDevNum=2))
     assert "omitted" not in run(PEER, text).stdout and len(converted(PEER, text)) == 1
+    container = {"image": "intel/intel-gpu-plugin", "args": ["-shared-dev-num=2", "-allocation-policy=none"]}
+    workload = {"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [container]}}}}
+    assert len(converted(PEER, several(plugin("Gpu", sharedDevNum=2), json.dumps(workload)))) == 1
     different = several(plugin("Gpu", sharedDevNum=2), plugin("Gpu", bypathMode="none"))
     assert "configure intel-gpu-plugin differently" in refusal(PEER, different)
 

@@ -92,7 +92,7 @@ def convert(data: bytes, file_name: str) -> str:
         what = "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"
         source.objects[0].fail(what, _HINT)
     for name, value, flags in found:
-        source.is_repeated("the AMD GPU device plugin", name, value, flags)
+        source.is_repeated("the AMD GPU device plugin", name, value, list(_entries(flags)))
     return _written(found[0][2], source, has_labeller=has_labeller)
 
 

@@ -360,14 +360,18 @@ def _convert(one: _Given, result: _Result) -> None:
         result.source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
     given = value.without("resourceManager", *OF_PODS)
     spec = given.as_dataclass(_Spec, result.source.remark, only=known)
-    if spec is WRONG or result.source.is_repeated(f"intel-{name}-plugin", one.holder, value, spec):
+    if spec is WRONG:
         return
     if name == "gpu" and spec.prefer and spec.shared_dev_num < 2:
         key, hint = "preferredAllocationPolicy", "set sharedDevNum to 2 or more, or remove it"
         value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
     differs = _DIFFERS[spec.driver if spec.driver == "vfio-pci" else name]
     result.differs |= dict.fromkeys(one.replace("to dpdkDriver", f"to {spec.dpdk_driver}") for one in differs)
+    above = len(result.entries)
     add(spec, result)
+    made = (result.entries[above:], spec.bypath_mode or "single")
+    if result.source.is_repeated(f"intel-{name}-plugin", one.holder, value, made):
+        del result.entries[above:]
 
 
 def _plugin_of(one: Container) -> str:
