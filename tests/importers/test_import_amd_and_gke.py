@@ -79,12 +79,52 @@ def test_a_shell_command_line_of_the_operator_is_read() -> None:
     assert "amd.com/{profile}" in converted(AMD, amd("-c", line))
 
 
-def test_the_node_labeller_is_replaced_by_labels() -> None:
+def test_the_node_labeller_is_replaced_by_labels_only_if_there_is_one() -> None:
     text = f"{amd()}\n---\n{amd('-vram', name='amdgpu-labeller-daemonset')}"
-    assert "The node labeller: set labels: {write: true} in this file, and remove the labeller." in said(
-        run(AMD, text).stdout
-    )
-    assert "-vram" not in run(AMD, text).stdout
+    result = run(AMD, text).stdout
+    assert "labels: those of the node labeller: remove it, or both write them." in said(result)
+    assert "\nlabels: {write: true}\n" in result and "-vram" not in result
+    assert "labels: {write: true}" in run(AMD, "labeller: {enabled: true}\ndp: {}").stdout
+    for without in (amd(), "labeller: {enabled: false}\ndp: {}"):
+        assert "label" not in run(AMD, without).stdout
+
+
+def test_different_flags_for_several_groups_of_nodes_are_refused_with_the_names_of_the_objects() -> None:
+    one, other = amd("-resource_naming_strategy=mixed", name="a"), amd(name="b")
+    message = "DaemonSet a and DaemonSet b configure the AMD GPU device plugin differently"
+    assert message in refusal(AMD, f"{one}\n---\n{other}")
+    assert list(converted(AMD, f"{other}\n---\n{amd('-v=5', '-driver_type=container', name='c')}")) == [
+        "amd.com/gpu"
+    ]
+
+
+def test_the_daemonset_that_an_operator_made_is_not_read_beside_its_object() -> None:
+    config = {
+        "kind": "DeviceConfig",
+        "metadata": {"name": "gpus"},
+        "spec": {"driver": {"driverType": "vf-passthrough"}},
+    }
+    made = json.loads(amd("-resource_naming_strategy=mixed"))
+    made["metadata"]["ownerReferences"] = [{"kind": "DeviceConfig", "name": "gpus"}]
+    assert list(converted(AMD, f"{json.dumps(config)}\n---\n{json.dumps(made)}")) == ["amd.com/gpu_vf"]
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "words", "is_amd"),
+    [
+        ("nvcr.io/nvidia/k8s-device-plugin:v0.17.0", "plugin", [], False),
+        ("mirror/k8s-device-plugin:v0.17.0-amd64", "nvidia-device-plugin-daemonset", [], False),
+        ("amd.example.org/k8s-device-plugin:v0.17.0", "nvidia-device-plugin-daemonset", [], False),
+        ("mirror/k8s-device-plugin:v1", "amdgpu-device-plugin-daemonset", [], True),
+        ("mirror/k8s-device-plugin:v1", "plugin", ["-pulse=30"], True),
+        ("mirror/k8s-device-plugin:v1", "plugin", [], False),
+    ],
+)
+def test_the_plugin_of_nvidia_with_the_same_image_name_is_not_taken_for_amds(
+    image: str, name: str, words: list[str], is_amd: bool
+) -> None:
+    done = run(AMD, daemonset(image, *words, name=name))
+    assert (done.exit_code == 0) is is_amd
 
 
 @pytest.mark.parametrize(
@@ -161,3 +201,10 @@ def test_health_checks_are_enabled_only_by_the_flag() -> None:
 )
 def test_a_configuration_that_the_gke_plugin_refuses_is_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(GKE, text)
+
+
+def test_a_file_of_the_node_that_is_not_in_the_input_is_named() -> None:
+    missing = "gpu_config.json is not in the input, so no partition size and no sharing is converted."
+    assert missing in said(run(GKE, gke()).stdout)
+    both = run(GKE, f"{gke()}\n---\n{config(GPUSharingConfig=SHARED)}").stdout
+    assert "replicas: 4" in both and missing not in said(both)

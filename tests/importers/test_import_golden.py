@@ -37,7 +37,10 @@ ARGUMENTS = {
         "configmap.yaml": ["--key config0", "--key config1"],
         "twice.yaml": ["", "--as-written"],
     },
-    "sriov-network-device-plugin": {"per-node.yaml": ["--key sriov-node-0", "--key sriov-node-1"]},
+    "sriov-network-device-plugin": {
+        "operator-configmap.yaml": ["--key worker-0"],
+        "per-node.yaml": ["--key sriov-node-0", "--key sriov-node-1"],
+    },
 }
 """Options, where an input needs some; several make several cases."""
 
@@ -45,12 +48,16 @@ REFUSED = {
     "akri/grouped.yaml",  # a template
     "akri/onvif.yaml",
     "akri/udev-video-protocol.yaml",
+    "amd-device-plugin/two-deviceconfigs.yaml",
     "gke-device-plugin/daemonset-first.yaml",
+    "intel-device-plugins/two-objects.yaml",
     "kubevirt/mediated.yaml",
     "rdma-shared-dev-plugin/empty.yaml",
     "rdma-shared-dev-plugin/former.yaml",
     "rdma-shared-dev-plugin/mode-hca.yaml",
     "rdma-shared-dev-plugin/mode-sriov.yaml",
+    "sriov-network-device-plugin/node-policy.yaml",
+    "sriov-network-device-plugin/operator-values-of-today.yaml",
     "sriov-network-device-plugin/vdpa-as-shipped.yaml",
 }
 

@@ -130,7 +130,7 @@ def test_objects_of_several_kinds_become_one_file(tmp_path: Path) -> None:
 def test_settings_without_counterpart_are_explained() -> None:
     text = several(plugin("Gpu", resourceManager=True, sharedDevnum=2), plugin("Dsa", provisioningConfig="q"))
     remarks = said(run(PEER, text).stdout)
-    assert "spec.resourceManager: the plugin ignores this unknown key (the plugin dropped it" in remarks
+    assert "resourceManager: devhost has no fractions of GPUs" in remarks
     assert "provisioningConfig q: devhost configures no queues" in remarks
     assert converted(PEER, text)["gpu.intel.com/{driver}"].share.replicas == 2  # Go takes any case of letters
 
@@ -154,3 +154,59 @@ def test_settings_without_counterpart_are_explained() -> None:
 )
 def test_objects_that_the_operator_refuses_are_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(PEER, text)
+
+
+@pytest.mark.parametrize(
+    ("image", "names"),
+    [
+        ("intel/intel-gpu-plugin:0.35.0", ["i915_monitoring", "xe_monitoring"]),
+        ("registry.local:5000/intel-gpu-plugin:0.36.0", ["monitoring"]),
+        ("intel/intel-gpu-plugin:devel", ["monitoring"]),
+    ],
+)
+def test_the_release_in_the_tag_decides_the_names_of_monitoring(image: str, names: list[str]) -> None:
+    text = plugin("Gpu", image=image, enableMonitoring=True)
+    assert list(converted(PEER, text)) == [f"gpu.intel.com/{one}" for one in ("{driver}", *names)]
+    assert ("single is assumed" in said(run(PEER, text).stdout)) is image.endswith("devel")
+
+
+def test_a_name_that_depends_on_a_missing_configmap_names_it() -> None:
+    text = plugin("Qat", kernelVfDrivers=["4xxxvf"], provisioningConfig="conf")
+    assert "The ConfigMap conf sets them" in said(run(PEER, text).stdout)
+    assert "ConfigMap" not in run(PEER, text, "--services", "dc").stdout
+    without_names = plugin("Qat", kernelVfDrivers=["c6xxvf"], provisioningConfig="conf")
+    assert "is assumed" not in run(PEER, without_names).stdout
+
+
+@pytest.mark.parametrize("text", ["USER-SUPPLIED VALUES:\nnull\n", "sharedDevNum: 3", "logLevel: 2"])
+def test_values_that_fit_several_charts_are_refused_with_the_command_that_shows_the_object(text: str) -> None:
+    assert "these values do not show which plugin they are for (give the object" in refusal(PEER, text)
+
+
+def test_equal_objects_for_several_groups_of_nodes_are_one_entry() -> None:
+    text = several(plugin("Gpu", sharedDevNum=2, nodeSelector={"a": "b"}), plugin("Gpu", sharedDevNum=2))
+    assert "omitted" not in run(PEER, text).stdout and len(converted(PEER, text)) == 1
+    container = {"image": "intel/intel-gpu-plugin", "args": ["-shared-dev-num=2", "-allocation-policy=none"]}
+    workload = {"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [container]}}}}
+    assert len(converted(PEER, several(plugin("Gpu", sharedDevNum=2), json.dumps(workload)))) == 1
+    different = several(plugin("Gpu", sharedDevNum=2), plugin("Gpu", bypathMode="none"))
+    assert "configure intel-gpu-plugin differently" in refusal(PEER, different)
+
+
+def test_the_daemonset_that_the_operator_made_is_not_read_beside_its_object() -> None:
+    mine = json.loads(plugin("Dsa", provisioningConfig="conf", sharedDevNum=2))
+    mine["metadata"] = {"name": "dsa"}
+    container = {"image": "intel/intel-dsa-plugin:0.36.0", "args": ["-shared-dev-num", "2"]}
+    metadata = {"name": "intel-dsa-plugin", "ownerReferences": [{"kind": "DsaDevicePlugin", "name": "dsa"}]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    made = {"kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    assert len(converted(PEER, several(json.dumps(mine), json.dumps(made)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("release", "devices"),
+    [("0.29.0", ["37c9", "4941"]), ("0.30.0", ["37c9", "4941", "4947"]), ("0.31.1", ["4941", "4947"])],
+)
+def test_the_release_decides_which_functions_of_qat_are_offered(release: str, devices: list[str]) -> None:
+    result = run(PEER, plugin("Qat", image=f"intel/intel-qat-plugin:{release}")).stdout
+    assert [one for one in ("37c9", "4941", "4947") if f'"{one}"' in result] == devices

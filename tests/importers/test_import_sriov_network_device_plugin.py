@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from importing import said
 
 from devhost.backend.where import holds
 from devhost.cli.import_ import command
@@ -468,3 +469,37 @@ def test_wildcard_characters_in_names_are_literal() -> None:
     text = pools(pool("a", {"drivers": ["a*b"], "pfNames": ["e[0]"], "ddpProfiles": ['GTPv1-C/U: "x"?']}))
     where = [str(block) for block in loaded(text).settings.resources[0].where]
     assert "driver: a[*]b" in where[0] and "pfName: e[[]0]" in where[0] and 'GTPv1-C/U: "x"[?]' in where[0]
+
+
+def test_a_domain_that_is_not_in_the_input_is_assumed_with_a_remark() -> None:
+    assumed = "intel.com: the domain of resources without resourcePrefix is that of the plugin's flag"
+    text = json.dumps({"resourceList": [{"resourceName": "a", "selectors": {}}]})
+    assert assumed in said(run(text).stdout)
+    container = {"image": "mirror/sriov-network-device-plugin"}
+    plugin = {"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [container]}}}}
+    with_plugin = f"{json.dumps(plugin)}\n---\n{config_map(text)}"
+    policy = json.dumps({"kind": "NicClusterPolicy", "spec": {"sriovDevicePlugin": {"config": text}}})
+    named = text.replace('"selectors"', '"resourcePrefix": "intel.com", "selectors"')
+    for known in (with_plugin, policy, named):
+        result = run(known).stdout
+        assert "intel.com/a" in result and assumed not in said(result)
+    assert assumed not in said(run(text, "--resource-prefix", "intel.com").stdout)
+
+
+def test_a_node_without_resources_is_refused_in_words() -> None:
+    done = run(config_map('{"resourceList": null}'))
+    assert "resourceList is null: this node has no resources" in str(done.exception)
+
+
+def test_a_policy_of_another_plugin_hides_no_configuration_of_this_one() -> None:
+    policy = {"kind": "NicClusterPolicy", "spec": {"rdmaSharedDevicePlugin": {"config": "{}"}}}
+    assert run(f"{json.dumps(policy)}\n---\n{config_map(QUICK_START)}").exit_code == 0
+
+
+def test_a_missing_config_map_is_named() -> None:
+    pod = {
+        "containers": [{"image": "sriov-network-device-plugin"}],
+        "volumes": [{"configMap": {"name": "mine"}}],
+    }
+    done = run(json.dumps({"kind": "DaemonSet", "spec": {"template": {"spec": pod}}}))
+    assert "add the ConfigMap mine" in str(done.exception)

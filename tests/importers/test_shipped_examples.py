@@ -389,7 +389,8 @@ EXAMPLES = [
         {
             "gpu.intel.com/i915": {"0000:00:02.0": 10},
             "gpu.intel.com/xe": {"0000:03:00.0": 10},
-            "gpu.intel.com/monitoring": each(1, "0000:00:02.0", "0000:03:00.0"),
+            "gpu.intel.com/i915_monitoring": {"0000:00:02.0": 1},
+            "gpu.intel.com/xe_monitoring": {"0000:03:00.0": 1},
         },
         ["    share: {of: all}", "    firmware: true"],
     ),

@@ -6,15 +6,16 @@ flags are those of ``cmd/k8s-device-plugin/main.go`` in ROCm/k8s-device-plugin.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devhost.config.diagnostics import shown
 from devhost.config.document import Scalar
 
-from .source import Object, Source, Value, node_at, some
-from .workload import WORKLOADS, Option, containers
-from .writing import Block, Entry, document
+from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
+from .workload import WORKLOADS, Container, Option, containers
+from .writing import Block, Entry, Written, document
 
 DOMAIN = "amd.com"
 
@@ -33,60 +34,73 @@ _OF_THE_PROCESS = frozenset(
 _CHARTS = ("amd-gpu", "gpu-operator-charts")
 """Charts of the plugin and of the AMD GPU operator."""
 
+_NAMES = re.compile(r"rocm|amd(?!64)")
+"""What the names of an AMD plugin's image, container and object have, of which one may be a mirror's."""
+
 _READ = ("devicePluginArguments", "driverType", "enableDevicePlugin", "enableNodeLabeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Flags:
     """The plugin's flags."""
 
     strategy: str = ""
     mode: str = ""
-    has_labeller: bool = False
 
-    def set(self, given: Callable[[str], Option | None]) -> None:
-        if option := given("resource_naming_strategy"):
-            self.strategy = _one_of(option)
-        if option := given("driver_type"):
-            self.mode = _one_of(option)
+
+def _flags(given: Callable[[str], Option | None]) -> _Flags:
+    return _Flags(*(_one_of(option) if (option := given(name)) else "" for name in _KNOWN))
 
 
 def convert(data: bytes, file_name: str) -> str:
     """The text of an equivalent devhost.yaml.
 
     Raises:
-        ConfigError: nothing in the input starts the plugin, or the plugin would refuse a flag.
+        ConfigError: nothing in the input starts the plugin, several parts of it start it with different
+            flags, or the plugin would refuse a flag.
     """
     source = Source(data, file_name, "amd-device-plugin")
-    flags = _Flags()
-    plugins = 0
-    for one in containers(source):
-        if one.starts("k8s-device-plugin") and ("labeller" in one.holder.name or "labeller" in one.image):
-            flags.has_labeller = True  # it is in an image of the same name
+    found: list[tuple[str, Value, _Flags]] = []
+    has_labeller = False
+    for one in filter(_is_amd, containers(source)):
+        is_labeller = "labeller" in one.holder.name or "labeller" in one.image  # the same image has both
+        has_labeller |= is_labeller
+        if is_labeller or one.is_owned:
             one.holder.take()
-        elif one.starts("k8s-device-plugin"):
-            plugins += 1
-            options = one.options(_SWITCHES)
-            flags.set(options.flag)
-            options.finish(*_OF_THE_PROCESS)
-    specs = [one.at("spec") or one for one in source.objects if one.kind == "DeviceConfig"]
+            continue
+        options = one.options(_SWITCHES)
+        found.append((str(one.holder), one.holder, _flags(options.flag)))
+        options.finish(*_OF_THE_PROCESS)
+    specs = [(str(one), one.at("spec") or one) for one in source.objects if one.kind == "DeviceConfig"]
     values = source.values(*_CHARTS, recognized=_are_values)
     if values is not None:
-        flags.has_labeller |= values.is_true("labeller", "enabled")
-        specs.append(values.at("deviceConfig", "spec") or values)
-        values.leave(
-            "settings of the chart, which are not converted.", "deviceConfig", "dp", "devicePlugin", "driver"
-        )
-        values.omit("dp")
-    for spec in specs:
-        _of_operator(spec, flags)
-    if not plugins and not specs:
+        has_labeller |= values.is_true("labeller", "enabled")
+        specs.append(("the values", values.at("deviceConfig", "spec") or values))
+        mine = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
+        if pods := values.at("dp"):
+            pods.for_pods()
+        values.leave("settings of the chart, which are not converted.", *mine)
+    for name, spec in specs:
+        found.append((name, spec, _of_operator(spec)))
+        by_default = spec is not values  # the plugin's own chart has no labeller by default
+        has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=by_default)
+        _leave(spec)
+    if not found:
         if not any(one.kind in WORKLOADS for one in source.objects):
             source.refuse(_HINT)
         what = "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"
         source.objects[0].fail(what, _HINT)
-    return _written(flags, source)
+    for name, value, flags in found:
+        source.is_repeated("the AMD GPU device plugin", name, value, list(_entries(flags)))
+    return _written(found[0][2], source, has_labeller=has_labeller)
+
+
+def _is_amd(one: Container) -> bool:
+    """Whether a container runs the plugin; NVIDIA's has an image of the same name."""
+    names = " ".join((one.image, text_at(one.node, "name"), one.holder.name))
+    is_named = bool(_NAMES.search(names)) or any(map(one.starts, (*_KNOWN, "-pulse")))
+    return one.starts("k8s-device-plugin") and "nvidia" not in names and is_named
 
 
 def _are_values(value: Value) -> bool:
@@ -94,33 +108,36 @@ def _are_values(value: Value) -> bool:
     return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= names
 
 
-def _of_operator(spec: Value, flags: _Flags) -> None:
+def _of_operator(spec: Value) -> _Flags:
     source, arguments = spec.source, spec.at("devicePlugin", "devicePluginArguments")
     given = {
         name: Option(name, value.node, value)
         for name, value in (arguments.members() if arguments else ())
         if isinstance(value.node, Scalar)
     }
-    flags.set(given.get)
+    flags = _flags(given.get)
     for name, option in given.items():
         option.value.take()
         if name not in (*_KNOWN, *_OF_THE_PROCESS):
-            source.note(f"-{name}: the plugin has no such flag, and does not start with it.")
-    flags.has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=True)
+            source.note(f"-{name}: {UNKNOWN}")
     driver = spec.at("driver", "driverType")
     if driver is not None and isinstance(node := driver.take(), Scalar) and not flags.mode:
-        flags.mode = _one_of(Option("driver_type", node, driver))
-    if flags.mode.endswith("passthrough"):  # otherwise the operator's default
-        flags.strategy = flags.strategy or "mixed"
+        flags = replace(flags, mode=_one_of(Option("driver_type", node, driver)))
+    if flags.mode.endswith("passthrough") and not flags.strategy:  # the operator's default
+        flags = replace(flags, strategy="mixed")
+    return flags
+
+
+def _leave(spec: Value) -> None:
+    """Names what is not converted."""
     if not spec.is_true("devicePlugin", "enableDevicePlugin", otherwise=True):
-        source.note("devicePlugin.enableDevicePlugin is false: the operator does not start the plugin.")
+        spec.source.note("devicePlugin.enableDevicePlugin is false: the operator does not start the plugin.")
     for part in (spec.at("devicePlugin"), spec.at("driver")):
         if part and (left := [one for one in part.others() if one not in _READ]):
-            source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")
+            spec.source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")
     spec.for_pods()
-    if isinstance(spec, Object):
-        return
-    spec.leave("parts of the AMD GPU operator, which keep their settings.", "devicePlugin", "driver")
+    if not isinstance(spec, Object):
+        spec.leave("parts of the AMD GPU operator, which keep their settings.", "devicePlugin", "driver")
 
 
 def _one_of(option: Option) -> str:
@@ -145,7 +162,7 @@ def _entries(flags: _Flags) -> Iterator[Entry]:
     yield Entry(f"{DOMAIN}/gpu", "gpu", [{"vendor": "amd"}], remarks=remarks)
 
 
-def _written(flags: _Flags, source: Source) -> str:
+def _written(flags: _Flags, source: Source, *, has_labeller: bool) -> str:
     differs = ["the plugin checks health only with -pulse; devhost always does"]
     if flags.mode.endswith("passthrough"):
         differs.append("device ids of the plugin are IOMMU groups, those of devhost PCI addresses")
@@ -158,6 +175,7 @@ def _written(flags: _Flags, source: Source) -> str:
             "without driver_type the plugin falls back to GPUs bound to vfio-pci; for devhost add "
             "driver_type, and import again"
         )
-    if flags.has_labeller:
-        source.note("The node labeller: set labels: {write: true} in this file, and remove the labeller.")
-    return document(source, "the AMD GPU device plugin", differs, list(_entries(flags)))
+    if has_labeller:
+        source.note("labels: those of the node labeller: remove it, or both write them.")
+    labels: dict[str, Written] = {"write": True} if has_labeller else {}
+    return document(source, "the AMD GPU device plugin", differs, list(_entries(flags)), labels=labels)

@@ -7,9 +7,9 @@ variable ``XID_CONFIG``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
@@ -47,6 +47,10 @@ _OF_THE_PROCESS = frozenset(
     {"alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port", "logtostderr"}
     | {"plugin-directory", "v", "stderrthreshold", "host-path"}
 )
+_WITHOUT_FILE = (
+    f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node has it "
+    "in /etc/nvidia, add it as a further document."
+)
 _HINT = "give gpu_config.json, a ConfigMap that contains it, or the plugin's DaemonSet"
 
 
@@ -71,12 +75,12 @@ class _Config:
     Health_critical_xid: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class _Result:
-    config: _Config = field(default_factory=_Config)
+class _Started(NamedTuple):
+    """What the plugin's flags and variables set."""
+
     driver: str = DRIVER
-    xids: list[int] = field(default_factory=list)
     is_watched: bool = True
+    xids: Sequence[int] = ()
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
@@ -89,22 +93,24 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     """
     source = Source(data, file_name, "gke-device-plugin")
     every = source.of_kinds("", "ConfigMap", *WORKLOADS, hint=_HINT)
-    result = _Result()
+    config, started = _Config(), _Started()
     plugin = the_container(
         source, lambda one: one.starts("nvidia-gpu-device-plugin"), "the GKE GPU device plugin"
     )
     if plugin is not None:
-        _of_flags(plugin.options(_SWITCHES), result, source)
+        started = _of_flags(plugin.options(_SWITCHES), source)
     bare = next((one for one in every if not one.kind), None)
     found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare
     if found is not None:
-        config = found.as_dataclass(_Config, source.remark)
-        result.config = result.config if config is WRONG else config
+        read = found.as_dataclass(_Config, source.remark)
+        config = config if read is WRONG else read
     elif plugin is None:
         what = "none of its containers runs the GKE GPU device plugin (nvidia-gpu-device-plugin)"
         source.diagnostics.fail(every[0].node.mark, what, _HINT)
+    else:
+        source.note(_WITHOUT_FILE)
     source.check()
-    return _written(result, source)
+    return _written(config, started, source)
 
 
 def _is_config(node: Node) -> bool:
@@ -112,17 +118,14 @@ def _is_config(node: Node) -> bool:
     return isinstance(node, Fields) and any(key.lower() in names for key in node.entries)
 
 
-def _of_flags(options: Options, result: _Result, source: Source) -> None:
-    watch = options.flag("enable-health-monitoring")
-    result.is_watched = watch is not None and watch.is_true
-    if driver := options.flag("host-path"):
-        result.driver = driver.text
-    path = options.flag("container-path")
+def _of_flags(options: Options, source: Source) -> _Started:
+    watch, driver, path = map(options.flag, ("enable-health-monitoring", "host-path", "container-path"))
     if path and path.text != "/usr/local/nvidia":
         source.note(f"-container-path {path.text}: devhost always uses /usr/local/nvidia.")
-    if xids := options.variable("XID_CONFIG"):
-        result.xids += _xids(xids)
+    xids = options.variable("XID_CONFIG")
     options.finish("LD_LIBRARY_PATH", *_OF_THE_PROCESS, named=_WITHOUT_PLACE)
+    is_watched = watch is not None and watch.is_true
+    return _Started(driver.text if driver else DRIVER, is_watched, list(_xids(xids)) if xids else [])
 
 
 def _xids(given: Option) -> Iterator[int]:
@@ -134,8 +137,7 @@ def _xids(given: Option) -> Iterator[int]:
             given.place.report(given, message, "as in 74,79")
 
 
-def _written(result: _Result, source: Source) -> str:
-    config = result.config
+def _written(config: _Config, started: _Started, source: Source) -> str:
     sharing = config.GPU_sharing_config
     strategy, clients = sharing.GPU_sharing_strategy, sharing.Max_shared_clients_per_GPU
     if config.Max_time_shared_clients_per_GPU:
@@ -150,9 +152,9 @@ def _written(result: _Result, source: Source) -> str:
     elif clients:
         keys["share"] = {"replicas": clients, "maxPerContainer": 1}
     keys["permissions"] = "mrw"
-    xids = sorted({_ALWAYS, *config.Health_critical_xid, *result.xids})
-    options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": result.driver}
-    if result.is_watched:
+    xids = sorted({_ALWAYS, *config.Health_critical_xid, *started.xids})
+    options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": started.driver}
+    if started.is_watched:
         options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": xids}
     else:
         options["healthChecks"] = "none"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from functools import partial
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError
@@ -20,7 +20,7 @@ from devhost.config.reader import WRONG, Bounds, keys
 
 from .gojson import PCI_ID, pci_id
 from .source import OF_PODS, Object, Source, Value, text_at
-from .workload import Container, containers, typed
+from .workload import Container, containers, tag_of, typed, version_of
 from .writing import Block, Entry, Written, document, several
 
 DEFAULT_SERVICES = "sym;asym"
@@ -44,11 +44,6 @@ _VF_DRIVERS: Mapping[str, Sequence[str]] = {
 _BY_SERVICE = frozenset({"4xxxvf", "420xxvf", "6xxxvf"})
 """Drivers of devices whose resources are named after their services."""
 
-_DEFAULT_VF_DRIVERS = ("c6xxvf", "4xxxvf", "420xxvf")
-"""The default of the plugin's flag ``-kernel-vf-drivers``."""
-
-_ELSEWHERE = {"resourceManager": "the plugin dropped it together with fractions of GPUs"}
-
 _FLAGS = {"bypathMode": "bypath", "preferredAllocationPolicy": "allocation-policy", "provisioningConfig": ""}
 """The plugins' flags that do not have the name of the object's key."""
 
@@ -59,6 +54,8 @@ _WITHOUT_PLACE = {
     **dict.fromkeys(("temp-limit", "gpu-temp-limit", "memory-temp-limit"), _LIMIT),
     "wsl": "add an entry of the backend udev with devNode: /dev/dxg.",
     "dcap-infra-resources": "devhost has no resources for Intel DCAP.",
+    "resource-manager": "devhost has no fractions of GPUs (millicores, memory.max, tiles).",
+    "mode": "devhost offers no device of QAT for the kernel's own mode.",
 }
 """Flags without a counterpart, and what to do instead."""
 
@@ -74,7 +71,7 @@ Shared = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """The ``spec`` of an object; :class:`_Kind` lists the keys that each kind has."""
+    """The ``spec`` of an object; ``_KINDS`` lists the keys that each kind has."""
 
     shared_dev_num: Shared = 1
     allow_IDs: str = ""
@@ -121,17 +118,9 @@ class _Result:
     differs: dict[str, None] = field(default_factory=dict)
     options: dict[str, Written] = field(default_factory=dict)
 
-    def add(
-        self,
-        name: str,
-        backend: str,
-        where: Block,
-        replicas: int = 1,
-        more: Mapping[str, Written] = MappingProxyType({}),
-        *remarks: str,
-    ) -> None:
+    def add(self, name: str, backend: str, where: Block, replicas: int = 1, /, **more: Written) -> None:
         share: dict[str, Written] = {"share": {"replicas": replicas}} if replicas > 1 else {}
-        self.entries.append(Entry(name, backend, [where], {**share, **more}, remarks))
+        self.entries.append(Entry(name, backend, [where], {**share, **more}))
 
 
 def _gpu(one: _Spec, result: _Result) -> None:
@@ -143,20 +132,15 @@ def _gpu(one: _Spec, result: _Result) -> None:
     if one.bypath_mode not in ("", "single"):
         result.options.setdefault("bypath", one.bypath_mode)
     both: dict[str, Written] = {"exclusive": False} if one.enable_monitoring else {}
-    result.add("gpu.intel.com/{driver}", "gpu", where, one.shared_dev_num, one.prefer | both)
+    result.add("gpu.intel.com/{driver}", "gpu", where, one.shared_dev_num, **one.prefer, **both)
     if not one.enable_monitoring:
         return
     names: dict[str, Mapping[str, Written]] = {"monitoring": {}}
     if one.monitoring_mode == "split":
         names = {f"{driver}_monitoring": {"driver": driver} for driver in ("i915", "xe")}
-    elif not one.monitoring_mode:
-        result.source.note(
-            "enableMonitoring: releases without monitoringMode offer i915_monitoring and xe_monitoring. "
-            "To get these names, add monitoringMode: split, and import again."
-        )
     for name, driver in names.items():
-        use: dict[str, Written] = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
-        result.add(f"gpu.intel.com/{name}", "gpu", {**where, **driver}, 1, use)
+        whole: Block = {**where, **driver}
+        result.add(f"gpu.intel.com/{name}", "gpu", whole, share={"of": "all"}, exclusive=False, firmware=True)
 
 
 def _ids(text: str) -> list[str]:
@@ -166,20 +150,16 @@ def _ids(text: str) -> list[str]:
 def _fpga(one: _Spec, result: _Result) -> None:
     kind = "af" if one.mode == "af" else "region"
     more: dict[str, Written] = {"development": True} if one.mode == "regiondevel" else {}
-    result.add("fpga.intel.com/{intelName}", "fpga", {"vendor": "intel", "kind": kind}, 1, more)
+    result.add("fpga.intel.com/{intelName}", "fpga", {"vendor": "intel", "kind": kind}, **more)
 
 
 def _qat(one: _Spec, result: _Result) -> None:
-    drivers = one.kernel_vf_drivers or _DEFAULT_VF_DRIVERS
-    remarks = [] if one.kernel_vf_drivers else [f"kernelVfDrivers: {', '.join(drivers)} by default."]
-    for name, some in (
-        ("generic", [driver for driver in drivers if driver not in _BY_SERVICE]),
-        (_service_name(one, result), [driver for driver in drivers if driver in _BY_SERVICE]),
-    ):
-        if some:
+    for is_named in (False, True):
+        if some := [driver for driver in one.kernel_vf_drivers if (driver in _BY_SERVICE) is is_named]:
+            name = _service_name(one, result) if is_named else "generic"
             devices = [device for driver in some for device in _VF_DRIVERS[driver]]
             where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
-            result.add(f"qat.intel.com/{name}", "sriov", where, 1, one.prefer, *remarks)
+            result.add(f"qat.intel.com/{name}", "sriov", where, **one.prefer)
 
 
 def _service_name(one: _Spec, result: _Result) -> str:
@@ -188,7 +168,11 @@ def _service_name(one: _Spec, result: _Result) -> str:
     if not services:
         services = DEFAULT_SERVICES
         result.source.note(
-            "qat.intel.com/cy: the object does not name the services of a device of generation 4; "
+            f"qat.intel.com/cy: the name depends on the services of the devices. The ConfigMap "
+            f"{one.provisioning_config} sets them, but is not in the input or has none: add it. "
+            "sym;asym is assumed; use --services for others."
+            if one.provisioning_config
+            else "qat.intel.com/cy: the object does not name the services of a device of generation 4; "
             "its cfg_services does. sym;asym is assumed; use --services for others."
         )
     return service_name(services)
@@ -250,31 +234,46 @@ _IS_NPU = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"
 _npu = _rows(("npu.intel.com/accel", _IS_NPU, "shared_dev_num"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A plugin: the keys of its objects, and other defaults of its flags and of its chart."""
-
-    add: Callable[[_Spec, _Result], None]
-    keys: str
-    of_flags: Mapping[str, str] = field(default_factory=dict)
-    of_chart: Mapping[str, str] = field(default_factory=dict)
-
-
 _OF_QUEUES = "sharedDevNum provisioningConfig driver"
 _OF_QAT = "dpdkDriver kernelVfDrivers maxNumDevices preferredAllocationPolicy provisioningConfig"
 _OF_GPU = "sharedDevNum allowIDs denyIDs preferredAllocationPolicy bypathMode enableMonitoring monitoringMode"
-_LIMITS = {"enclaveLimit": "110", "provisionLimit": "110"}
-_VFS = {"kernelVfDrivers": "[4xxxvf, 420xxvf]"}
-_KINDS = {
-    "gpu": _Kind(_gpu, _OF_GPU, {}, {"enableMonitoring": "true", "monitoringMode": "single"}),
-    "fpga": _Kind(_fpga, "mode"),
-    "qat": _Kind(_qat, _OF_QAT, _VFS | {"maxNumDevices": "64"}, _VFS | {"maxNumDevices": "128"}),
-    "dsa": _Kind(_queues("dsa.intel.com", "dsa"), _OF_QUEUES, {}, {"sharedDevNum": "10"}),
-    "iaa": _Kind(_queues("iaa.intel.com", "iax"), _OF_QUEUES, {}, {"sharedDevNum": "10"}),
-    "dlb": _Kind(_dlb, "-"),
-    "sgx": _Kind(_sgx, "enclaveLimit provisionLimit", _LIMITS, _LIMITS),
-    "npu": _Kind(_npu, "sharedDevNum"),
+_KINDS: Mapping[str, tuple[Callable[[_Spec, _Result], None], list[str]]] = {
+    name: (add, keys.split())
+    for name, add, keys in (
+        ("gpu", _gpu, _OF_GPU),
+        ("fpga", _fpga, "mode"),
+        ("qat", _qat, _OF_QAT),
+        ("dsa", _queues("dsa.intel.com", "dsa"), _OF_QUEUES),
+        ("iaa", _queues("iaa.intel.com", "iax"), _OF_QUEUES),
+        ("dlb", _dlb, "-"),
+        ("sgx", _sgx, "enclaveLimit provisionLimit"),
+        ("npu", _npu, "sharedDevNum"),
+    )
 }
+"""The plugins: what makes their entries, and the keys of their objects."""
+
+_QUEUES = {"sharedDevNum": "10"}
+_OF_CHART = {"gpu": {"enableMonitoring": "true"}, "dsa": _QUEUES, "iaa": _QUEUES}
+"""Defaults of the charts that differ from those of the plugins."""
+
+_BY_RELEASE = {
+    "monitoringMode": {(0, 36): "single", (): "split"},
+    "kernelVfDrivers": {
+        (0, 31): "[4xxxvf, 420xxvf]",
+        (0, 30): "[c6xxvf, 4xxxvf, 420xxvf]",
+        (): "[c6xxvf, 4xxxvf]",
+    },
+}
+"""Defaults that name resources, of plugins and charts, by the first release that has them."""
+
+_NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
+"""The plugin in a name, such as ``intel-gpu-plugin`` or ``gpudeviceplugin-sample``, or in a label."""
+
+_OF_CHARTS = {key for _, keys in _KINDS.values() for key in keys} | {
+    *("allocationPolicy", "name", "nodeFeatureRule", "resourceManager"),
+    *OF_PODS,
+}
+"""The keys of the charts' values."""
 
 _IDS = "ids of {} for the plugin, {} for devhost: drain the node before the switch"
 _DIFFERS = {
@@ -300,11 +299,6 @@ _DIFFERS = {
 }
 
 
-def _of_kind(name: str) -> str:
-    """The kind of the object for a plugin."""
-    return f"{name.title()}DevicePlugin"
-
-
 def convert(data: bytes, file_name: str, services: str = "") -> str:
     """The text of an equivalent devhost.yaml.
 
@@ -319,30 +313,53 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
         service_name(services)
     source = Source(data, file_name, "intel-device-plugins")
     result = _Result(source, services, dict(_configured(source.objects)))
-    of_kind = {_of_kind(name): name for name in _KINDS}
+    of_kind = {f"{name.title()}DevicePlugin": name for name in _KINDS}
     found = [
-        (of_kind[one.kind], one.at("spec") or replace(one, node=Fields(one.node.mark)))
+        _Given(
+            of_kind[one.kind],
+            one.at("spec") or replace(one, node=Fields(one.node.mark)),
+            str(one),
+            tag_of(image),
+        )
         for one in source.objects
         if one.kind in of_kind
+        for image in (text_at(one.node, "spec", "image"),)
     ]
-    found += [(name, _of_container(one, name)) for one in containers(source) if (name := _plugin_of(one))]
+    for container in containers(source):
+        if (name := _plugin_of(container)) and container.is_owned:
+            container.holder.take()
+        elif name:
+            found.append(_of_container(container, name))
     found += _of_values(source)
     if not found:
         kinds = f"{', '.join(of_kind)} of deviceplugin.intel.com/v1"
         source.refuse(f"give one of {kinds}, a DaemonSet, or values of a chart")
-    for name, value in found:
-        _convert(name, value, result)
+    for one in found:
+        _convert(one, result)
     source.check()
     backends = {"gpu": result.options} if result.options else {}
     differs = [*result.differs, "set nodeSelector and tolerations for the pods of devhost"]
     return document(source, "the Intel device plugins", differs, result.entries, backends=backends)
 
 
-def _convert(name: str, value: Value, result: _Result) -> None:
-    value.for_pods()
-    kind = _KINDS[name]
-    given = value.without(*OF_PODS)
-    spec = given.as_dataclass(_Spec, result.source.remark, _ELSEWHERE, kind.keys.split())
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The settings of a plugin as the ``spec`` of its object; ``release`` is empty if unknown."""
+
+    plugin: str
+    spec: Value
+    holder: str
+    release: tuple[int, ...]
+
+
+def _convert(one: _Given, result: _Result) -> None:
+    name, (add, known) = one.plugin, _KINDS[one.plugin]
+    one.spec.for_pods()
+    value = _as_of_release(one.spec, known, one.release)
+    if value.is_true("resourceManager"):
+        result.source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
+    given = value.without("resourceManager", *OF_PODS)
+    spec = given.as_dataclass(_Spec, result.source.remark, only=known)
     if spec is WRONG:
         return
     if name == "gpu" and spec.prefer and spec.shared_dev_num < 2:
@@ -350,7 +367,11 @@ def _convert(name: str, value: Value, result: _Result) -> None:
         value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
     differs = _DIFFERS[spec.driver if spec.driver == "vfio-pci" else name]
     result.differs |= dict.fromkeys(one.replace("to dpdkDriver", f"to {spec.dpdk_driver}") for one in differs)
-    kind.add(spec, result)
+    above = len(result.entries)
+    add(spec, result)
+    made = (result.entries[above:], spec.bypath_mode or "single")
+    if result.source.is_repeated(f"intel-{name}-plugin", one.holder, value, made):
+        del result.entries[above:]
 
 
 def _plugin_of(one: Container) -> str:
@@ -359,16 +380,33 @@ def _plugin_of(one: Container) -> str:
     return found[1] if found else ""
 
 
-def _of_container(one: Container, name: str) -> Value:
+def _of_container(one: Container, name: str) -> _Given:
     """The flags of a plugin as the object that leads to them."""
     options = one.options(("enable-monitoring", "health-management", "wsl"))
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
     for key, (given, wanted) in keys(_Spec).items():
         flag = _FLAGS.get(key, given.name.lower().replace("_", "-"))
-        if key in _KINDS[name].keys.split() and flag and (option := options.flag(flag)):
+        if key in _KINDS[name][1] and flag and (option := options.flag(flag)):
             spec = spec.put((key,), typed(Scalar(option.mark, option.text, "str"), wanted))
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return _completed(spec, _KINDS[name].of_flags)
+    return _Given(name, spec, str(one.holder), one.version)
+
+
+def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -> Value:
+    """The same with the defaults of this release of the plugin; of the latest one if it is not known."""
+    for key, defaults in _BY_RELEASE.items():
+        is_used = key in keys and (key != "monitoringMode" or spec.is_true("enableMonitoring"))
+        if is_used and spec.at(key) is None:
+            (first, newest), *older = defaults.items()
+            fits = (text for since, text in defaults.items() if release >= since)
+            spec = _completed(spec, {key: next(fits) if release else newest})
+            if not release:
+                spec.source.note(
+                    f"{key}: {newest} is assumed, as in releases since {first[0]}.{first[1]}; the input "
+                    f"names none. Older ones have {' or '.join(text for _, text in older)}: for these set "
+                    "the tag of the image, and import again."
+                )
+    return spec
 
 
 def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
@@ -380,36 +418,47 @@ def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Va
     return spec
 
 
-def _of_values(source: Source) -> list[tuple[str, Value]]:
-    """Values of a chart as the object that the chart makes of them."""
-    charts = {f"intel-device-plugins-{name}": name for name in _KINDS}
-    charts |= {f"{name}-device-plugin": name for name in _KINDS}
-    values = source.values(*charts, recognized=lambda one: bool(_plugin_of_values(one)))
-    if values is None:
-        return []
-    chart = values.chart if isinstance(values, Object) and values.chart in charts else ""
-    name = charts.get(chart or values.place.path.rpartition(".")[2]) or _plugin_of_values(values)
-    if not name:
+def _of_values(source: Source) -> Iterator[_Given]:
+    """Values of charts as the objects that the charts make of them."""
+    charts = {name: (f"intel-device-plugins-{name}", f"{name}-device-plugin") for name in _KINDS}
+    every = [chart for each in charts.values() for chart in each]
+    for name, each in charts.items():
+        values = source.values(*each, recognized=partial(_are_for, name), others=every)
+        if values is not None:
+            yield _of_chart(name, values)
+    unclear = source.values(recognized=lambda one: not _plugin_of_values(one) and set(one.keys) <= _OF_CHARTS)
+    if unclear is not None:
         hint = "give the object that the chart made: kubectl get gpudeviceplugins -o yaml, or another kind"
-        values.fail("these values do not show which plugin they are for", hint)
+        unclear.fail("these values do not show which plugin they are for", hint)
+
+
+def _of_chart(name: str, values: Value) -> _Given:
+    release = version_of(text_at(values.node, "image", "tag"))
+    holder = "the values"
+    if isinstance(values, Object):
+        release, holder = release or version_of(values.version), values.holder or holder
     values.omit("name", "nodeFeatureRule")
     if (policy := values.at("allocationPolicy")) is not None:
         values = values.put(("preferredAllocationPolicy",), policy.take())
     values = values.without("allocationPolicy", "name", "nodeFeatureRule")
-    return [(name, _completed(values, _KINDS[name].of_chart, "is the chart's default."))]
+    return _Given(
+        name, _completed(values, _OF_CHART.get(name, {}), "is the chart's default."), holder, release
+    )
+
+
+def _are_for(name: str, value: Value) -> bool:
+    return _plugin_of_values(value) == name
 
 
 def _plugin_of_values(value: Value) -> str:
     """The name of the plugin that a chart is for, by what only its values have."""
     selector = value.at("nodeSelector")
     text = " ".join([text_at(value.node, "name"), *(selector.keys if selector else ())])
-    for name in _KINDS:
-        if f"{name}deviceplugin" in text or f"node.kubernetes.io/{name}" in text:
-            return name
-    every = [(key, name) for name, kind in _KINDS.items() for key in kind.keys.split()]
-    every.append(("allocationPolicy", "gpu"))
-    owners = [[name for key, name in every if key == given] for given in value.keys]
+    if len(named := set(_NAMED.findall(text))) == 1:
+        return str(named.pop())
+    owners = [[name for name, (_, known) in _KINDS.items() if key in known] for key in value.keys]
     mine = {found[0] for found in owners if len(found) == 1}
+    mine |= {"gpu"} if "allocationPolicy" in value.keys else set()
     return mine.pop() if len(mine) == 1 else ""
 
 

@@ -6,10 +6,12 @@ until release 24.10, whose template made the text.
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse
 
-from .source import GUIDE, Object, Source, Value, node_at, some, text_at
-from .workload import Options, the_container
+from .source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
+from .workload import Container, Options, the_container
 
 _POLICIES = ("NicClusterPolicy", "NicNodePolicy")
 _IMPORTERS = {
@@ -22,6 +24,9 @@ _DEFAULTS = {
     "sriovDevicePlugin": b"[{name: hostdev, vendors: [15b3]}]",
 }
 """The chart's own values of ``resources``."""
+
+_OF_CHART = {*_IMPORTERS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNetworkOperator"}
+"""Keys of the chart's values."""
 
 NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}
 """A flag of both plugins without a counterpart."""
@@ -50,61 +55,72 @@ def configuration(
     Raises:
         ConfigError: it is in no object, or several objects have one.
     """
-    plugin = the_container(
-        source, lambda one: one.starts(program) or bool(Options(one).flag("resource-prefix")), program
-    )
-    options = plugin.options(("use-cdi",)) if plugin else None
-    names = plugin.config_maps if plugin else ()
-    policies = [one for one in source.objects if one.kind in _POLICIES]
-    other = next(name for name in _IMPORTERS if name != section)
-    mine = [one for one in policies if one.at("spec", section, "config")]
-    values = source.values(
-        "network-operator",
-        recognized=lambda one: any(
-            node_at(one.node, name, "resources") or node_at(one.node, name, "deploy") for name in _IMPORTERS
-        ),
-    )
+    plugin = the_container(source, lambda one: one.starts(program) or one.starts("-resource-prefix"), program)
+    mine = [one for one in source.objects if one.kind in _POLICIES and one.at("spec", section, "config")]
+    values = source.values("network-operator", recognized=lambda one: not _OF_CHART.isdisjoint(one.keys))
     bare = [one for one in source.objects if not one.kind and one is not values]
     if len(mine) + len(bare) > 1:
         named = " and ".join(str(one) for one in (*mine, *bare)[:3])
         message = f"several objects contain a configuration: {named}"
         (*mine, *bare)[1].fail(message, "give only one of them")
+    options = plugin.options(("use-cdi",)) if plugin and not mine else None
     if mine:
-        found = _of_policy(mine[0], section)
-    elif policies:
-        one = policies[0]
-        message = f"it has no spec.{section}.config"
-        hint = f"is it the right object? For other plugins see {GUIDE}"
-        if one.at("spec", other, "config"):
-            message = f"this {one} has spec.{other}.config, but no spec.{section}.config"
-            hint = f"devhost import {_IMPORTERS[other]}"
-        one.fail(message, hint)
-    elif values is not None:
-        found = _of_values(values, section, top)
+        found, options = _of_policy(mine[0], section)
     elif bare:
         found = bare[0]
+    elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
+        found = _of_values(values, section, top)
     else:
+        names = plugin.config_maps if plugin else ()
         held = source.config_map(
             "config.json", likely=lambda node: node_at(node, top) is not None, key=key, names=names
         )
-        if held is None:
-            if plugin is not None:
-                message = "its configuration is in a ConfigMap, which is not in this file"
-                plugin.fail(message, "add the ConfigMap")
-            source.refuse(
-                "give one ConfigMap, one NicClusterPolicy, one NicNodePolicy, or the configuration itself; "
-                f"for other plugins see {GUIDE}"
-            )
-        found = held
+        found = held if held is not None else _refuse(source, section, plugin)
         if source.left:
             source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
         found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
+    if isinstance(listed := node_at(found.node, top), Scalar) and listed.kind == "null":
+        message = f"{found.place.key(top).path} is null: this node has no resources"
+        found.fail(message, CHOOSE if source.left else "give the file of another node", listed.mark)
     return found, options
 
 
-def _of_policy(one: Object, section: str) -> Value:
+def _refuse(source: Source, section: str, plugin: Container | None) -> NoReturn:
+    """Refuses an input without the plugin's configuration.
+
+    Raises:
+        ConfigError: always.
+    """
+    for one in source.objects:
+        other = next((name for name in _IMPORTERS if name != section and one.at("spec", name, "config")), "")
+        if one.kind in _POLICIES and other:
+            message = f"this {one} has spec.{other}.config, but no spec.{section}.config"
+            one.fail(message, f"devhost import {_IMPORTERS[other]}")
+        if one.kind in _POLICIES:
+            hint = f"is it the right object? For other plugins see {GUIDE}"
+            one.fail(f"it has no spec.{section}.config", hint)
+        if one.kind.startswith("SriovNetwork"):
+            command = "kubectl get daemonsets,configmaps -n sriov-network-operator -o yaml"
+            message = f"the operator makes the ConfigMap device-plugin-config of each {one.kind}"
+            one.fail(message, f"{command} | devhost import {_IMPORTERS['sriovDevicePlugin']} --key NODE -")
+        if not one.kind:
+            message = f"these values have no {section}: the chart has none since release 24.10"
+            one.fail(message, "give the object: kubectl get nicclusterpolicies -o yaml")
+    if plugin is not None:
+        names = some(plugin.config_maps) or "that its pod mounts"
+        plugin.fail(
+            "its configuration is in a ConfigMap, which is not in this file", f"add the ConfigMap {names}"
+        )
+    source.refuse(
+        "give one ConfigMap, one NicClusterPolicy, one NicNodePolicy, or the configuration itself; "
+        f"for other plugins see {GUIDE}"
+    )
+
+
+def _of_policy(one: Object, section: str) -> tuple[Value, Options]:
+    """The document, and the flags of the plugin: the operator adds only -use-cdi."""
     spec = one.at("spec") or one
     plugin, found = one.at("spec", section), one.at("spec", section, "config")
     assert plugin is not None and found is not None
@@ -112,7 +128,7 @@ def _of_policy(one: Object, section: str) -> Value:
         one.source.note(f"{plugin.place.path}.useCdi: {NAMED['use-cdi']}")
     plugin.for_pods()
     spec.leave("parts of the network operator, which keep their settings.", section)
-    return found.document()
+    return found.document(), Options(plugin)
 
 
 def _of_values(values: Value, section: str, top: str) -> Value:
@@ -126,10 +142,10 @@ def _of_values(values: Value, section: str, top: str) -> Value:
         resources = source.document(node, plugin.place.key("resources"))
         source.note(f"{section}.resources are those of the chart's default.")
     if plugin is None or resources is None:
-        other = next(
-            (name for name in _IMPORTERS if name != section and node_at(values.node, name, "resources")), ""
+        other = " and ".join(
+            _IMPORTERS[name] for name in _IMPORTERS if node_at(values.node, name, "resources")
         )
-        hint = f"devhost import {_IMPORTERS[other]}" if other else "is it the right file?"
+        hint = f"devhost import {other}" if other else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
     if not plugin.is_true("deploy", otherwise=True):
         source.note(f"{section}.deploy is false: the operator does not start the plugin.")

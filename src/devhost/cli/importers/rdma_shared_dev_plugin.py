@@ -7,7 +7,7 @@ the NVIDIA network operator, which contain it as a string. What the plugin refus
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -124,8 +124,12 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
         listed = enumerate(read.config_list)
         imports = _imports([replace(found, node=node, place=place.item(n)) for n, node in listed])
     source.check()
-    overlaps = _Overlaps({one.name: one.where() for one, _ in imports if one.rdma_hca_max})
-    entries = [_entry(one, remarks, overlaps) for one, remarks in imports]
+    served = {
+        one.name: {key: {*values} for key, values in one.where().items() if key != "pciBusID"}
+        for one, _ in imports
+        if one.rdma_hca_max
+    }
+    entries = [_entry(one, remarks, served) for one, remarks in imports]
     return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
 
 
@@ -148,32 +152,17 @@ def _imports(values: Sequence[Value]) -> list[tuple[_Resource, list[str]]]:
     return found
 
 
-class _Overlaps:
-    """Finds the resources that can have an HCA in common: no selector that both have excludes it."""
-
-    def __init__(self, served: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
-        self._served = served
-        self._order = {name: n for n, name in enumerate(served)}
-        self._selecting: dict[tuple[str, str], set[str]] = {}
-        self._limited: dict[str, set[str]] = {}
-        for name, where in served.items():
-            for key, values in where.items():
-                if "*" not in values:
-                    self._limited.setdefault(key, set()).add(name)
-                    for value in values:
-                        self._selecting.setdefault((key, value), set()).add(name)
-
-    def of(self, name: str) -> list[str]:
-        """The other resources that overlap with this one, in the order of the file."""
-        found = self._served.keys() - {name}
-        for key, values in self._served[name].items():
-            if "*" not in values:
-                excluded = self._limited[key].difference(*(self._selecting[key, value] for value in values))
-                found -= excluded
-        return sorted(found, key=self._order.__getitem__)
+def _overlapping(name: str, served: Mapping[str, Mapping[str, Set[str]]]) -> list[str]:
+    """The other resources that can have an HCA in common: no selector that both have excludes it."""
+    mine = served[name]
+    return [
+        other
+        for other, theirs in served.items()
+        if other != name and all(mine[key] & theirs[key] for key in mine.keys() & theirs.keys())
+    ]
 
 
-def _entry(resource: _Resource, remarks: list[str], overlaps: _Overlaps) -> Entry:
+def _entry(resource: _Resource, remarks: list[str], served: Mapping[str, Mapping[str, Set[str]]]) -> Entry:
     if not resource.rdma_hca_max:
         why = f"{resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
         return Entry(remarks=[*remarks, why])
@@ -187,7 +176,7 @@ def _entry(resource: _Resource, remarks: list[str], overlaps: _Overlaps) -> Entr
     ]
     share: Written = {"replicas": resource.rdma_hca_max, "of": "all"}
     keys: dict[str, Written] = {"share": share, "permissions": "rwm"}
-    if overlapping := overlaps.of(resource.name):
+    if overlapping := _overlapping(resource.name, served):
         few = ", ".join(overlapping[:3])
         few += f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
         remarks.append(f"If an HCA is also selected by {few}, it serves both, as with the plugin.")

@@ -212,13 +212,14 @@ class Value:
 class Object(Value):
     """A Kubernetes object or another document, whose ``kind`` is empty.
 
-    ``holder`` is the object that contains values of the chart ``chart``.
+    ``holder`` is the object that contains values of the chart ``chart``, of this ``version``.
     """
 
     kind: str = ""
     name: str = ""
     chart: str = ""
     holder: str = ""
+    version: str = ""
 
     def __str__(self) -> str:
         return self.holder or f"{self.kind} {self.name}".strip() or "a document without kind"
@@ -243,6 +244,7 @@ class Source:
         self.chosen, self.left = "", list[str]()
         """The entry of the ConfigMap that was read, and the others in it."""
         self._peer = peer
+        self._configured: dict[str, tuple[str, object]] = {}
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str]] = []
         self._read: set[tuple[int, str]] = set()
@@ -320,11 +322,27 @@ class Source:
         mark = (node_at(first.node, "kind") or first.node).mark
         first.fail(what if first.kind else "it is not a Kubernetes object", hint, mark)
 
-    def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Value | None:
+    def is_repeated(self, program: str, name: str, value: Value, settings: object) -> bool:
+        """Whether the object of this name configures a program exactly as an earlier one does.
+
+        Raises:
+            ConfigError: it configures the program differently, which only different nodes can have.
+        """
+        is_first = program not in self._configured
+        first, given = self._configured.setdefault(program, (name, settings))
+        if given != settings:
+            message = f"{first} and {name} configure {program} differently"
+            value.fail(message, "import each one separately, for the nodes that it selects")
+        return not is_first
+
+    def values(
+        self, *charts: str, recognized: Callable[[Value], bool], others: Collection[str] = ()
+    ) -> Value | None:
         """The values of one of these charts, also as a part of the values of another chart.
 
         Args:
             charts: the names of the charts.
+            others: names of charts that are read as well.
             recognized: whether a document is values of one of them.
 
         Raises:
@@ -336,7 +354,7 @@ class Source:
             if one.kind:
                 continue
             if inner and (value := one.at(inner)) is not None:
-                one.leave("values of other charts, which are not converted.", inner)
+                one.leave("values of other charts, which are not converted.", inner, *others)
                 found.append(value)
             elif one.chart in charts or (not one.chart and isinstance(one.node, Fields) and recognized(one)):
                 found.append(one)
@@ -501,6 +519,9 @@ _OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "value
 _CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
 """Places of a chart's name."""
 
+_VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"))
+"""Places of a chart's version."""
+
 
 def _unwrapped(one: Object) -> Iterator[Object]:
     """The values of a chart in an object that installs it; another object itself."""
@@ -537,7 +558,8 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
     root = source.document(found.node, found.place).root
     chart = next(filter(None, (text_at(part.node, *path) for path in _CHART)), "").rpartition("/")[2]
-    return Object(source, root, found.node, found.place, name=one.name, chart=chart, holder=str(one))
+    version = next(filter(None, (text_at(part.node, *path) for path in _VERSION)), "")
+    return Object(source, root, found.node, found.place, "", one.name, chart, str(one), version)
 
 
 def _typed(node: Node) -> Node:

@@ -31,7 +31,13 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _ELSEWHERE = {"isRdma": "put it into selectors", "needVhostNet": "put it into selectors"}
 """Keys that only old versions read in a resource."""
 
-_OF_THE_PROCESS = ("config-file", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
+_ASSUMED = (
+    f"{DEFAULT_PREFIX}: the domain of resources without resourcePrefix is that of the plugin's flag "
+    f"--resource-prefix, which the input does not show. {DEFAULT_PREFIX} is its default; the SR-IOV network "
+    "operator sets openshift.io. Add the DaemonSet, or use --resource-prefix."
+)
+
+_OF_THE_PROCESS = ("config-file", "log-dir", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +76,14 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     if options is not None:
         if option := options.flag("resource-prefix"):
             prefix = prefix or option.text
+        prefix = prefix or DEFAULT_PREFIX
         options.finish(*_OF_THE_PROCESS, named=NAMED)
     read = found.as_dataclass(_File, source.remark)
     entries: list[Entry] = []
     names: set[str] = set()
     for n, node in enumerate(() if read is WRONG else read.resource_list):
         value = replace(found, node=node, place=found.place.key("resourceList").item(n))
-        entries += _entries(value, prefix or DEFAULT_PREFIX, names)
+        entries += _entries(value, prefix, names)
     return document(source, "sriov-network-device-plugin", _DIFFERS, entries)
 
 
@@ -87,7 +94,10 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
         return
     given = replace(value, node=resource.selectors, place=here.key("selectors"))
     selectors = list(_selectors(given, resource.device_type, remarks.append))
-    name = f"{resource.resource_prefix or prefix}/{resource.resource_name}"
+    domain = resource.resource_prefix or prefix
+    if not domain:
+        value.source.note(_ASSUMED)
+    name = f"{domain or DEFAULT_PREFIX}/{resource.resource_name}"
     if problem := naming.problem(name):
         here.key("resourceName").report(value.node, f"{shown(name)} {problem}")
     elif name in names:

@@ -139,7 +139,7 @@ class Container(Value):
     @property
     def version(self) -> tuple[int, ...]:
         """The version in the image's tag; empty if there is none."""
-        return version_of(self.image.partition("@")[0].rpartition("/")[2].partition(":")[2])
+        return tag_of(self.image)
 
     @property
     def program(self) -> str:
@@ -151,6 +151,13 @@ class Container(Value):
     def config_maps(self) -> list[str]:
         """The names of the ConfigMaps that its pod mounts."""
         return [name for one in self._pod.each("volumes") if (name := text_at(one.node, "configMap", "name"))]
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether an object of the input made the one that has this container, as an operator does."""
+        references = self.holder.each("metadata", "ownerReferences")
+        owners = [(text_at(one.node, "kind"), text_at(one.node, "name")) for one in references]
+        return any((one.kind, one.name) in owners for one in self.source.objects)
 
     @property
     def _pod(self) -> Value:
@@ -187,6 +194,11 @@ class Container(Value):
             names = some([text_at(one.node, "name") for one in others])
             self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
         return Options(self, switches)
+
+
+def tag_of(image: str) -> tuple[int, ...]:
+    """The version in an image's tag; empty if there is none."""
+    return version_of(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
 
 
 def version_of(tag: str) -> tuple[int, ...]:
