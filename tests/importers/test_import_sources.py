@@ -242,3 +242,32 @@ def test_values_of_the_network_operator_are_what_its_template_makes_of_them() ->
     assert "isRdma: true" in run("sriov-network-device-plugin", text).stdout
     default = "{deployCR: true, rdmaSharedDevicePlugin: {deploy: true}}"
     assert converted("rdma-shared-dev-plugin", default)["rdma/rdma_shared_device_a"].share.replicas == 63
+
+
+def test_an_object_of_another_group_with_the_same_kind_is_not_read() -> None:
+    text = "apiVersion: pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: x}\nspec: {package: y}\n"
+    assert 'a "Configuration.pkg.crossplane.io" contains no configuration' in refusal("akri", text)
+    policy = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": {}}
+    assert 'a "ClusterPolicy.kyverno.io" contains' in refusal(NVIDIA, json.dumps(policy))
+    app = {"apiVersion": "app.k8s.io/v1beta1", "kind": "Application", "spec": {"selector": {}}}
+    assert 'a "Application.app.k8s.io" contains' in refusal(NVIDIA, json.dumps(app))
+
+
+def workload(name: str, image: str, *args: str, container: str = "main", **more: object) -> dict[str, object]:
+    pod = {"containers": [{"name": container, "image": image, "args": [*args]} | more]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": pod}},
+    }
+
+
+def listed(*items: object) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def test_looking_at_other_workloads_does_not_mark_them_as_read() -> None:
+    other = workload("web", "nginx", "run", "server", "-x", "1", command=["/bin/sh", "-c"])
+    result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
+    assert "items[0]" not in result and "DaemonSet web" in result

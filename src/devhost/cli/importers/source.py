@@ -37,17 +37,28 @@ TRUE = ("true", "t", "1")
 _IF_EMPTY = "is it the right file?"
 """The hint for an empty document."""
 
-_IMPORTERS = {
-    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Dlb", "Dsa", "Fpga", "Gpu", "Iaa", "Npu")},
-    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Qat", "Sgx")},
-    "ClusterPolicy": "nvidia-device-plugin",
-    "Configuration": "akri",
-    "DeviceConfig": "amd-device-plugin",
-    "HyperConverged": "kubevirt",
-    "KubeVirt": "kubevirt",
-    "NicClusterPolicy": "sriov-network-device-plugin",
+_INTEL = " ".join(f"{name}DevicePlugin" for name in "Dlb Dsa Fpga Gpu Iaa Npu Qat Sgx".split())
+_GROUPS = {
+    "": ("", "ConfigMap List Pod"),
+    "akri.sh": ("akri", "Configuration"),
+    "amd.com": ("amd-device-plugin", "DeviceConfig"),
+    "apps": ("", "DaemonSet Deployment ReplicaSet StatefulSet"),
+    "argoproj.io": ("", "Application ApplicationSet"),
+    "deviceplugin.intel.com": ("intel-device-plugins", _INTEL),
+    "extensions": ("", "DaemonSet Deployment ReplicaSet"),
+    "hco.kubevirt.io": ("kubevirt", "HyperConverged"),
+    "helm.cattle.io": ("", "HelmChart HelmChartConfig"),
+    "helm.fluxcd.io": ("", "HelmRelease"),
+    "helm.toolkit.fluxcd.io": ("", "HelmRelease"),
+    "kubevirt.io": ("kubevirt", "KubeVirt"),
+    "mellanox.com": ("sriov-network-device-plugin", "NicClusterPolicy NicNodePolicy"),
+    "nvidia.com": ("nvidia-device-plugin", "ClusterPolicy"),
 }
-"""The importer for each kind of object that few importers read."""
+"""API groups with the kinds that importers read, and the importer if few read them. Other groups have some of
+the same kinds."""
+
+_IMPORTERS = {kind: name for name, kinds in _GROUPS.values() if name for kind in kinds.split()}
+_READ = {kind for _, kinds in _GROUPS.values() for kind in kinds.split()}
 
 _BOOKKEEPING = ("apiVersion", "kind", "metadata", "status")
 """Keys of every Kubernetes object, which configure nothing."""
@@ -263,7 +274,7 @@ class Source:
     def _flat(self, node: Node, place: Place, holder: str = "") -> Iterator[Object]:
         if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
             return
-        kind, name, items = text_at(node, "kind"), text_at(node, "metadata", "name"), node_at(node, "items")
+        kind, name, items = _kind(node), text_at(node, "metadata", "name"), node_at(node, "items")
         if kind.endswith("List") and isinstance(items, Items):
             below = place.key("items")
             inside = [one for n, item in enumerate(items.items) for one in self._flat(item, below.item(n))]
@@ -459,6 +470,13 @@ def _inside(node: Node, place: Place) -> Iterator[tuple[str, Node, Place]]:
         yield from ((key, entry.value, place.key(key)) for key, entry in node.entries.items())
     elif isinstance(node, Items):
         yield from (("", item, place.item(n)) for n, item in enumerate(node.items))
+
+
+def _kind(node: Node) -> str:
+    """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
+    kind, group = text_at(node, "kind"), text_at(node, "apiVersion").rpartition("/")[0]
+    is_known = kind not in _READ or "apiVersion" not in getattr(node, "entries", ())
+    return kind if is_known or kind in _GROUPS.get(group, ("", ""))[1].split() else f"{kind}.{group}".strip(".")
 
 
 def _entries(one: Object) -> list[str]:

@@ -71,14 +71,15 @@ class Options:
     """
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        self.flags = list(_flags(value, switches))
+        self._words: list[Value] = []
+        self.flags = list(_flags(value, switches, self._words.append))
         """All flags, also those that are given several times."""
         self.variables: dict[str, Option] = {}
         for name, given, one in _variables(value):
             if isinstance(given, Scalar):
                 self.variables[name] = Option(name, given, one)
             elif node_at(one.node, "valueFrom", "fieldRef") is not None:  # such as NODE_NAME
-                one.take()
+                self._words.append(one)
         self._switches = switches
         self._used: set[str] = set()
 
@@ -99,6 +100,8 @@ class Options:
             omitted: names of those that control the process, or that need no equivalent.
             named: what to do with those that devhost does not have; switches count only if they are on.
         """
+        for word in self._words:
+            word.take()
         for one in (*self.flags, *self.variables.values()):
             one.value.take()
             what = f"{one}" if one.text == "true" else f"{one} {one.text}"
@@ -239,22 +242,23 @@ def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
             yield name, inner.node if isinstance(inner.node, Scalar) else node_at(inner.node, "value"), inner
 
 
-def _flags(value: Value, switches: Collection[str]) -> Iterator[Option]:
-    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``. Other words are marked
-    as read."""
+def _flags(
+    value: Value, switches: Collection[str], other: Callable[[Value], object]
+) -> Iterator[Option]:
+    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``. ``other`` gets each word."""
     words = _words(value)
     n = 0
     while n < len(words):
         word, at = words[n]
+        other(at)
         n += 1
         if not _FLAG.match(word.text):
-            at.take()
             continue
         name, sign, text = word.text.lstrip("-").partition("=")
         given, bare = Scalar(word.mark, text, "str"), not sign
         if bare and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
-            at.take()
             given, at = words[n]
+            other(at)
             n, bare = n + 1, False
         yield Option(name, given, at, bare)
 
@@ -267,9 +271,7 @@ def _words(value: Value) -> list[tuple[Scalar, Value]]:
         if isinstance(one.node, Scalar):
             parts = _split(one.node.text) if is_script else [one.node.text]
             is_script = parts == ["-c"]
-            found += [(replace(one.node, text=part), one) for part in parts if not is_script]
-            if is_script:
-                one.take()
+            found += [(replace(one.node, text="" if is_script else part), one) for part in parts]
     return found
 
 
