@@ -47,6 +47,8 @@ REFUSED = {
     "akri/udev-video-protocol.yaml",
     "gke-device-plugin/daemonset-first.yaml",
     "kubevirt/mediated.yaml",
+    "nvidia-device-plugin/file-parameters.yaml",
+    "nvidia-device-plugin/post-renderers.yaml",
     "rdma-shared-dev-plugin/empty.yaml",
     "rdma-shared-dev-plugin/former.yaml",
     "rdma-shared-dev-plugin/mode-hca.yaml",

@@ -77,7 +77,7 @@ def test_equal_pods_of_several_nodes_are_one_plugin() -> None:
     assert "nvidia.com/mig-{profile}" in converted(NVIDIA, json.dumps({"kind": "List", "items": pods}))
     other = {"containers": [{"image": "nvidia/k8s-device-plugin"}]}
     pods.append({"kind": "Pod", "metadata": {"name": "c"}, "spec": other})
-    assert "several containers run" in refusal(NVIDIA, json.dumps({"kind": "List", "items": pods}))
+    assert "different configurations of the NVIDIA device plugin: Pod a, Pod c" in refusal(NVIDIA, json.dumps({"kind": "List", "items": pods}))
 
 
 @pytest.mark.parametrize("more", ["", "nfd: {master: {}}\n", "gfd: {enabled: true}\nnfd: {}\n"])
@@ -271,3 +271,65 @@ def test_looking_at_other_workloads_does_not_mark_them_as_read() -> None:
     other = workload("web", "nginx", "run", "server", "-x", "1", command=["/bin/sh", "-c"])
     result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
     assert "items[0]" not in result and "DaemonSet web" in result
+
+
+def test_different_configurations_of_one_plugin_are_refused_with_the_names_of_the_objects() -> None:
+    policies = [
+        POLICY | {"metadata": {"name": name}, "spec": {"mig": {"strategy": strategy}}}
+        for name, strategy in (("a", "single"), ("b", "mixed"))
+    ]
+    releases = [
+        {
+            "kind": "HelmRelease",
+            "metadata": {"name": name},
+            "spec": {"chart": {"spec": {"chart": "nvidia-device-plugin"}}, "values": {"migStrategy": strategy}},
+        }
+        for name, strategy in (("a", "single"), ("b", "mixed"))
+    ]
+    for items in (policies, releases):
+        assert f"{items[0]['kind']} a, {items[1]['kind']} b" in refusal(NVIDIA, listed(*items))
+        assert run(NVIDIA, listed(items[0], items[0])).exit_code == 0
+    assert "different configurations of" in refusal(NVIDIA, "version: v1\n---\nflags: {migStrategy: mixed}\n")
+
+
+def test_the_entry_that_a_mount_makes_of_the_named_file_is_the_configuration() -> None:
+    files = {
+        "default": "version: v1",
+        "cfg": "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 6}]}}",
+    }
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "nv"}, "data": files}
+    items = [{"key": "cfg", "path": "a/b.yaml"}]
+    mounts = [
+        ({"mountPath": "/config/"}, {"configMap": {"name": "nv"}}, "/config/cfg"),
+        ({"mountPath": "/config"}, {"configMap": {"name": "nv", "items": items}}, "/config/a/b.yaml"),
+        ({"mountPath": "/x.yaml", "subPath": "cfg"}, {"configMap": {"name": "nv"}}, "/x.yaml"),
+        ({"mountPath": "/c"}, {"projected": {"sources": [{"configMap": {"name": "nv"}}]}}, "/c/cfg"),
+    ]
+    for mount, volume, path in mounts:
+        one = workload(
+            "a", "nvidia/k8s-device-plugin", "--config-file", path, volumeMounts=[mount | {"name": "c"}]
+        )
+        one["spec"]["template"]["spec"]["volumes"] = [volume | {"name": "c"}]  # type: ignore[index]
+        assert converted(NVIDIA, listed(one, config))["nvidia.com/gpu"].share.replicas == 6
+
+
+def test_a_chosen_key_of_a_plugin_without_a_file_is_refused() -> None:
+    text = json.dumps(workload("a", "nvidia/k8s-device-plugin"))
+    assert "reads no configuration file, so there is no x" in refusal(NVIDIA, text, "--key", "x")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_cdi", "is_assumed"),
+    [
+        *(("v24.9.0", False, False), ("v25.3.4", False, False), ("25.10.0", True, False)),
+        *(("26.x", True, False), ("^24.6.0", False, False), ("25.x", True, True), ("*", True, True)),
+    ],
+)
+def test_the_release_of_the_chart_decides_its_defaults(
+    version: str, is_cdi: bool, is_assumed: bool
+) -> None:
+    chart = {"spec": {"chart": "gpu-operator", "version": version}}
+    text = {"kind": "HelmRelease", "metadata": {"name": "x"}, "spec": {"chart": chart, "values": {}}}
+    result = said(run(NVIDIA, json.dumps(text)).stdout)
+    assert ("deviceListStrategy: cdi" in result) == is_cdi
+    assert ("default of the chart since" in result) == is_assumed

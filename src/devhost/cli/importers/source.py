@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, shown
@@ -73,6 +73,11 @@ OF_PODS = frozenset({
 })  # fmt: skip
 """Keys for the pods of a plugin, which many charts and objects have."""
 
+_SEPARATELY = (
+    "import each separately; for nodes of different kinds see deploy/README.md#nodes-of-different-kinds"
+)
+"""What to do with several configurations of one plugin."""
+
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")
 """The first line of ``helm get values``."""
 
@@ -117,6 +122,14 @@ class Value:
             ConfigError: always.
         """
         self.place.diagnostics.fail(mark or self.node.mark, message, hint)
+
+    def settings(self) -> object:
+        """What it sets, without the settings of pods, to compare it with others."""
+        return _plain((self.at("spec") or self).without(*OF_PODS, *_BOOKKEEPING).node)
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.node, Fields)
 
     @property
     def keys(self) -> list[str]:
@@ -219,17 +232,21 @@ class Value:
         return replace(self, node=Fields(self.node.mark, entries))
 
 
+_AnyValue = TypeVar("_AnyValue", bound=Value)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Object(Value):
     """A Kubernetes object or another document, whose ``kind`` is empty.
 
-    ``holder`` is the object that contains values of the chart ``chart``.
+    ``holder`` is the object that contains values of the chart ``chart``, of this ``version``.
     """
 
     kind: str = ""
     name: str = ""
     chart: str = ""
     holder: str = ""
+    version: str = ""
 
     def __str__(self) -> str:
         return self.holder or f"{self.kind} {self.name}".strip() or "a document without kind"
@@ -253,7 +270,7 @@ class Source:
         self.pods: dict[str, None] = {}
         self.chosen, self.left = "", list[str]()
         """The entry of the ConfigMap that was read, and the others in it."""
-        self._peer = peer
+        self.peer = peer
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str]] = []
         self._read: set[tuple[int, str]] = set()
@@ -326,36 +343,57 @@ class Source:
         """
         first = next((one for one in self.objects if one.kind), self.objects[0])
         what = f"a {shown(first.kind)} contains no configuration"
-        if (reader := _IMPORTERS.get(first.kind, self._peer)) != self._peer:
+        if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
         mark = (node_at(first.node, "kind") or first.node).mark
         first.fail(what if first.kind else "it is not a Kubernetes object", hint, mark)
 
-    def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Value | None:
-        """The values of one of these charts, also as a part of the values of another chart.
+    def one_of(self, found: Sequence[_AnyValue], program: str = "") -> _AnyValue | None:
+        """The only one of several configurations of one plugin, if there is any; equal ones count once.
+
+        Raises:
+            ConfigError: they differ.
+        """
+        others = [one for one in found[1:] if one.settings() != found[0].settings()]
+        if others:
+            named = some([str(one) for one in (found[0], *others)])
+            others[0].fail(f"different configurations of {program or self.peer}: {named}", _SEPARATELY)
+        for one in found[1:]:
+            one.take()
+        return found[0] if found else None
+
+    def charts(self, *charts: str, recognized: Callable[[Value], bool]) -> list[Object]:
+        """All values of these charts, also those that are a part of the values of another chart.
 
         Args:
             charts: the names of the charts.
             recognized: whether a document is values of one of them.
-
-        Raises:
-            ConfigError: there are several.
         """
-        found: list[Value] = []
+        found: list[Object] = []
         for one in self.objects:
-            inner = next((name for name in charts if isinstance(node_at(one.node, name), Fields)), "")
+            inside = {name: value for name in charts if (value := one.at(name)) and value.is_mapping}
             if one.kind:
                 continue
-            if inner and (value := one.at(inner)) is not None:
-                one.leave("values of other charts, which are not converted.", inner)
-                found.append(value)
-            elif one.chart in charts or (not one.chart and isinstance(one.node, Fields) and recognized(one)):
+            if inside:
+                one.leave("values of other charts, which are not converted.", *inside)
+                found += [
+                    replace(one, node=value.node, place=value.place, chart=name, holder=f"{one} {name}")
+                    for name, value in inside.items()
+                ]
+            elif one.chart in charts or (not one.chart and one.is_mapping and recognized(one)):
                 found.append(one)
-        if len(found) > 1:
-            found[1].fail("these are the second values of the chart", "give only one of them")
-        if found and not isinstance(found[0].node, Fields):
-            found[0].fail(f"values of a chart must be a mapping, not {found[0].node}")
-        return found[0] if found else None
+        for one in found:
+            if not one.is_mapping:
+                one.fail(f"values of a chart must be a mapping, not {one.node}")
+        return found
+
+    def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
+        """The same if there can be only one.
+
+        Raises:
+            ConfigError: there are several that differ.
+        """
+        return self.one_of(self.charts(*charts, recognized=recognized))
 
     def config_map(
         self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] = ()
@@ -378,10 +416,7 @@ class Source:
             return None
         wanted, likely = ((key,), lambda _: False) if key else (keys, likely)
         found = [(one, entry) for one in maps if (entry := _entry(one, wanted, likely))]
-        if len(found) > 1:
-            named = some([one.name for one, _ in found])
-            message = f"several ConfigMaps may contain the configuration: {named}"
-            found[1][0].fail(message, "give only one of them")
+        self.one_of([one for one, _ in found])
         chosen, entry = found[0] if found else (maps[0], "")
         inside = _entries(chosen)
         if not entry and not key and len(inside) == len(maps) == 1:
@@ -465,6 +500,13 @@ def text_at(node: Node, *path: str) -> str:
     return found.text if isinstance(found, Scalar) and found.kind != "null" else ""
 
 
+def _plain(node: Node) -> object:
+    """The values of a node without their places, to compare it with others."""
+    if isinstance(node, Fields):
+        return {key: _plain(entry.value) for key, entry in node.entries.items()}
+    return [_plain(one) for one in node.items] if isinstance(node, Items) else (node.kind, node.text)
+
+
 def _inside(node: Node, place: Place) -> Iterator[tuple[str, Node, Place]]:
     if isinstance(node, Fields):
         yield from ((key, entry.value, place.key(key)) for key, entry in node.entries.items())
@@ -513,11 +555,18 @@ def _tabless(data: bytes) -> bytes:
 _ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")
 """Keys that name values outside the object."""
 
+_RENDERED = "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml | devhost import {peer} -"
+"""What to do if values alone do not show the plugin's settings."""
+
 _OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
 """Keys that contain the values of a chart, or lead to them."""
 
 _CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
 """Places of a chart's name."""
+
+
+_VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("chart", "version"))
+"""Places of a chart's version."""
 
 
 def _unwrapped(one: Object) -> Iterator[Object]:
@@ -539,7 +588,9 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     source, holder = one.source, part.at("helm") or part
     if elsewhere := holder.omit(*_ELSEWHERE):
         name = text_at(holder.node, "releaseName") or one.name
-        hint = f"give all of them: helm get values {name}, with -n and its namespace"
+        hint = f"give all of them: helm get values {name} -n NAMESPACE | devhost import {source.peer} -"
+        if one.kind.startswith("Application"):  # rendered by Argo CD, so there is no release
+            hint = _RENDERED.format(peer=source.peer)
         one.fail(f"{one} has values in other places: {', '.join(elsewhere)}", hint)
     values = next(filter(None, map(holder.at, ("valuesObject", "values", "valuesContent"))), None)
     found = values.document() if values else Value(source, one.root, Fields(one.node.mark), holder.place)
@@ -550,12 +601,16 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     keys = dict.fromkeys((*(one.at("spec") or one).keys, *spec.keys, *part.keys, *holder.keys))
     left = sorted(keys.keys() - _OF_VALUES)
     one.take()
+    if "postRenderers" in keys:
+        hint = _RENDERED.format(peer=source.peer)
+        one.fail(f"{one} has postRenderers, which can change what the chart makes of its values", hint)
     source.note(f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}.")
     for name, value in given:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
     root = source.document(found.node, found.place).root
     chart = next(filter(None, (text_at(part.node, *path) for path in _CHART)), "").rpartition("/")[2]
-    return Object(source, root, found.node, found.place, name=one.name, chart=chart, holder=str(one))
+    version = next(filter(None, (text_at(part.node, *path) for path in _VERSION)), "")
+    return Object(source, root, found.node, found.place, "", one.name, chart, str(one), version)
 
 
 def _typed(node: Node) -> Node:

@@ -135,6 +135,15 @@ class Container(Value):
 
     holder: Object
 
+    def __str__(self) -> str:
+        return str(self.holder)
+
+    def settings(self) -> object:
+        """What starts it, to compare it with others."""
+        words = tuple(word.text for word, _ in _words(self))
+        env = {text_at(each.node, "name"): text_at(each.node, "value") for each in self.each("env")}
+        return self.image, words, env, self.config_maps
+
     @property
     def image(self) -> str:
         return text_at(self.node, "image")
@@ -153,14 +162,32 @@ class Container(Value):
     @property
     def config_maps(self) -> list[str]:
         """The names of the ConfigMaps that its pod mounts."""
-        return [name for one in self._pod.each("volumes") if (name := text_at(one.node, "configMap", "name"))]
+        return [name for one in self._pod.each("volumes") for name, _ in _config_maps(one)]
+
+    def entry(self, path: str) -> tuple[str, str]:
+        """The names of the ConfigMap and of its entry that are a file of the container; else empty."""
+        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
+        for one in self.each("volumeMounts"):
+            directory, inner = text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath")
+            volume = volumes.get(text_at(one.node, "name"))
+            if volume is None or not (path == directory if inner else path.startswith(f"{directory}/")):
+                continue
+            for name, keys in _config_maps(volume):
+                file = inner or path.removeprefix(f"{directory}/")
+                if file in keys or not keys:
+                    return name, keys.get(file, file)
+        return "", ""
 
     @property
     def _pod(self) -> Value:
         return self.holder.at(*_POD[self.holder.kind]) or self.holder
 
-    def starts(self, word: str) -> bool:
-        """Whether the image, the command or an argument contains this word."""
+    def starts(self, word: str, *vendors: str) -> bool:
+        """Whether the image, the command or an argument contains this word; if the image of a mirror may
+        mean several programs, one of ``vendors`` must be in the image or a name."""
+        names = (self.image, text_at(self.node, "name"), self.holder.name)
+        if vendors and not any(vendor in name for vendor in vendors for name in names):
+            return False
         return word in self.image or any(word in one.text for one, _ in _words(self))
 
     def mounted(self, path: str) -> str:
@@ -198,6 +225,16 @@ def version_of(tag: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if found else ()
 
 
+def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
+    """The ConfigMaps of a volume, and the entries for its files if it lists them."""
+    for one in (volume, *volume.each("projected", "sources")):
+        if (found := one.at("configMap")) is not None and (name := text_at(found.node, "name")):
+            yield (
+                name,
+                {text_at(each.node, "path"): text_at(each.node, "key") for each in found.each("items")},
+            )
+
+
 def containers(source: Source) -> list[Container]:
     """The containers of all objects that run any, without init containers."""
     return [
@@ -215,21 +252,9 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
     """The only container that runs a program; ``None`` if none does.
 
     Raises:
-        ConfigError: several do.
+        ConfigError: several do, in different ways.
     """
-    found = [one for one in containers(source) if runs(one)]
-    if len({_started(one) for one in found}) > 1:
-        found[1].fail(f"several containers run {program}; this is the second", "give only one of them")
-    for one in found[1:]:  # pods of one DaemonSet
-        one.holder.take()
-    return found[0] if found else None
-
-
-def _started(one: Container) -> tuple[object, ...]:
-    """What starts a container, to compare it with others."""
-    words = tuple(word.text for word, _ in _words(one))
-    env = tuple((text_at(each.node, "name"), text_at(each.node, "value")) for each in one.each("env"))
-    return one.image, words, env
+    return source.one_of([one for one in containers(source) if runs(one)], program)
 
 
 def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
