@@ -130,6 +130,7 @@ OF_PODS = {
         "nodeSelector",
         "podAnnotations",
         "resources",
+        "selectorLabelsOverride",
     ),
     *("securityContext", "selector", "tolerations", "updateStrategy", "valueFrom", "volumeMounts", "volumes"),
     *("persistence", "ports", "livenessProbe", "readinessProbe", "rollingUpdate", "template", "fieldRef"),
@@ -137,7 +138,7 @@ OF_PODS = {
 """Settings of the plugin's pods, which an import names as a whole."""
 
 OF_OTHERS = {
-    *("brokerSpec", "brokerPodSpec", "instanceServiceSpec", "configurationServiceSpec", "operator", "driver"),
+    *("brokerSpec", "brokerPodSpec", "instanceServiceSpec", "configurationServiceSpec", "operator", "driver", "dependsOn"),
     *("toolkit", "cdi", "mig", "migManager", "gfd", "gds", "hostPaths", "sandboxWorkloads", "mps"),
     *(
         "ofedDriver",

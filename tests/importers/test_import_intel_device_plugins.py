@@ -130,7 +130,7 @@ def test_objects_of_several_kinds_become_one_file(tmp_path: Path) -> None:
 def test_settings_without_counterpart_are_explained() -> None:
     text = several(plugin("Gpu", resourceManager=True, sharedDevnum=2), plugin("Dsa", provisioningConfig="q"))
     remarks = said(run(PEER, text).stdout)
-    assert "spec.resourceManager: the plugin ignores this unknown key (the plugin dropped it" in remarks
+    assert "spec.resourceManager: this import does not know it (the plugin dropped it" in remarks
     assert "provisioningConfig q: devhost configures no queues" in remarks
     assert converted(PEER, text)["gpu.intel.com/{driver}"].share.replicas == 2  # Go takes any case of letters
 

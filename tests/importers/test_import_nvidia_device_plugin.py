@@ -437,7 +437,7 @@ def test_settings_alone_are_accepted_as_values(read) -> None:
     settings, text = read("gfd: {enabled: true}\nimage: {tag: v1}\nmigStrategi: mixed\n")
     assert settings.write_labels and replicas(settings) == {"nvidia.com/gpu": 1}
     assert "image: settings of the plugin's pods" in comments(text)
-    assert "migStrategi: the chart ignores this unknown key (did you mean migStrategy?)" in text
+    assert "migStrategi: this import does not know it (did you mean migStrategy?)" in text
 
 
 def test_the_root_of_mps_is_that_of_the_chart(read) -> None:

@@ -333,3 +333,23 @@ def test_the_release_of_the_chart_decides_its_defaults(
     result = said(run(NVIDIA, json.dumps(text)).stdout)
     assert ("deviceListStrategy: cdi" in result) == is_cdi
     assert ("default of the chart since" in result) == is_assumed
+
+
+def test_a_flag_that_this_import_does_not_know_is_not_said_to_be_wrong() -> None:
+    text = json.dumps(workload("a", "nvidia/k8s-device-plugin", "--of-tomorrow=7"))
+    assert "-of-tomorrow 7: this import does not know it" in said(run(NVIDIA, text).stdout)
+
+
+def test_a_key_of_the_plugins_chart_in_values_of_the_operator_is_named_with_its_place_there() -> None:
+    result = said(run(NVIDIA, "migStrategy: mixed\ntoolkit: {enabled: true}\ntolkit: {}\n").stdout)
+    assert "migStrategy: this import does not know it (see mig.strategy)" in result
+    assert "tolkit: this import does not know it (did you mean toolkit?)" in result
+    assert "compatWithCPUManager" not in result
+
+
+def test_values_in_other_places_of_another_chart_do_not_hide_a_configuration() -> None:
+    spec = {"chart": {"spec": {"chart": "nginx"}}, "valuesFrom": [{"name": "x"}]}
+    other = {"kind": "HelmRelease", "metadata": {"name": "web"}, "spec": spec}
+    result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
+    assert "nvidia.com/gpu" in result
+    assert "HelmRelease web has no values of a chart of this plugin" in refusal(NVIDIA, json.dumps(other))

@@ -21,14 +21,14 @@ from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Pla
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
 
-from .gojson import Remark, pruned
+from .gojson import UNKNOWN_KEY, Remark, pruned
 
 GUIDE = "docs/migration.md"
 """The page for plugins and objects that cannot be imported."""
 
 CHOOSE = "choose one with --key"
 
-UNKNOWN = "this import does not know it, and does not convert it: check whether you need it."
+UNKNOWN = f"{UNKNOWN_KEY}, and does not convert it: check whether you need it."
 """The remark on a key that no importer has read."""
 
 TRUE = ("true", "t", "1")
@@ -270,6 +270,10 @@ class Source:
         self.pods: dict[str, None] = {}
         self.chosen, self.left = "", list[str]()
         """The entry of the ConfigMap that was read, and the others in it."""
+        self.problems: dict[int, tuple[str, str]] = {}
+        """Why values do not show all settings, and what to do, by the number of the document."""
+        self.holders: dict[int, list[str]] = {}
+        """The remarks on the objects that contain values."""
         self.peer = peer
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str]] = []
@@ -342,11 +346,14 @@ class Source:
             ConfigError: always.
         """
         first = next((one for one in self.objects if one.kind), self.objects[0])
-        what = f"a {shown(first.kind)} contains no configuration"
+        if not first.chart and first.root in self.problems:
+            first.fail(*self.problems[first.root])
+        what = f"a {shown(first.kind)} contains no configuration" if first.kind else "it is not a Kubernetes object"
+        if first.holder:
+            what = f"{first} has no values of a chart of this plugin"
         if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
-        mark = (node_at(first.node, "kind") or first.node).mark
-        first.fail(what if first.kind else "it is not a Kubernetes object", hint, mark)
+        first.fail(what, hint, (node_at(first.node, "kind") or first.node).mark)
 
     def one_of(self, found: Sequence[_AnyValue], program: str = "") -> _AnyValue | None:
         """The only one of several configurations of one plugin, if there is any; equal ones count once.
@@ -383,6 +390,11 @@ class Source:
             elif one.chart in charts or (not one.chart and one.is_mapping and recognized(one)):
                 found.append(one)
         for one in found:
+            self.note(*self.holders.get(one.root, []))
+            if one.root in self.problems:
+                one.fail(*self.problems[one.root])
+            if not one.keys:
+                one.take()
             if not one.is_mapping:
                 one.fail(f"values of a chart must be a mapping, not {one.node}")
         return found
@@ -458,11 +470,12 @@ class Source:
         objects: list[str] = []
         keys: list[str] = []
         for root, (node, place, name) in enumerate(self._documents):
-            paths, is_read = self._unread(root, node, place, skip=_BOOKKEEPING if name else ())
+            is_object = name and root not in self.holders
+            paths, is_read = self._unread(root, node, place, skip=_BOOKKEEPING if is_object else ())
             if name and not is_read:
                 objects.append(name)
             else:
-                keys += paths
+                keys += [f"{name}: {path}" if name and len(self.objects) > 1 else path for path in paths]
         return objects, keys
 
     def _unread(
@@ -586,12 +599,15 @@ def _unwrapped(one: Object) -> Iterator[Object]:
 def _values(one: Object, spec: Value, part: Value) -> Object:
     """What one part of an object installs."""
     source, holder = one.source, part.at("helm") or part
+    hint = _RENDERED.format(peer=source.peer)
+    problem = ""
     if elsewhere := holder.omit(*_ELSEWHERE):
-        name = text_at(holder.node, "releaseName") or one.name
-        hint = f"give all of them: helm get values {name} -n NAMESPACE | devhost import {source.peer} -"
-        if one.kind.startswith("Application"):  # rendered by Argo CD, so there is no release
-            hint = _RENDERED.format(peer=source.peer)
-        one.fail(f"{one} has values in other places: {', '.join(elsewhere)}", hint)
+        problem = f"{one} has values in other places: {', '.join(elsewhere)}"
+        if not one.kind.startswith("Application"):  # Argo CD renders charts itself, without a release
+            name = text_at(holder.node, "releaseName") or one.name
+            hint = f"give all of them: helm get values {name} -n NAMESPACE | devhost import {source.peer} -"
+    elif spec.at("postRenderers"):
+        problem = f"{one} has postRenderers, which can change what the chart makes of its values"
     values = next(filter(None, map(holder.at, ("valuesObject", "values", "valuesContent"))), None)
     found = values.document() if values else Value(source, one.root, Fields(one.node.mark), holder.place)
     found.take()  # its keys are read in the document made below
@@ -601,15 +617,16 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     keys = dict.fromkeys((*(one.at("spec") or one).keys, *spec.keys, *part.keys, *holder.keys))
     left = sorted(keys.keys() - _OF_VALUES)
     one.take()
-    if "postRenderers" in keys:
-        hint = _RENDERED.format(peer=source.peer)
-        one.fail(f"{one} has postRenderers, which can change what the chart makes of its values", hint)
-    source.note(f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}.")
     for name, value in given:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
-    root = source.document(found.node, found.place).root
+    root = source.document(found.node, found.place, str(one)).root
     chart = next(filter(None, (text_at(part.node, *path) for path in _CHART)), "").rpartition("/")[2]
     version = next(filter(None, (text_at(part.node, *path) for path in _VERSION)), "")
+    if problem:
+        source.problems[root] = problem, hint
+    source.holders[root] = [
+        f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."
+    ]
     return Object(source, root, found.node, found.place, "", one.name, chart, str(one), version)
 
 
@@ -635,6 +652,8 @@ def _overridden(objects: list[Object]) -> list[Object]:
                 merged = merged.put((key,), value.node) if (value := one.at(key)) else merged
             found[base].take()
             one.take()
-            root = one.source.document(merged.node, merged.place).root
+            root = one.source.document(merged.node, merged.place, found[base].holder).root
+            holders = one.source.holders
+            holders[root] = holders[found[base].root] + holders[one.root]
             found[base] = replace(found[base], node=merged.node, root=root)
     return found

@@ -108,8 +108,7 @@ class Options:
             if one.name in self._used.union(omitted):
                 continue
             if one.name not in named:
-                note = "the plugin has no such flag, and does not start with it."
-                one.value.source.note(f"{one}: {UNKNOWN if one.name in self.variables else note}")
+                one.value.source.note(f"{what}: {UNKNOWN}")
             elif one.text and (one.is_true or one.name not in self._switches):
                 one.value.source.note(f"{what}: {named[one.name]}")
 

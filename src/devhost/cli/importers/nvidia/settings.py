@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from devhost.cli.importers.gojson import UNKNOWN_KEY
 from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
 from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
 from devhost.config.diagnostics import Mark, suggest
@@ -112,6 +114,17 @@ _OPERATOR = frozenset({
     "sandboxWorkloads", "toolkit", "validator", "vfioManager", "vgpuDeviceManager", "vgpuManager",
 })  # fmt: skip
 """Keys of the GPU operator's chart, and of its ClusterPolicy."""
+
+_OF_OPERATOR = {
+    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS",
+    "config": "devicePlugin.config",
+    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY",
+    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY",
+    "migStrategy": "mig.strategy",
+    "mps": "devicePlugin.mps",
+    "nvidiaDriverRoot": "hostPaths.driverInstallDir",
+}
+"""Where the operator has what the plugin's own chart has at the top."""
 
 _CDI_SINCE = (25, 10)
 """The year and month of the operator's first release whose chart enables CDI."""
@@ -302,7 +315,7 @@ def _of_chart(source: Source, values: Value, key: str) -> Settings:
             source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
     if kept := values.omit("nfd", "node-feature-discovery"):
         source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
-    _name_unknown(values, _CHART, "the chart")
+    _name_unknown(values, _CHART)
     return result
 
 
@@ -368,12 +381,12 @@ def _of_operator(source: Source, spec: Value, key: str, policy: str, version: st
     for name in ("cdi", "gfd", "mig", "hostPaths", "devicePlugin"):
         if (part := spec.at(name)) is not None:
             part.for_pods()
-            if left := part.others("config"):
+            if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
                 source.note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
     kept = spec.omit(*(name for name in spec.keys if name in _OPERATOR))
     if kept := sorted(set(kept) - {"mig", "hostPaths", "cdi"}):
         source.note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
-    _name_unknown(spec, _CHART | _OPERATOR, "the operator")
+    _name_unknown(spec, _OPERATOR | {"cdi", "devicePlugin", "gfd"}, _OF_OPERATOR)
     return result
 
 
@@ -449,9 +462,11 @@ def _discover_features(result: Settings, *, enabled: bool) -> None:
         )
 
 
-def _name_unknown(values: Value, known: Collection[str], reader: str) -> None:
+def _name_unknown(
+    values: Value, known: Collection[str], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> None:
     values.for_pods()
+    values.source.pods |= dict.fromkeys(values.omit("allowDefaultNamespace", "selectorLabelsOverride"))
     for key in values.others(*known):
-        hint = suggest(key, known, "keys")
-        path = values.place.key(key).path
-        values.source.note(f"{path}: {reader} ignores this unknown key ({hint})")
+        hint = f"see {elsewhere[key]}" if key in elsewhere else suggest(key, known, "keys")
+        values.source.note(f"{values.place.key(key).path}: {UNKNOWN_KEY} ({hint})")
