@@ -35,6 +35,7 @@ ARGUMENTS = {
     "intel-device-plugins": {"qat.yaml": ["", "--services dc"]},
     "nvidia-device-plugin": {
         "configmap.yaml": ["--key config0", "--key config1"],
+        "names-by-pattern.yaml": ["", "--as-written"],
         "twice.yaml": ["", "--as-written"],
     },
     "sriov-network-device-plugin": {"per-node.yaml": ["--key sriov-node-0", "--key sriov-node-1"]},
@@ -45,6 +46,7 @@ REFUSED = {
     "akri/grouped.yaml",  # a template
     "akri/onvif.yaml",
     "akri/udev-video-protocol.yaml",
+    "gke-device-plugin/any-mapping.yaml",
     "gke-device-plugin/daemonset-first.yaml",
     "kubevirt/mediated.yaml",
     "nvidia-device-plugin/file-parameters.yaml",

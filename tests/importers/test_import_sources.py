@@ -9,6 +9,7 @@ import peer_machines as machines
 import pytest
 from importing import converted, offered, refusal, run, said
 
+from devhost.cli.importers.recognition import importers_of
 from devhost.discovery import catalog
 
 if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():
@@ -353,3 +354,16 @@ def test_values_in_other_places_of_another_chart_do_not_hide_a_configuration() -
     result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
     assert "nvidia.com/gpu" in result
     assert "HelmRelease web has no values of a chart of this plugin" in refusal(NVIDIA, json.dumps(other))
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("spec: {source: {repoURL: 'https://rocm.github.io/gpu-operator', chart: x}}", "amd-device-plugin"),
+        ("spec: {chart: {spec: {\n  chart: amd-gpu}}}", "amd-device-plugin"),
+        ("spec: {source: {\n  chart: nvidia-device-plugin, helm: {}}}", NVIDIA),
+        ("spec: {source: {\n  chart: 'gpu-operator'}}", NVIDIA),
+    ],
+)
+def test_the_plugin_of_a_release_of_a_chart_is_recognized(text: str, peer: str) -> None:
+    assert importers_of(text.encode()) == [peer]

@@ -191,6 +191,17 @@ class Value:
         self.source.collected.append(inner)
         return self.source.document(parse(_bytes(node), inner, if_empty=_IF_EMPTY), Place(inner))
 
+    def expected(self, known: Sequence[str], likely: Callable[[Node], bool]) -> Value:
+        """The value itself, which must be a mapping that is empty or has keys of the plugin's configuration.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        if not self.is_mapping or (self.keys and not likely(self.node)):
+            hint = f"known keys: {', '.join(known)}; for other plugins see {GUIDE}"
+            self.fail(f"it has no key of the configuration of {self.source.peer}", hint)
+        return self
+
     def as_dataclass(
         self,
         cls: type,

@@ -203,20 +203,7 @@ def settings(source: Source, key: str) -> Settings:
     if found is None:
         source.refuse(_HINT)
     _note_others(source, source.chosen, source.left)
-    return Settings(_checked(found))
-
-
-def _checked(value: Value) -> Value:
-    """A document that must be a configuration of the plugin.
-
-    Raises:
-        ConfigError: it has no key that the plugin knows.
-    """
-    if not isinstance(value.node, Fields) or (value.keys and not _is_config(value.node)):
-        hint = f"known keys: {', '.join(sorted(keys(Config)))}; for other plugins see {GUIDE}"
-        message = "it has no key of the NVIDIA device plugin's configuration"
-        value.fail(message, hint)
-    return value
+    return Settings(found.expected(sorted(keys(Config)), _is_config))
 
 
 def _is_config(node: Node) -> bool:
@@ -352,7 +339,9 @@ def _of_operator(source: Source, spec: Value, key: str, policy: str, version: st
             )
     mps_root = spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps"
     result.set_text(_PLUGIN, passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
-    result.set_text(("flags",), failOnInitError="true", mpsRoot=mps_root)
+    result.set_text(("flags",), failOnInitError="true")
+    if result.config.at("sharing", "mps") or spec.at("devicePlugin", "mps", "root"):
+        result.set_text(("flags",), mpsRoot=mps_root)
     if spec.is_true("gds", "enabled"):
         result.set_text(("flags",), gdsEnabled="true", mofedEnabled="true")
     if spec.is_true("gdrcopy", "enabled"):
@@ -408,7 +397,7 @@ def _chosen(
         if not maps:
             which = f" --key {key or default}" if key or default else ""
             first = (
-                "kubectl get clusterpolicies -o yaml" if policy else "helm get values RELEASE -n NAMESPACE"
+                "kubectl get clusterpolicies.nvidia.com -o yaml" if policy else "helm get values RELEASE -n NAMESPACE"
             )
             command = f"kubectl get configmap {name} -n NAMESPACE -o yaml"
             hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
@@ -437,7 +426,7 @@ def _chosen(
         place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
     configs.others(wanted)
     _note_others(source, wanted, [one for one in names if one != wanted])
-    return _checked(found.document())
+    return found.document().expected(sorted(keys(Config)), _is_config)
 
 
 def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
