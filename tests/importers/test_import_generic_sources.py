@@ -72,10 +72,14 @@ def test_without_a_domain_both_defaults_and_the_options_to_add_are_named() -> No
     assert "add the one that your pods request: --domain devic.es or --domain squat.ai)" in line
 
 
-APP = "{image: {repository: ghcr.io/squat/generic-device-plugin, tag: 0.2.0}, args: [--device, '%s'], env: %s}"
+APP = (
+    "{image: {repository: ghcr.io/squat/generic-device-plugin, tag: 0.2.0}, args: [--device, '%s'], env: %s}"
+)
 
 
-@pytest.mark.parametrize("env", ["{DOMAIN: a.org}", "{DOMAIN: {value: a.org}}", "[{name: DOMAIN, value: a.org}]"])
+@pytest.mark.parametrize(
+    "env", ["{DOMAIN: a.org}", "{DOMAIN: {value: a.org}}", "[{name: DOMAIN, value: a.org}]"]
+)
 def test_a_domain_among_the_variables_of_a_chart_counts_in_each_form(env: str) -> None:
     app = APP % (FUSE.replace("\n", " "), env)
     assert names(app) == ["a.org/fuse"]  # of app-template 1
@@ -83,7 +87,8 @@ def test_a_domain_among_the_variables_of_a_chart_counts_in_each_form(env: str) -
 
 
 @pytest.mark.parametrize(
-    ("more", "domain"), [("", "squat.ai"), ("image: {tag: 0.2.0}", "squat.ai"), ("env: {DOMAIN: a.org}", "a.org")]
+    ("more", "domain"),
+    [("", "squat.ai"), ("image: {tag: 0.2.0}", "squat.ai"), ("env: {DOMAIN: a.org}", "a.org")],
 )
 def test_values_of_the_plugins_chart_contain_the_file(more: str, domain: str) -> None:
     """That chart sets the variable DOMAIN, for each version of the image."""
@@ -195,9 +200,13 @@ def test_an_entry_that_the_pod_mounts_under_another_name_is_read() -> None:
 
 def test_an_ambiguous_source_is_refused() -> None:
     twice = together(daemon_set("--device", FUSE), daemon_set("--device", VIDEO))
-    assert "different configurations of generic-device-plugin: DaemonSet generic" in refused(twice, "--domain", "a.org")
+    assert "different configurations of generic-device-plugin: DaemonSet generic" in refused(
+        twice, "--domain", "a.org"
+    )
     maps = together(config_map("a", x=FILE), config_map("b", y=FILE))
-    assert "different configurations of generic-device-plugin: ConfigMap a, ConfigMap b" in refused(maps, "--domain", "a.org")
+    assert "different configurations of generic-device-plugin: ConfigMap a, ConfigMap b" in refused(
+        maps, "--domain", "a.org"
+    )
 
 
 def test_the_section_of_microshift_is_read_with_its_own_domain() -> None:

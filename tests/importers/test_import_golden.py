@@ -140,7 +140,15 @@ OF_PODS = {
 """Settings of the plugin's pods, which an import names as a whole."""
 
 OF_OTHERS = {
-    *("brokerSpec", "brokerPodSpec", "instanceServiceSpec", "configurationServiceSpec", "operator", "driver", "dependsOn"),
+    *(
+        "brokerSpec",
+        "brokerPodSpec",
+        "instanceServiceSpec",
+        "configurationServiceSpec",
+        "operator",
+        "driver",
+        "dependsOn",
+    ),
     *("toolkit", "cdi", "mig", "migManager", "gfd", "gds", "hostPaths", "sandboxWorkloads", "mps"),
     *(
         "ofedDriver",
@@ -150,7 +158,16 @@ OF_OTHERS = {
         "nvIpam",
         "ibKubernetes",
     ),
-    *("developerConfiguration", "chart", "chartRef", "destination", "syncPolicy", "controller", "controllers", "set"),
+    *(
+        "developerConfiguration",
+        "chart",
+        "chartRef",
+        "destination",
+        "syncPolicy",
+        "controller",
+        "controllers",
+        "set",
+    ),
     *(
         "nicConfigurationOperator",
         "docaTelemetryService",

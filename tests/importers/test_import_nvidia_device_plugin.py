@@ -234,7 +234,7 @@ def test_roots_and_programs_without_their_feature_are_named(read) -> None:
 def test_instances_with_the_name_of_gpus_are_in_their_entry() -> None:
     resources = "resources: {gpus: [{pattern: '*', name: gpu}], mig: [{pattern: 3g.20gb, name: gpu}]}"
     text = convert(f"flags: {{migStrategy: mixed}}\n{resources}".encode(), "x.yaml", as_written=True)
-    assert "- {vendor: nvidia, kind: mig, profile: \"*3g.20gb*\"}" in text and "already offered" not in text
+    assert '- {vendor: nvidia, kind: mig, profile: "*3g.20gb*"}' in text and "already offered" not in text
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,9 @@ def test_equal_pods_of_several_nodes_are_one_plugin() -> None:
     assert "nvidia.com/mig-{profile}" in converted(NVIDIA, json.dumps({"kind": "List", "items": pods}))
     other = {"containers": [{"image": "nvidia/k8s-device-plugin"}]}
     pods.append({"kind": "Pod", "metadata": {"name": "c"}, "spec": other})
-    assert "different configurations of the NVIDIA device plugin: Pod a, Pod c" in refusal(NVIDIA, json.dumps({"kind": "List", "items": pods}))
+    assert "different configurations of the NVIDIA device plugin: Pod a, Pod c" in refusal(
+        NVIDIA, json.dumps({"kind": "List", "items": pods})
+    )
 
 
 @pytest.mark.parametrize("more", ["", "nfd: {master: {}}\n", "gfd: {enabled: true}\nnfd: {}\n"])
@@ -283,7 +285,10 @@ def test_different_configurations_of_one_plugin_are_refused_with_the_names_of_th
         {
             "kind": "HelmRelease",
             "metadata": {"name": name},
-            "spec": {"chart": {"spec": {"chart": "nvidia-device-plugin"}}, "values": {"migStrategy": strategy}},
+            "spec": {
+                "chart": {"spec": {"chart": "nvidia-device-plugin"}},
+                "values": {"migStrategy": strategy},
+            },
         }
         for name, strategy in (("a", "single"), ("b", "mixed"))
     ]
@@ -326,9 +331,7 @@ def test_a_chosen_key_of_a_plugin_without_a_file_is_refused() -> None:
         *(("26.x", True, False), ("^24.6.0", False, False), ("25.x", True, True), ("*", True, True)),
     ],
 )
-def test_the_release_of_the_chart_decides_its_defaults(
-    version: str, is_cdi: bool, is_assumed: bool
-) -> None:
+def test_the_release_of_the_chart_decides_its_defaults(version: str, is_cdi: bool, is_assumed: bool) -> None:
     chart = {"spec": {"chart": "gpu-operator", "version": version}}
     text = {"kind": "HelmRelease", "metadata": {"name": "x"}, "spec": {"chart": chart, "values": {}}}
     result = said(run(NVIDIA, json.dumps(text)).stdout)

@@ -84,8 +84,13 @@ def configuration(
     elif bare:
         found = bare[0]
     else:
+        path = options.flag("config-file") if options else None
+        name, entry = plugin.entry(path.text) if plugin and path else ("", "")
         held = source.config_map(
-            "config.json", likely=lambda node: node_at(node, top) is not None, key=key, names=names
+            "config.json",
+            likely=lambda node: node_at(node, top) is not None,
+            key=key or entry,
+            names=[name] if name else names,
         )
         if held is None:
             if plugin is not None:
@@ -96,7 +101,7 @@ def configuration(
                 f"for other plugins see {GUIDE}"
             )
         found = held
-        if source.left:
+        if source.left and not entry:
             source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:

@@ -359,7 +359,11 @@ class Source:
         first = next((one for one in self.objects if one.kind), self.objects[0])
         if not first.chart and first.root in self.problems:
             first.fail(*self.problems[first.root])
-        what = f"a {shown(first.kind)} contains no configuration" if first.kind else "it is not a Kubernetes object"
+        what = (
+            f"a {shown(first.kind)} contains no configuration"
+            if first.kind
+            else "it is not a Kubernetes object"
+        )
         if first.holder:
             what = f"{first} has no values of a chart of this plugin"
         if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
@@ -542,7 +546,9 @@ def _kind(node: Node) -> str:
     """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
     kind, group = text_at(node, "kind"), text_at(node, "apiVersion").rpartition("/")[0]
     is_known = kind not in _READ or "apiVersion" not in getattr(node, "entries", ())
-    return kind if is_known or kind in _GROUPS.get(group, ("", ""))[1].split() else f"{kind}.{group}".strip(".")
+    return (
+        kind if is_known or kind in _GROUPS.get(group, ("", ""))[1].split() else f"{kind}.{group}".strip(".")
+    )
 
 
 def _entries(one: Object) -> list[str]:
@@ -579,7 +585,9 @@ def _tabless(data: bytes) -> bytes:
 _ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")
 """Keys that name values outside the object."""
 
-_RENDERED = "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml | devhost import {peer} -"
+_RENDERED = (
+    "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml | devhost import {peer} -"
+)
 """What to do if values alone do not show the plugin's settings."""
 
 _OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
@@ -635,9 +643,7 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     version = next(filter(None, (text_at(part.node, *path) for path in _VERSION)), "")
     if problem:
         source.problems[root] = problem, hint
-    source.holders[root] = [
-        f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."
-    ]
+    source.holders[root] = [f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."]
     return Object(source, root, found.node, found.place, "", one.name, chart, str(one), version)
 
 

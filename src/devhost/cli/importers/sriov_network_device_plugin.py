@@ -31,7 +31,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _ELSEWHERE = {"isRdma": "put it into selectors", "needVhostNet": "put it into selectors"}
 """Keys that only old versions read in a resource."""
 
-_OF_THE_PROCESS = ("config-file", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
+_OF_THE_PROCESS = ("config-file", "log-dir", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,9 +266,7 @@ def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
             yield name, inner.node if isinstance(inner.node, Scalar) else node_at(inner.node, "value"), inner
 
 
-def _flags(
-    value: Value, switches: Collection[str], other: Callable[[Value], object]
-) -> Iterator[Option]:
+def _flags(value: Value, switches: Collection[str], other: Callable[[Value], object]) -> Iterator[Option]:
     """The flags with two hyphens or one, as ``--name=value`` or ``--name value``. ``other`` gets each word."""
     words = _words(value)
     n = 0

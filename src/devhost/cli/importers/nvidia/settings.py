@@ -397,7 +397,9 @@ def _chosen(
         if not maps:
             which = f" --key {key or default}" if key or default else ""
             first = (
-                "kubectl get clusterpolicies.nvidia.com -o yaml" if policy else "helm get values RELEASE -n NAMESPACE"
+                "kubectl get clusterpolicies.nvidia.com -o yaml"
+                if policy
+                else "helm get values RELEASE -n NAMESPACE"
             )
             command = f"kubectl get configmap {name} -n NAMESPACE -o yaml"
             hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
