@@ -168,7 +168,8 @@ def test_those_usb_devices_of_a_group_that_are_plugged_in_make_a_device(
 
 
 def test_a_selector_that_selects_what_another_of_its_group_selects_is_not_another_device() -> None:
-    usb = "{vendor: 18d1, product: 9302, serial: A}, {vendor: 18d1, product: 9302}, {vendor: 18D1, product: 9302}"
+    ids = "vendor: 18d1, product: 9302"
+    usb = f"{{{ids}, serial: A}}, {{{ids}}}, {{vendor: 18D1, product: 9302}}"
     text = converted(f"devices: [{{name: x, groups: [{{usb: [{usb}]}}]}}]")
     assert 'usb:\n          - {idVendor: "18d1", idProduct: "9302"}\n\n' in text
 

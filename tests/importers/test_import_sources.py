@@ -339,7 +339,7 @@ def test_the_release_of_the_chart_decides_its_defaults(version: str, is_cdi: boo
     assert ("default of the chart since" in result) == is_assumed
 
 
-def test_a_flag_that_this_import_does_not_know_is_not_said_to_be_wrong() -> None:
+def test_a_flag_that_this_import_does_not_know_is_not_called_wrong() -> None:
     text = json.dumps(workload("a", "nvidia/k8s-device-plugin", "--of-tomorrow=7"))
     assert "-of-tomorrow 7: this import does not know it" in said(run(NVIDIA, text).stdout)
 

@@ -384,7 +384,7 @@ def _of_values(source: Source) -> list[tuple[str, Value]]:
     """Values of a chart as the object that the chart makes of them."""
     charts = {f"intel-device-plugins-{name}": name for name in _KINDS}
     charts |= {f"{name}-device-plugin": name for name in _KINDS}
-    values = source.values(*charts, recognized=lambda one: bool(_plugin_of_values(one)))
+    values: Value | None = source.values(*charts, recognized=lambda one: bool(_plugin_of_values(one)))
     if values is None:
         return []
     chart = values.chart if isinstance(values, Object) and values.chart in charts else ""

@@ -13,7 +13,8 @@ _WORDS = {
     "rdma-shared-dev-plugin": r"\b(configList|pfNetdevices|rdmaSharedDevicePlugin)\b"
     r"|/k8s-rdma-shared-dev-plugin\b",
     "smarter-device-manager": r"\bdevicematch\b",
-    "amd-device-plugin": r"\bamd\.com/v1alpha1\b|\brocm/k8s-device-plugin\b|\brocm\.github\.io/|\bchart:\s*[\"']?(amd-gpu|gpu-operator-charts)\b",
+    "amd-device-plugin": r"\bamd\.com/v1alpha1\b|\brocm/k8s-device-plugin\b"
+    r"|\brocm\.github\.io/|\bchart:\s*[\"']?(amd-gpu|gpu-operator-charts)\b",
     "gke-device-plugin": r"\bGPU(PartitionSize|SharingConfig)\b|\bMaxTimeSharedClientsPerGPU\b"
     r"|\bHealthCriticalXid\b|/(nvidia-gpu-device-plugin|device-plugin-gpu)\b",
     "nvidia-device-plugin": r"\bmigStrategy\b|\btimeSlicing\b|\bdevice(ListStrategy|IDStrategy)\b|\bmps:"

@@ -37,7 +37,10 @@ TRUE = ("true", "t", "1")
 _IF_EMPTY = "is it the right file?"
 """The hint for an empty document."""
 
-_INTEL = " ".join(f"{name}DevicePlugin" for name in "Dlb Dsa Fpga Gpu Iaa Npu Qat Sgx".split())
+_INTEL = (
+    "DlbDevicePlugin DsaDevicePlugin FpgaDevicePlugin GpuDevicePlugin IaaDevicePlugin NpuDevicePlugin "
+    "QatDevicePlugin SgxDevicePlugin"
+)
 _GROUPS = {
     "": ("", "ConfigMap List Pod"),
     "akri.sh": ("akri", "Configuration"),

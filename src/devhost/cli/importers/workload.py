@@ -267,7 +267,7 @@ def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
 
 
 def _flags(value: Value, switches: Collection[str], other: Callable[[Value], object]) -> Iterator[Option]:
-    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``. ``other`` gets each word."""
+    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``; ``other`` gets words."""
     words = _words(value)
     n = 0
     while n < len(words):
