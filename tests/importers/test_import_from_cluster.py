@@ -81,6 +81,15 @@ def test_a_daemon_set_is_found_by_its_image(cluster: Path) -> None:
     assert "share: {replicas: 7}" in done.stdout and "web" not in said(done.stdout)
 
 
+def test_a_mirrored_image_is_found_by_the_names_beside_it(cluster: Path) -> None:
+    containers = [{"name": "nvidia-device-plugin-ctr", "image": "mirror.local/x/k8s-device-plugin:v0.17"}]
+    spec = {"template": {"spec": {"containers": containers}}}
+    plugin = {"kind": "DaemonSet", "metadata": {"name": "gpus"}, "spec": spec}
+    answer(cluster, "daemonsets.apps", plugin)
+    done = imported(cluster, "nvidia-device-plugin")
+    assert done.exit_code == 0 and "nvidia.com/gpu" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("peer", "arguments", "message"),
     [

@@ -200,9 +200,13 @@ def test_an_entry_that_the_pod_mounts_under_another_name_is_read() -> None:
 
 def test_an_ambiguous_source_is_refused() -> None:
     twice = together(daemon_set("--device", FUSE), daemon_set("--device", VIDEO))
-    assert "several containers run generic-device-plugin" in refused(twice, "--domain", "a.org")
-    maps = together(config_map("a", x=FILE), config_map("b", x=FILE))
-    assert "several ConfigMaps may contain the configuration: a, b" in refused(maps, "--domain", "a.org")
+    assert "different configurations of generic-device-plugin: DaemonSet generic" in refused(
+        twice, "--domain", "a.org"
+    )
+    maps = together(config_map("a", x=FILE), config_map("b", y=FILE))
+    assert "different configurations of generic-device-plugin: ConfigMap a, ConfigMap b" in refused(
+        maps, "--domain", "a.org"
+    )
 
 
 def test_the_section_of_microshift_is_read_with_its_own_domain() -> None:

@@ -35,6 +35,7 @@ ARGUMENTS = {
     "intel-device-plugins": {"qat.yaml": ["", "--services dc"]},
     "nvidia-device-plugin": {
         "configmap.yaml": ["--key config0", "--key config1"],
+        "names-by-pattern.yaml": ["", "--as-written"],
         "twice.yaml": ["", "--as-written"],
     },
     "sriov-network-device-plugin": {
@@ -49,9 +50,12 @@ REFUSED = {
     "akri/onvif.yaml",
     "akri/udev-video-protocol.yaml",
     "amd-device-plugin/two-deviceconfigs.yaml",
+    "gke-device-plugin/any-mapping.yaml",
     "gke-device-plugin/daemonset-first.yaml",
     "intel-device-plugins/two-objects.yaml",
     "kubevirt/mediated.yaml",
+    "nvidia-device-plugin/file-parameters.yaml",
+    "nvidia-device-plugin/post-renderers.yaml",
     "rdma-shared-dev-plugin/empty.yaml",
     "rdma-shared-dev-plugin/former.yaml",
     "rdma-shared-dev-plugin/mode-hca.yaml",
@@ -135,6 +139,7 @@ OF_PODS = {
         "nodeSelector",
         "podAnnotations",
         "resources",
+        "selectorLabelsOverride",
     ),
     *("securityContext", "selector", "tolerations", "updateStrategy", "valueFrom", "volumeMounts", "volumes"),
     *("persistence", "ports", "livenessProbe", "readinessProbe", "rollingUpdate", "template", "fieldRef"),
@@ -142,7 +147,15 @@ OF_PODS = {
 """Settings of the plugin's pods, which an import names as a whole."""
 
 OF_OTHERS = {
-    *("brokerSpec", "brokerPodSpec", "instanceServiceSpec", "configurationServiceSpec", "operator", "driver"),
+    *(
+        "brokerSpec",
+        "brokerPodSpec",
+        "instanceServiceSpec",
+        "configurationServiceSpec",
+        "operator",
+        "driver",
+        "dependsOn",
+    ),
     *("toolkit", "cdi", "mig", "migManager", "gfd", "gds", "hostPaths", "sandboxWorkloads", "mps"),
     *(
         "ofedDriver",

@@ -129,6 +129,6 @@ def test_an_object_that_kubevirt_refuses_is_refused_in_one_line(text: str, messa
 
 def test_unknown_keys_are_named() -> None:
     text = permitted(pciHostDevices=[pci("10de:1eb8", externalResourceprovider=True, note="x")])
-    assert "permittedHostDevices.pciHostDevices[0].note: the plugin ignores this unknown key" in said(
+    assert "permittedHostDevices.pciHostDevices[0].note: this import does not know it" in said(
         run(PEER, text).stdout
     )

@@ -215,9 +215,26 @@ def test_mps_without_a_root_uses_that_of_the_plugin_chart(read) -> None:
 
 def test_time_slices_and_instances_have_no_mps(read) -> None:
     assert read(SLICED % "")[0].resources[0].options.mps is None
-    both = "flags: {migStrategy: mixed}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
-    gpus, instances = read(both)[0].resources
-    assert gpus.options.mps and instances.options.mps is None
+    single = "flags: {migStrategy: single}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
+    settings, text = read(single)
+    assert str(settings.resources[0].where[0]) == "vendor: nvidia, kind: gpu"
+    assert "shares no MIG instances by MPS" in text
+
+
+def test_what_the_plugin_refuses_to_start_with_is_refused(read) -> None:
+    with pytest.raises(ConfigError, match="with migStrategy mixed the plugin does not start"):
+        read("flags: {migStrategy: mixed}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
+
+
+def test_roots_and_programs_without_their_feature_are_named(read) -> None:
+    text = read("flags: {mpsRoot: /a, plugin: {nvidiaCTKPath: /b}}")[1]
+    assert "mpsRoot is omitted" in text and "nvidiaCTKPath is omitted" in text
+
+
+def test_instances_with_the_name_of_gpus_are_in_their_entry() -> None:
+    resources = "resources: {gpus: [{pattern: '*', name: gpu}], mig: [{pattern: 3g.20gb, name: gpu}]}"
+    text = convert(f"flags: {{migStrategy: mixed}}\n{resources}".encode(), "x.yaml", as_written=True)
+    assert '- {vendor: nvidia, kind: mig, profile: "*3g.20gb*"}' in text and "already offered" not in text
 
 
 @pytest.mark.parametrize(
@@ -437,7 +454,7 @@ def test_settings_alone_are_accepted_as_values(read) -> None:
     settings, text = read("gfd: {enabled: true}\nimage: {tag: v1}\nmigStrategi: mixed\n")
     assert settings.write_labels and replicas(settings) == {"nvidia.com/gpu": 1}
     assert "image: settings of the plugin's pods" in comments(text)
-    assert "migStrategi: the chart ignores this unknown key (did you mean migStrategy?)" in text
+    assert "migStrategi: this import does not know it (did you mean migStrategy?)" in text
 
 
 def test_the_root_of_mps_is_that_of_the_chart(read) -> None:

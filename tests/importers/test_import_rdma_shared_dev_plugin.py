@@ -304,8 +304,8 @@ def test_ignored_keys_are_reported_with_a_suggestion() -> None:
     )
     assert wheres(converted(text)) == {"rdma/a": "vendor: 15b3"}
     said = run(text).stdout
-    assert "# kubeletRootDir: the plugin ignores this unknown key" in said and "--kubelet-dir" in said
-    assert "# configList[0].isRdma: the plugin ignores this unknown key" in said
+    assert "# kubeletRootDir: this import does not know it" in said and "--kubelet-dir" in said
+    assert "# configList[0].isRdma: this import does not know it" in said
     assert "# configList[0].selectors.deviceID: " in said and "(did you mean deviceIDs?)" in said
 
 

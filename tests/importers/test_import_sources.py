@@ -9,6 +9,7 @@ import peer_machines as machines
 import pytest
 from importing import converted, offered, refusal, run, said
 
+from devhost.cli.importers.recognition import importers_of
 from devhost.discovery import catalog
 
 if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():
@@ -77,7 +78,9 @@ def test_equal_pods_of_several_nodes_are_one_plugin() -> None:
     assert "nvidia.com/mig-{profile}" in converted(NVIDIA, json.dumps({"kind": "List", "items": pods}))
     other = {"containers": [{"image": "nvidia/k8s-device-plugin"}]}
     pods.append({"kind": "Pod", "metadata": {"name": "c"}, "spec": other})
-    assert "several containers run" in refusal(NVIDIA, json.dumps({"kind": "List", "items": pods}))
+    assert "different configurations of the NVIDIA device plugin: Pod a, Pod c" in refusal(
+        NVIDIA, json.dumps({"kind": "List", "items": pods})
+    )
 
 
 @pytest.mark.parametrize("more", ["", "nfd: {master: {}}\n", "gfd: {enabled: true}\nnfd: {}\n"])
@@ -242,3 +245,128 @@ def test_values_of_the_network_operator_are_what_its_template_makes_of_them() ->
     assert "isRdma: true" in run("sriov-network-device-plugin", text).stdout
     default = "{deployCR: true, rdmaSharedDevicePlugin: {deploy: true}}"
     assert converted("rdma-shared-dev-plugin", default)["rdma/rdma_shared_device_a"].share.replicas == 63
+
+
+def test_an_object_of_another_group_with_the_same_kind_is_not_read() -> None:
+    text = "apiVersion: pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: x}\nspec: {package: y}\n"
+    assert 'a "Configuration.pkg.crossplane.io" contains no configuration' in refusal("akri", text)
+    policy = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": {}}
+    assert 'a "ClusterPolicy.kyverno.io" contains' in refusal(NVIDIA, json.dumps(policy))
+    app = {"apiVersion": "app.k8s.io/v1beta1", "kind": "Application", "spec": {"selector": {}}}
+    assert 'a "Application.app.k8s.io" contains' in refusal(NVIDIA, json.dumps(app))
+
+
+def workload(name: str, image: str, *args: str, container: str = "main", **more: object) -> dict[str, object]:
+    pod = {"containers": [{"name": container, "image": image, "args": [*args]} | more]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": pod}},
+    }
+
+
+def listed(*items: object) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def test_looking_at_other_workloads_does_not_mark_them_as_read() -> None:
+    other = workload("web", "nginx", "run", "server", "-x", "1", command=["/bin/sh", "-c"])
+    result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
+    assert "items[0]" not in result and "DaemonSet web" in result
+
+
+def test_different_configurations_of_one_plugin_are_refused_with_the_names_of_the_objects() -> None:
+    policies = [
+        POLICY | {"metadata": {"name": name}, "spec": {"mig": {"strategy": strategy}}}
+        for name, strategy in (("a", "single"), ("b", "mixed"))
+    ]
+    releases = [
+        {
+            "kind": "HelmRelease",
+            "metadata": {"name": name},
+            "spec": {
+                "chart": {"spec": {"chart": "nvidia-device-plugin"}},
+                "values": {"migStrategy": strategy},
+            },
+        }
+        for name, strategy in (("a", "single"), ("b", "mixed"))
+    ]
+    for items in (policies, releases):
+        assert f"{items[0]['kind']} a, {items[1]['kind']} b" in refusal(NVIDIA, listed(*items))
+        assert run(NVIDIA, listed(items[0], items[0])).exit_code == 0
+    assert "different configurations of" in refusal(NVIDIA, "version: v1\n---\nflags: {migStrategy: mixed}\n")
+
+
+def test_the_entry_that_a_mount_makes_of_the_named_file_is_the_configuration() -> None:
+    files = {
+        "default": "version: v1",
+        "cfg": "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 6}]}}",
+    }
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "nv"}, "data": files}
+    items = [{"key": "cfg", "path": "a/b.yaml"}]
+    mounts = [
+        ({"mountPath": "/config/"}, {"configMap": {"name": "nv"}}, "/config/cfg"),
+        ({"mountPath": "/config"}, {"configMap": {"name": "nv", "items": items}}, "/config/a/b.yaml"),
+        ({"mountPath": "/x.yaml", "subPath": "cfg"}, {"configMap": {"name": "nv"}}, "/x.yaml"),
+        ({"mountPath": "/c"}, {"projected": {"sources": [{"configMap": {"name": "nv"}}]}}, "/c/cfg"),
+    ]
+    for mount, volume, path in mounts:
+        one = workload(
+            "a", "nvidia/k8s-device-plugin", "--config-file", path, volumeMounts=[mount | {"name": "c"}]
+        )
+        one["spec"]["template"]["spec"]["volumes"] = [volume | {"name": "c"}]  # type: ignore[index]
+        assert converted(NVIDIA, listed(one, config))["nvidia.com/gpu"].share.replicas == 6
+
+
+def test_a_chosen_key_of_a_plugin_without_a_file_is_refused() -> None:
+    text = json.dumps(workload("a", "nvidia/k8s-device-plugin"))
+    assert "reads no configuration file, so there is no x" in refusal(NVIDIA, text, "--key", "x")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_cdi", "is_assumed"),
+    [
+        *(("v24.9.0", False, False), ("v25.3.4", False, False), ("25.10.0", True, False)),
+        *(("26.x", True, False), ("^24.6.0", False, False), ("25.x", True, True), ("*", True, True)),
+    ],
+)
+def test_the_release_of_the_chart_decides_its_defaults(version: str, is_cdi: bool, is_assumed: bool) -> None:
+    chart = {"spec": {"chart": "gpu-operator", "version": version}}
+    text = {"kind": "HelmRelease", "metadata": {"name": "x"}, "spec": {"chart": chart, "values": {}}}
+    result = said(run(NVIDIA, json.dumps(text)).stdout)
+    assert ("deviceListStrategy: cdi" in result) == is_cdi
+    assert ("default of the chart since" in result) == is_assumed
+
+
+def test_a_flag_that_this_import_does_not_know_is_not_called_wrong() -> None:
+    text = json.dumps(workload("a", "nvidia/k8s-device-plugin", "--of-tomorrow=7"))
+    assert "-of-tomorrow 7: this import does not know it" in said(run(NVIDIA, text).stdout)
+
+
+def test_a_key_of_the_plugins_chart_in_values_of_the_operator_is_named_with_its_place_there() -> None:
+    result = said(run(NVIDIA, "migStrategy: mixed\ntoolkit: {enabled: true}\ntolkit: {}\n").stdout)
+    assert "migStrategy: this import does not know it (see mig.strategy)" in result
+    assert "tolkit: this import does not know it (did you mean toolkit?)" in result
+    assert "compatWithCPUManager" not in result
+
+
+def test_values_in_other_places_of_another_chart_do_not_hide_a_configuration() -> None:
+    spec = {"chart": {"spec": {"chart": "nginx"}}, "valuesFrom": [{"name": "x"}]}
+    other = {"kind": "HelmRelease", "metadata": {"name": "web"}, "spec": spec}
+    result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
+    assert "nvidia.com/gpu" in result
+    assert "HelmRelease web has no values of a chart of this plugin" in refusal(NVIDIA, json.dumps(other))
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("spec: {source: {repoURL: 'https://rocm.github.io/gpu-operator', chart: x}}", "amd-device-plugin"),
+        ("spec: {chart: {spec: {\n  chart: amd-gpu}}}", "amd-device-plugin"),
+        ("spec: {source: {\n  chart: nvidia-device-plugin, helm: {}}}", NVIDIA),
+        ("spec: {source: {\n  chart: 'gpu-operator'}}", NVIDIA),
+    ],
+)
+def test_the_plugin_of_a_release_of_a_chart_is_recognized(text: str, peer: str) -> None:
+    assert importers_of(text.encode()) == [peer]

@@ -238,7 +238,7 @@ def test_tabs_trailing_commas_and_keys_in_any_case_are_read() -> None:
 
 def test_a_misspelt_selector_is_ignored_with_a_remark() -> None:
     done = run(pools(pool("a", {"pfName": ["ens1"], "drivers": ["iavf"]})))
-    assert "resourceList[0].selectors.pfName: the plugin ignores this unknown key" in done.stdout
+    assert "resourceList[0].selectors.pfName: this import does not know it" in done.stdout
     assert "did you mean pfNames?" in done.stdout
 
 

@@ -131,7 +131,7 @@ EXAMPLES = [
             "intel.com/intel_sriov_netdevice": each(1, "0000:3b:02.0", "0000:3b:02.1"),
             "intel.com/intel_sriov_dpdk": VFIO,
         },
-        ["ifnames: the plugin ignores this unknown key"],
+        ["ifnames: this import does not know it"],
     ),
     Example(
         "sriov-network-device-plugin/rbln.yaml",
@@ -175,7 +175,7 @@ EXAMPLES = [
         "sriov-network-device-plugin/rdma.yaml",
         machines.adapters,
         {"intel.com/mlnx_rdma": CX4 | CX5 | CX5_IB},
-        ["isRdma: the plugin ignores this unknown key (put it into selectors)"],
+        ["isRdma: this import does not know it (put it into selectors)"],
     ),
     Example(
         "sriov-network-device-plugin/vdpa.yaml",
@@ -198,7 +198,7 @@ EXAMPLES = [
             "intel.com/intel_sriov_netdevice": each(1, "0000:3b:02.0", "0000:3b:02.1"),
             "intel.com/intel_sriov_dpdk": VFIO,
         },
-        ["ifnames: the plugin ignores this unknown key"],
+        ["ifnames: this import does not know it"],
     ),
     Example(
         "sriov-network-device-plugin/readme.json",
@@ -208,7 +208,7 @@ EXAMPLES = [
             "intel.com/intel_sriov_dpdk": VFIO,
             "mellanox.com/mlnx_sriov_rdma": CX5_IB,
         },
-        ["isRdma: the plugin ignores this unknown key (put it into selectors)"],
+        ["isRdma: this import does not know it (put it into selectors)"],
     ),
     Example(
         "sriov-network-device-plugin/per-node.yaml",

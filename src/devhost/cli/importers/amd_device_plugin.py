@@ -61,7 +61,7 @@ def convert(data: bytes, file_name: str) -> str:
             flags, or the plugin would refuse a flag.
     """
     source = Source(data, file_name, "amd-device-plugin")
-    found: list[tuple[str, Value, _Flags]] = []
+    found: list[tuple[Value, _Flags]] = []
     has_labeller = False
     for one in filter(_is_amd, containers(source)):
         is_labeller = "labeller" in one.holder.name or "labeller" in one.image  # the same image has both
@@ -70,19 +70,21 @@ def convert(data: bytes, file_name: str) -> str:
             one.holder.take()
             continue
         options = one.options(_SWITCHES)
-        found.append((str(one.holder), one.holder, _flags(options.flag)))
+        found.append((one.holder, _flags(options.flag)))
         options.finish(*_OF_THE_PROCESS)
-    specs = [(str(one), one.at("spec") or one) for one in source.objects if one.kind == "DeviceConfig"]
+    specs: list[tuple[Value, Value]] = [
+        (one, one.at("spec") or one) for one in source.objects if one.kind == "DeviceConfig"
+    ]
     values = source.values(*_CHARTS, recognized=_are_values)
     if values is not None:
         has_labeller |= values.is_true("labeller", "enabled")
-        specs.append(("the values", values.at("deviceConfig", "spec") or values))
+        specs.append((values, values.at("deviceConfig", "spec") or values))
         mine = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
         if pods := values.at("dp"):
             pods.for_pods()
         values.leave("settings of the chart, which are not converted.", *mine)
-    for name, spec in specs:
-        found.append((name, spec, _of_operator(spec)))
+    for given, spec in specs:
+        found.append((given, _of_operator(spec)))
         by_default = spec is not values  # the plugin's own chart has no labeller by default
         has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=by_default)
         _leave(spec)
@@ -91,9 +93,9 @@ def convert(data: bytes, file_name: str) -> str:
             source.refuse(_HINT)
         what = "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"
         source.objects[0].fail(what, _HINT)
-    for name, value, flags in found:
-        source.is_repeated("the AMD GPU device plugin", name, value, list(_entries(flags)))
-    return _written(found[0][2], source, has_labeller=has_labeller)
+    made = [list(_entries(flags)) for _, flags in found]
+    source.one_of([value for value, _ in found], "the AMD GPU device plugin", made)
+    return _written(found[0][1], source, has_labeller=has_labeller)
 
 
 def _is_amd(one: Container) -> bool:

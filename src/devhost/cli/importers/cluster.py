@@ -18,17 +18,20 @@ def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
 
     Args:
         kinds: custom resources of the plugin and its operator, as kubectl names them.
-        words: one of them is in the image of each container that runs the plugin.
+        words: one of them is in the image of each container that runs the plugin. Its parts between slashes
+            may also be in names, for the image of a mirror.
 
     Raises:
         UsageError: kubectl fails, or the cluster has no such object.
     """
     found = [one for kind in kinds for one in _get(kind)]
     for one in _get("daemonsets.apps"):
-        images = json.dumps(
-            [each.get("image") for each in _below(one, "spec", "template", "spec", "containers")]
-        )
-        found += [one] if any(word in images for word in words) else []
+        name = one.get("metadata", {}).get("name")
+        texts = [
+            f"{name} {each.get('name')} {each.get('image')}"
+            for each in _below(one, "spec", "template", "spec", "containers")
+        ]
+        found += [one] if any(_is_of(word, text) for word in words for text in texts) else []
     if not found:
         what = ", ".join((*kinds, *(f"DaemonSets with the image {word}" for word in words)))
         raise UsageError(f"the cluster has none of: {what}", "give a file, or check kubectl's context")
@@ -36,6 +39,10 @@ def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
         where = ("-n", namespace) if namespace else ("-A",)
         found += _get("configmaps", "--field-selector", f"metadata.name={name}", where=where)
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": found}).encode()
+
+
+def _is_of(word: str, text: str) -> bool:
+    return all(part in text for part in word.split("/"))
 
 
 def _config_maps(one: dict[str, Any]) -> Iterator[tuple[str, str]]:

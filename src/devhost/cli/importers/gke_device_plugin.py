@@ -99,9 +99,11 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     )
     if plugin is not None:
         started = _of_flags(plugin.options(_SWITCHES), source)
-    bare = next((one for one in every if not one.kind), None)
+    bare = source.one_of(source.bare)
     found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare
     if found is not None:
+        if found.is_mapping:
+            found.expected(sorted(keys(_Config)), _is_config)
         read = found.as_dataclass(_Config, source.remark)
         config = config if read is WRONG else read
     elif plugin is None:

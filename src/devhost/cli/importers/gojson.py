@@ -37,6 +37,10 @@ class Remark:
         return one_line(f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else ""))
 
 
+UNKNOWN_KEY = "this import does not know it"
+"""The remark on an unknown key: another release of the plugin may read it."""
+
+
 def pruned(
     node: Node,
     wanted: Any,
@@ -72,8 +76,7 @@ def pruned(
             continue
         if (known := names.get(key.lower())) is None:
             hint = (elsewhere or {}).get(key) or suggest(key, [one for one, _ in names.values()], "keys")
-            message = "the plugin ignores this unknown key"
-            remark(Remark(entry.mark, place.key(key).path, message, hint))
+            remark(Remark(entry.mark, place.key(key).path, UNKNOWN_KEY, hint))
         else:
             value = pruned(entry.value, known[1], place.key(key), remark, elsewhere)
             found.entries[known[0]] = Entry(entry.mark, value)

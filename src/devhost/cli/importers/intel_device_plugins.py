@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError
@@ -117,6 +116,8 @@ class _Result:
     entries: list[Entry] = field(default_factory=list)
     differs: dict[str, None] = field(default_factory=dict)
     options: dict[str, Written] = field(default_factory=dict)
+    made: dict[str, list[tuple[Value, object]]] = field(default_factory=dict)
+    """What each configuration of a plugin leads to, by the plugin."""
 
     def add(self, name: str, backend: str, where: Block, replicas: int = 1, /, **more: Written) -> None:
         share: dict[str, Written] = {"share": {"replicas": replicas}} if replicas > 1 else {}
@@ -318,7 +319,7 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
         _Given(
             of_kind[one.kind],
             one.at("spec") or replace(one, node=Fields(one.node.mark)),
-            str(one),
+            one,
             tag_of(image),
         )
         for one in source.objects
@@ -337,6 +338,8 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     for one in found:
         _convert(one, result)
     source.check()
+    for name, made in result.made.items():
+        source.one_of([holder for holder, _ in made], f"intel-{name}-plugin", [each for _, each in made])
     backends = {"gpu": result.options} if result.options else {}
     differs = [*result.differs, "set nodeSelector and tolerations for the pods of devhost"]
     return document(source, "the Intel device plugins", differs, result.entries, backends=backends)
@@ -348,7 +351,7 @@ class _Given:
 
     plugin: str
     spec: Value
-    holder: str
+    holder: Value
     release: tuple[int, ...]
 
 
@@ -369,8 +372,9 @@ def _convert(one: _Given, result: _Result) -> None:
     result.differs |= dict.fromkeys(one.replace("to dpdkDriver", f"to {spec.dpdk_driver}") for one in differs)
     above = len(result.entries)
     add(spec, result)
-    made = (result.entries[above:], spec.bypath_mode or "single")
-    if result.source.is_repeated(f"intel-{name}-plugin", one.holder, value, made):
+    made = result.made.setdefault(name, [])
+    made.append((one.holder, (result.entries[above:], spec.bypath_mode or "single")))
+    if len(made) > 1:  # they are equal, or refused below
         del result.entries[above:]
 
 
@@ -389,7 +393,7 @@ def _of_container(one: Container, name: str) -> _Given:
         if key in _KINDS[name][1] and flag and (option := options.flag(flag)):
             spec = spec.put((key,), typed(Scalar(option.mark, option.text, "str"), wanted))
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return _Given(name, spec, str(one.holder), one.version)
+    return _Given(name, spec, one.holder, one.version)
 
 
 def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -> Value:
@@ -420,34 +424,26 @@ def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Va
 
 def _of_values(source: Source) -> Iterator[_Given]:
     """Values of charts as the objects that the charts make of them."""
-    charts = {name: (f"intel-device-plugins-{name}", f"{name}-device-plugin") for name in _KINDS}
-    every = [chart for each in charts.values() for chart in each]
-    for name, each in charts.items():
-        values = source.values(*each, recognized=partial(_are_for, name), others=every)
-        if values is not None:
-            yield _of_chart(name, values)
+    charts = {f"intel-device-plugins-{name}": name for name in _KINDS}
+    charts |= {f"{name}-device-plugin": name for name in _KINDS}
+    for values in source.charts(*charts, recognized=lambda one: bool(_plugin_of_values(one))):
+        yield _of_chart(charts.get(values.chart) or _plugin_of_values(values), values)
     unclear = source.values(recognized=lambda one: not _plugin_of_values(one) and set(one.keys) <= _OF_CHARTS)
     if unclear is not None:
         hint = "give the object that the chart made: kubectl get gpudeviceplugins -o yaml, or another kind"
         unclear.fail("these values do not show which plugin they are for", hint)
 
 
-def _of_chart(name: str, values: Value) -> _Given:
-    release = version_of(text_at(values.node, "image", "tag"))
-    holder = "the values"
-    if isinstance(values, Object):
-        release, holder = release or version_of(values.version), values.holder or holder
+def _of_chart(name: str, given: Object) -> _Given:
+    release = version_of(text_at(given.node, "image", "tag")) or version_of(given.version)
+    values: Value = given
     values.omit("name", "nodeFeatureRule")
     if (policy := values.at("allocationPolicy")) is not None:
         values = values.put(("preferredAllocationPolicy",), policy.take())
     values = values.without("allocationPolicy", "name", "nodeFeatureRule")
     return _Given(
-        name, _completed(values, _OF_CHART.get(name, {}), "is the chart's default."), holder, release
+        name, _completed(values, _OF_CHART.get(name, {}), "is the chart's default."), given, release
     )
-
-
-def _are_for(name: str, value: Value) -> bool:
-    return _plugin_of_values(value) == name
 
 
 def _plugin_of_values(value: Value) -> str:

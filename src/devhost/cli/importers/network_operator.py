@@ -72,11 +72,16 @@ def configuration(
         found = _of_values(values, section, top)
     else:
         names = plugin.config_maps if plugin else ()
+        path = options.flag("config-file") if options else None
+        name, entry = plugin.entry(path.text) if plugin and path else ("", "")
         held = source.config_map(
-            "config.json", likely=lambda node: node_at(node, top) is not None, key=key, names=names
+            "config.json",
+            likely=lambda node: node_at(node, top) is not None,
+            key=key or entry,
+            names=[name] if name else names,
         )
         found = held if held is not None else _refuse(source, section, plugin)
-        if source.left:
+        if source.left and not entry:
             source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:

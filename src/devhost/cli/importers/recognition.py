@@ -13,11 +13,12 @@ _WORDS = {
     "rdma-shared-dev-plugin": r"\b(configList|pfNetdevices|rdmaSharedDevicePlugin)\b"
     r"|/k8s-rdma-shared-dev-plugin\b",
     "smarter-device-manager": r"\bdevicematch\b",
-    "amd-device-plugin": r"\bamd\.com/v1alpha1\b|\brocm/k8s-device-plugin\b",
+    "amd-device-plugin": r"\bamd\.com/v1alpha1\b|\brocm/k8s-device-plugin\b"
+    r"|\brocm\.github\.io/|\bchart:\s*[\"']?(amd-gpu|gpu-operator-charts)\b",
     "gke-device-plugin": r"\bGPU(PartitionSize|SharingConfig)\b|\bMaxTimeSharedClientsPerGPU\b"
     r"|\bHealthCriticalXid\b|/(nvidia-gpu-device-plugin|device-plugin-gpu)\b",
     "nvidia-device-plugin": r"\bmigStrategy\b|\btimeSlicing\b|\bdevice(ListStrategy|IDStrategy)\b|\bmps:"
-    r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b|\bnvidia\.com/v1\b|\bgpu-operator\b"
+    r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b|\bnvidia\.com/v1\b|\bchart:\s*[\"']?(gpu-operator|nvidia-device-plugin)\b"
     r"|\bmigManager:",
     "generic-device-plugin": r"/generic-device-plugin\b|(?s:\bgroups[\"']?:.*\bpaths?[\"']?:)",
 }

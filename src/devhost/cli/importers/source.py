@@ -14,21 +14,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, shown
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
 
-from .gojson import Remark, pruned
+from .gojson import UNKNOWN_KEY, Remark, pruned
 
 GUIDE = "docs/migration.md"
 """The page for plugins and objects that cannot be imported."""
 
 CHOOSE = "choose one with --key"
 
-UNKNOWN = "this import does not know it, and does not convert it: check whether you need it."
+UNKNOWN = f"{UNKNOWN_KEY}, and does not convert it: check whether you need it."
 """The remark on a key that no importer has read."""
 
 TRUE = ("true", "t", "1")
@@ -37,17 +37,31 @@ TRUE = ("true", "t", "1")
 _IF_EMPTY = "is it the right file?"
 """The hint for an empty document."""
 
-_IMPORTERS = {
-    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Dlb", "Dsa", "Fpga", "Gpu", "Iaa", "Npu")},
-    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Qat", "Sgx")},
-    "ClusterPolicy": "nvidia-device-plugin",
-    "Configuration": "akri",
-    "DeviceConfig": "amd-device-plugin",
-    "HyperConverged": "kubevirt",
-    "KubeVirt": "kubevirt",
-    "NicClusterPolicy": "sriov-network-device-plugin",
+_INTEL = (
+    "DlbDevicePlugin DsaDevicePlugin FpgaDevicePlugin GpuDevicePlugin IaaDevicePlugin NpuDevicePlugin "
+    "QatDevicePlugin SgxDevicePlugin"
+)
+_GROUPS = {
+    "": ("", "ConfigMap List Pod"),
+    "akri.sh": ("akri", "Configuration"),
+    "amd.com": ("amd-device-plugin", "DeviceConfig"),
+    "apps": ("", "DaemonSet Deployment ReplicaSet StatefulSet"),
+    "argoproj.io": ("", "Application ApplicationSet"),
+    "deviceplugin.intel.com": ("intel-device-plugins", _INTEL),
+    "extensions": ("", "DaemonSet Deployment ReplicaSet"),
+    "hco.kubevirt.io": ("kubevirt", "HyperConverged"),
+    "helm.cattle.io": ("", "HelmChart HelmChartConfig"),
+    "helm.fluxcd.io": ("", "HelmRelease"),
+    "helm.toolkit.fluxcd.io": ("", "HelmRelease"),
+    "kubevirt.io": ("kubevirt", "KubeVirt"),
+    "mellanox.com": ("sriov-network-device-plugin", "NicClusterPolicy NicNodePolicy"),
+    "nvidia.com": ("nvidia-device-plugin", "ClusterPolicy"),
 }
-"""The importer for each kind of object that few importers read."""
+"""API groups with the kinds that importers read, and the importer if few read them. Other groups have some of
+the same kinds."""
+
+_IMPORTERS = {kind: name for name, kinds in _GROUPS.values() if name for kind in kinds.split()}
+_READ = {kind for _, kinds in _GROUPS.values() for kind in kinds.split()}
 
 _BOOKKEEPING = ("apiVersion", "kind", "metadata", "status")
 """Keys of every Kubernetes object, which configure nothing."""
@@ -61,6 +75,11 @@ OF_PODS = frozenset({
     "tolerations", "updateStrategy", "version",
 })  # fmt: skip
 """Keys for the pods of a plugin, which many charts and objects have."""
+
+_SEPARATELY = (
+    "import each separately; for nodes of different kinds see deploy/README.md#nodes-of-different-kinds"
+)
+"""What to do with several configurations of one plugin."""
 
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")
 """The first line of ``helm get values``."""
@@ -106,6 +125,14 @@ class Value:
             ConfigError: always.
         """
         self.place.diagnostics.fail(mark or self.node.mark, message, hint)
+
+    def settings(self) -> object:
+        """What it sets, without the settings of pods, to compare it with others."""
+        return _plain((self.at("spec") or self).without(*OF_PODS, *_BOOKKEEPING).node)
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.node, Fields)
 
     @property
     def keys(self) -> list[str]:
@@ -167,6 +194,17 @@ class Value:
         self.source.collected.append(inner)
         return self.source.document(parse(_bytes(node), inner, if_empty=_IF_EMPTY), Place(inner))
 
+    def expected(self, known: Sequence[str], likely: Callable[[Node], bool]) -> Value:
+        """The value itself, which must be a mapping that is empty or has keys of the plugin's configuration.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        if not self.is_mapping or (self.keys and not likely(self.node)):
+            hint = f"known keys: {', '.join(known)}; for other plugins see {GUIDE}"
+            self.fail(f"it has no key of the configuration of {self.source.peer}", hint)
+        return self
+
     def as_dataclass(
         self,
         cls: type,
@@ -208,6 +246,9 @@ class Value:
         return replace(self, node=Fields(self.node.mark, entries))
 
 
+_AnyValue = TypeVar("_AnyValue", bound=Value)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Object(Value):
     """A Kubernetes object or another document, whose ``kind`` is empty.
@@ -243,8 +284,11 @@ class Source:
         self.pods: dict[str, None] = {}
         self.chosen, self.left = "", list[str]()
         """The entry of the ConfigMap that was read, and the others in it."""
-        self._peer = peer
-        self._configured: dict[str, tuple[str, object]] = {}
+        self.problems: dict[int, tuple[str, str]] = {}
+        """Why values do not show all settings, and what to do, by the number of the document."""
+        self.holders: dict[int, list[str]] = {}
+        """The remarks on the objects that contain values."""
+        self.peer = peer
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str]] = []
         self._read: set[tuple[int, str]] = set()
@@ -265,7 +309,7 @@ class Source:
     def _flat(self, node: Node, place: Place, holder: str = "") -> Iterator[Object]:
         if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
             return
-        kind, name, items = text_at(node, "kind"), text_at(node, "metadata", "name"), node_at(node, "items")
+        kind, name, items = _kind(node), text_at(node, "metadata", "name"), node_at(node, "items")
         if kind.endswith("List") and isinstance(items, Items):
             below = place.key("items")
             inside = [one for n, item in enumerate(items.items) for one in self._flat(item, below.item(n))]
@@ -316,53 +360,75 @@ class Source:
             ConfigError: always.
         """
         first = next((one for one in self.objects if one.kind), self.objects[0])
-        what = f"a {shown(first.kind)} contains no configuration"
-        if (reader := _IMPORTERS.get(first.kind, self._peer)) != self._peer:
+        if not first.chart and first.root in self.problems:
+            first.fail(*self.problems[first.root])
+        what = (
+            f"a {shown(first.kind)} contains no configuration"
+            if first.kind
+            else "it is not a Kubernetes object"
+        )
+        if first.holder:
+            what = f"{first} has no values of a chart of this plugin"
+        if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
-        mark = (node_at(first.node, "kind") or first.node).mark
-        first.fail(what if first.kind else "it is not a Kubernetes object", hint, mark)
+        first.fail(what, hint, (node_at(first.node, "kind") or first.node).mark)
 
-    def is_repeated(self, program: str, name: str, value: Value, settings: object) -> bool:
-        """Whether the object of this name configures a program exactly as an earlier one does.
+    def one_of(
+        self, found: Sequence[_AnyValue], program: str = "", made: Sequence[object] = ()
+    ) -> _AnyValue | None:
+        """The only one of several configurations of one plugin, if there is any; equal ones count once.
+
+        ``made`` is what each of them leads to, if that is to be compared instead of what each sets.
 
         Raises:
-            ConfigError: it configures the program differently, which only different nodes can have.
+            ConfigError: they differ.
         """
-        is_first = program not in self._configured
-        first, given = self._configured.setdefault(program, (name, settings))
-        if given != settings:
-            message = f"{first} and {name} configure {program} differently"
-            value.fail(message, "import each one separately, for the nodes that it selects")
-        return not is_first
+        made = made or [one.settings() for one in found]
+        others = [one for one, each in zip(found, made, strict=True) if each != made[0]]
+        if others:
+            named = some([str(one) for one in (found[0], *others)])
+            others[0].fail(f"different configurations of {program or self.peer}: {named}", _SEPARATELY)
+        for one in found[1:]:
+            one.take()
+        return found[0] if found else None
 
-    def values(
-        self, *charts: str, recognized: Callable[[Value], bool], others: Collection[str] = ()
-    ) -> Value | None:
-        """The values of one of these charts, also as a part of the values of another chart.
+    def charts(self, *charts: str, recognized: Callable[[Value], bool]) -> list[Object]:
+        """All values of these charts, also those that are a part of the values of another chart.
 
         Args:
             charts: the names of the charts.
-            others: names of charts that are read as well.
             recognized: whether a document is values of one of them.
-
-        Raises:
-            ConfigError: there are several.
         """
-        found: list[Value] = []
+        found: list[Object] = []
         for one in self.objects:
-            inner = next((name for name in charts if isinstance(node_at(one.node, name), Fields)), "")
+            inside = {name: value for name in charts if (value := one.at(name)) and value.is_mapping}
             if one.kind:
                 continue
-            if inner and (value := one.at(inner)) is not None:
-                one.leave("values of other charts, which are not converted.", inner, *others)
-                found.append(value)
-            elif one.chart in charts or (not one.chart and isinstance(one.node, Fields) and recognized(one)):
+            if inside:
+                one.leave("values of other charts, which are not converted.", *inside)
+                found += [
+                    replace(one, node=value.node, place=value.place, chart=name, holder=f"{one} {name}")
+                    for name, value in inside.items()
+                ]
+            elif one.chart in charts or (not one.chart and one.is_mapping and recognized(one)):
                 found.append(one)
-        if len(found) > 1:
-            found[1].fail("these are the second values of the chart", "give only one of them")
-        if found and not isinstance(found[0].node, Fields):
-            found[0].fail(f"values of a chart must be a mapping, not {found[0].node}")
-        return found[0] if found else None
+        for one in found:
+            self.note(*self.holders.get(one.root, []))
+            if one.root in self.problems:
+                one.fail(*self.problems[one.root])
+            if not one.keys:
+                one.take()
+            if not one.is_mapping:
+                one.fail(f"values of a chart must be a mapping, not {one.node}")
+        return found
+
+    def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
+        """The same if there can be only one.
+
+        Raises:
+            ConfigError: there are several that differ.
+        """
+        return self.one_of(self.charts(*charts, recognized=recognized))
 
     def config_map(
         self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] = ()
@@ -385,10 +451,7 @@ class Source:
             return None
         wanted, likely = ((key,), lambda _: False) if key else (keys, likely)
         found = [(one, entry) for one in maps if (entry := _entry(one, wanted, likely))]
-        if len(found) > 1:
-            named = some([one.name for one, _ in found])
-            message = f"several ConfigMaps may contain the configuration: {named}"
-            found[1][0].fail(message, "give only one of them")
+        self.one_of([one for one, _ in found])
         chosen, entry = found[0] if found else (maps[0], "")
         inside = _entries(chosen)
         if not entry and not key and len(inside) == len(maps) == 1:
@@ -430,11 +493,12 @@ class Source:
         objects: list[str] = []
         keys: list[str] = []
         for root, (node, place, name) in enumerate(self._documents):
-            paths, is_read = self._unread(root, node, place, skip=_BOOKKEEPING if name else ())
+            is_object = name and root not in self.holders
+            paths, is_read = self._unread(root, node, place, skip=_BOOKKEEPING if is_object else ())
             if name and not is_read:
                 objects.append(name)
             else:
-                keys += paths
+                keys += [f"{name}: {path}" if name and len(self.objects) > 1 else path for path in paths]
         return objects, keys
 
     def _unread(
@@ -472,11 +536,27 @@ def text_at(node: Node, *path: str) -> str:
     return found.text if isinstance(found, Scalar) and found.kind != "null" else ""
 
 
+def _plain(node: Node) -> object:
+    """The values of a node without their places, to compare it with others."""
+    if isinstance(node, Fields):
+        return {key: _plain(entry.value) for key, entry in node.entries.items()}
+    return [_plain(one) for one in node.items] if isinstance(node, Items) else (node.kind, node.text)
+
+
 def _inside(node: Node, place: Place) -> Iterator[tuple[str, Node, Place]]:
     if isinstance(node, Fields):
         yield from ((key, entry.value, place.key(key)) for key, entry in node.entries.items())
     elif isinstance(node, Items):
         yield from (("", item, place.item(n)) for n, item in enumerate(node.items))
+
+
+def _kind(node: Node) -> str:
+    """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
+    kind, group = text_at(node, "kind"), text_at(node, "apiVersion").rpartition("/")[0]
+    is_known = kind not in _READ or "apiVersion" not in getattr(node, "entries", ())
+    return (
+        kind if is_known or kind in _GROUPS.get(group, ("", ""))[1].split() else f"{kind}.{group}".strip(".")
+    )
 
 
 def _entries(one: Object) -> list[str]:
@@ -513,13 +593,18 @@ def _tabless(data: bytes) -> bytes:
 _ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")
 """Keys that name values outside the object."""
 
+_RENDERED = (
+    "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml | devhost import {peer} -"
+)
+"""What to do if values alone do not show the plugin's settings."""
+
 _OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
 """Keys that contain the values of a chart, or lead to them."""
 
 _CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
 """Places of a chart's name."""
 
-_VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"))
+_VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("chart", "version"))
 """Places of a chart's version."""
 
 
@@ -540,10 +625,15 @@ def _unwrapped(one: Object) -> Iterator[Object]:
 def _values(one: Object, spec: Value, part: Value) -> Object:
     """What one part of an object installs."""
     source, holder = one.source, part.at("helm") or part
+    hint = _RENDERED.format(peer=source.peer)
+    problem = ""
     if elsewhere := holder.omit(*_ELSEWHERE):
-        name = text_at(holder.node, "releaseName") or one.name
-        hint = f"give all of them: helm get values {name}, with -n and its namespace"
-        one.fail(f"{one} has values in other places: {', '.join(elsewhere)}", hint)
+        problem = f"{one} has values in other places: {', '.join(elsewhere)}"
+        if not one.kind.startswith("Application"):  # Argo CD renders charts itself, without a release
+            name = text_at(holder.node, "releaseName") or one.name
+            hint = f"give all of them: helm get values {name} -n NAMESPACE | devhost import {source.peer} -"
+    elif spec.at("postRenderers"):
+        problem = f"{one} has postRenderers, which can change what the chart makes of its values"
     values = next(filter(None, map(holder.at, ("valuesObject", "values", "valuesContent"))), None)
     found = values.document() if values else Value(source, one.root, Fields(one.node.mark), holder.place)
     found.take()  # its keys are read in the document made below
@@ -553,12 +643,14 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     keys = dict.fromkeys((*(one.at("spec") or one).keys, *spec.keys, *part.keys, *holder.keys))
     left = sorted(keys.keys() - _OF_VALUES)
     one.take()
-    source.note(f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}.")
     for name, value in given:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
-    root = source.document(found.node, found.place).root
+    root = source.document(found.node, found.place, str(one)).root
     chart = next(filter(None, (text_at(part.node, *path) for path in _CHART)), "").rpartition("/")[2]
     version = next(filter(None, (text_at(part.node, *path) for path in _VERSION)), "")
+    if problem:
+        source.problems[root] = problem, hint
+    source.holders[root] = [f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."]
     return Object(source, root, found.node, found.place, "", one.name, chart, str(one), version)
 
 
@@ -584,6 +676,8 @@ def _overridden(objects: list[Object]) -> list[Object]:
                 merged = merged.put((key,), value.node) if (value := one.at(key)) else merged
             found[base].take()
             one.take()
-            root = one.source.document(merged.node, merged.place).root
+            root = one.source.document(merged.node, merged.place, found[base].holder).root
+            holders = one.source.holders
+            holders[root] = holders[found[base].root] + holders[one.root]
             found[base] = replace(found[base], node=merged.node, root=root)
     return found

@@ -71,14 +71,15 @@ class Options:
     """
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        self.flags = list(_flags(value, switches))
+        self._words: list[Value] = []
+        self.flags = list(_flags(value, switches, self._words.append))
         """All flags, also those that are given several times."""
         self.variables: dict[str, Option] = {}
         for name, given, one in _variables(value):
             if isinstance(given, Scalar):
                 self.variables[name] = Option(name, given, one)
             elif node_at(one.node, "valueFrom", "fieldRef") is not None:  # such as NODE_NAME
-                one.take()
+                self._words.append(one)
         self._switches = switches
         self._used: set[str] = set()
 
@@ -99,14 +100,15 @@ class Options:
             omitted: names of those that control the process, or that need no equivalent.
             named: what to do with those that devhost does not have; switches count only if they are on.
         """
+        for word in self._words:
+            word.take()
         for one in (*self.flags, *self.variables.values()):
             one.value.take()
             what = f"{one}" if one.text == "true" else f"{one} {one.text}"
             if one.name in self._used.union(omitted):
                 continue
             if one.name not in named:
-                note = "the plugin has no such flag, and does not start with it."
-                one.value.source.note(f"{one}: {UNKNOWN if one.name in self.variables else note}")
+                one.value.source.note(f"{what}: {UNKNOWN}")
             elif one.text and (one.is_true or one.name not in self._switches):
                 one.value.source.note(f"{what}: {named[one.name]}")
 
@@ -132,6 +134,15 @@ class Container(Value):
 
     holder: Object
 
+    def __str__(self) -> str:
+        return str(self.holder)
+
+    def settings(self) -> object:
+        """What starts it, to compare it with others."""
+        words = tuple(word.text for word, _ in _words(self))
+        env = {text_at(each.node, "name"): text_at(each.node, "value") for each in self.each("env")}
+        return self.image, words, env, self.config_maps
+
     @property
     def image(self) -> str:
         return text_at(self.node, "image")
@@ -150,7 +161,21 @@ class Container(Value):
     @property
     def config_maps(self) -> list[str]:
         """The names of the ConfigMaps that its pod mounts."""
-        return [name for one in self._pod.each("volumes") if (name := text_at(one.node, "configMap", "name"))]
+        return [name for one in self._pod.each("volumes") for name, _ in _config_maps(one)]
+
+    def entry(self, path: str) -> tuple[str, str]:
+        """The names of the ConfigMap and of its entry that are a file of the container; else empty."""
+        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
+        for one in self.each("volumeMounts"):
+            directory, inner = text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath")
+            volume = volumes.get(text_at(one.node, "name"))
+            if volume is None or not (path == directory if inner else path.startswith(f"{directory}/")):
+                continue
+            for name, keys in _config_maps(volume):
+                file = inner or path.removeprefix(f"{directory}/")
+                if file in keys or not keys:
+                    return name, keys.get(file, file)
+        return "", ""
 
     @property
     def is_owned(self) -> bool:
@@ -163,8 +188,12 @@ class Container(Value):
     def _pod(self) -> Value:
         return self.holder.at(*_POD[self.holder.kind]) or self.holder
 
-    def starts(self, word: str) -> bool:
-        """Whether the image, the command or an argument contains this word."""
+    def starts(self, word: str, *vendors: str) -> bool:
+        """Whether the image, the command or an argument contains this word; if the image of a mirror may
+        mean several programs, one of ``vendors`` must be in the image or a name."""
+        names = (self.image, text_at(self.node, "name"), self.holder.name)
+        if vendors and not any(vendor in name for vendor in vendors for name in names):
+            return False
         return word in self.image or any(word in one.text for one, _ in _words(self))
 
     def mounted(self, path: str) -> str:
@@ -207,6 +236,16 @@ def version_of(tag: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if found else ()
 
 
+def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
+    """The ConfigMaps of a volume, and the entries for its files if it lists them."""
+    for one in (volume, *volume.each("projected", "sources")):
+        if (found := one.at("configMap")) is not None and (name := text_at(found.node, "name")):
+            yield (
+                name,
+                {text_at(each.node, "path"): text_at(each.node, "key") for each in found.each("items")},
+            )
+
+
 def containers(source: Source) -> list[Container]:
     """The containers of all objects that run any, without init containers."""
     return [
@@ -224,21 +263,9 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
     """The only container that runs a program; ``None`` if none does.
 
     Raises:
-        ConfigError: several do.
+        ConfigError: several do, in different ways.
     """
-    found = [one for one in containers(source) if runs(one)]
-    if len({_started(one) for one in found}) > 1:
-        found[1].fail(f"several containers run {program}; this is the second", "give only one of them")
-    for one in found[1:]:  # pods of one DaemonSet
-        one.holder.take()
-    return found[0] if found else None
-
-
-def _started(one: Container) -> tuple[object, ...]:
-    """What starts a container, to compare it with others."""
-    words = tuple(word.text for word, _ in _words(one))
-    env = tuple((text_at(each.node, "name"), text_at(each.node, "value")) for each in one.each("env"))
-    return one.image, words, env
+    return source.one_of([one for one in containers(source) if runs(one)], program)
 
 
 def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
@@ -251,22 +278,21 @@ def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
             yield name, inner.node if isinstance(inner.node, Scalar) else node_at(inner.node, "value"), inner
 
 
-def _flags(value: Value, switches: Collection[str]) -> Iterator[Option]:
-    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``. Other words are marked
-    as read."""
+def _flags(value: Value, switches: Collection[str], other: Callable[[Value], object]) -> Iterator[Option]:
+    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``; ``other`` gets words."""
     words = _words(value)
     n = 0
     while n < len(words):
         word, at = words[n]
+        other(at)
         n += 1
         if not _FLAG.match(word.text):
-            at.take()
             continue
         name, sign, text = word.text.lstrip("-").partition("=")
         given, bare = Scalar(word.mark, text, "str"), not sign
         if bare and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
-            at.take()
             given, at = words[n]
+            other(at)
             n, bare = n + 1, False
         yield Option(name, given, at, bare)
 
@@ -279,9 +305,7 @@ def _words(value: Value) -> list[tuple[Scalar, Value]]:
         if isinstance(one.node, Scalar):
             parts = _split(one.node.text) if is_script else [one.node.text]
             is_script = parts == ["-c"]
-            found += [(replace(one.node, text=part), one) for part in parts if not is_script]
-            if is_script:
-                one.take()
+            found += [(replace(one.node, text="" if is_script else part), one) for part in parts]
     return found
 
 

@@ -181,6 +181,11 @@ class Config:
     sharing: Sharing = Sharing()
     imex: Imex = Imex()
 
+    def __post_init__(self) -> None:
+        if self.sharing.mps and self.flags.mig_strategy == "mixed":
+            message = "with migStrategy mixed the plugin does not start"
+            raise OptionError(message, key="sharing.mps", hint="use timeSlicing, or migStrategy none")
+
     @property
     def refuses_several(self) -> bool:
         """Whether a container that requests two shares is refused.

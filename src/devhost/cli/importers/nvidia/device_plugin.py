@@ -137,6 +137,10 @@ def _without_place(config: Config) -> Iterator[str]:
             "sharing.mps: devhost does not start MPS servers, it uses those of the plugin's "
             "mps-control-daemon: keep it running."
         )
+    elif flags.mps_root:
+        yield "mpsRoot is omitted: it matters only with sharing.mps."
+    if plugin.nvidia_CTK_path and not any(one.startswith("cdi-") for one in plugin.strategies):
+        yield "nvidiaCTKPath is omitted: it matters only with CDI."
     if not flags.fail_on_init_error:
         yield "failOnInitError is omitted: devhost retries GPUs that cannot be used."
     if flags.device_discovery_strategy not in ("auto", "nvml"):

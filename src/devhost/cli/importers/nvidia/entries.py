@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from devhost.cli.importers.writing import Entry, Written
 
@@ -14,6 +14,7 @@ IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
 Where = dict[str, Written]
 
 _MIG = f"{DOMAIN}/mig-"
+_INSTANCES: Where = {"vendor": "nvidia", "kind": "mig"}
 
 _MPS_ROOT = "/run/nvidia/mps"
 """The directory for the files of MPS in the plugin's chart."""
@@ -58,30 +59,35 @@ class Entries:
         given, strategy = self._config.resources, self._config.flags.mig_strategy
         if (given.gpus or given.mig) and not self._as_written:
             self._note(f"resources: names by pattern: {IGNORED}")
-        where: Where = {"vendor": "nvidia", "kind": ["gpu", "mig"] if strategy == "single" else "gpu"}
+        is_single = strategy == "single" and not self._mps_root
+        where: Where = {"vendor": "nvidia", "kind": ["gpu", "mig"] if is_single else "gpu"}
+        if strategy == "single" and self._mps_root:
+            self._note("migStrategy single: the plugin shares no MIG instances by MPS: they are not offered.")
         patterns = (given.gpus if self._as_written else ()) or (Pattern("*", GPU),)
+        of_mig = given.mig if self._as_written and strategy == "mixed" else ()
+        instances = dict(_grouped(of_mig, _INSTANCES, "profile", self._note))
         for name, blocks in _grouped(patterns, where, "product", self._note):
-            remarks = [_BY_STRATEGY[strategy]] if strategy in _BY_STRATEGY else []
-            yield from self._resource(name, blocks, remarks, self._mps_root)
+            remarks = [_BY_STRATEGY[strategy]] if is_single or strategy == "none" else []
+            yield from self._resource(name, [*blocks, *instances.pop(name, [])], remarks, self._mps_root)
         if strategy == "mixed":
-            yield from self._instances()
+            yield from self._instances(instances)
         for name in self._shares:
             if name not in self._served:
                 self._note(f"sharing: {name} is not a resource with migStrategy {strategy}: omitted.")
 
-    def _instances(self) -> Iterator[Entry]:
-        base: Where = {"vendor": "nvidia", "kind": "mig"}
-        patterns = self._config.resources.mig if self._as_written else ()
-        for name, blocks in _grouped(patterns, base, "profile", self._note):
+    def _instances(self, named: Mapping[str, list[Where]]) -> Iterator[Entry]:
+        """The entries of instances: those with names by pattern, except of a name that GPUs have as well,
+        and the others."""
+        for name, blocks in named.items():
             yield from self._resource(name, blocks, [])
-            if base in blocks:
-                return
+        if self._as_written and any(one.pattern == "*" for one in self._config.resources.mig):
+            return
         for name in self._shares:
             if name.startswith(_MIG) and name not in self._served:
                 profile = name.removeprefix(_MIG).replace("gb.", "gb+")
-                yield from self._resource(name, [base | {"profile": profile}], [])
+                yield from self._resource(name, [_INSTANCES | {"profile": profile}], [])
         remark = "As with the plugin, instances with fewer compute slices than GPU slices are not offered."
-        where = base | {"not": {"profile": "?c.*"}}
+        where = _INSTANCES | {"not": {"profile": "?c.*"}}
         yield Entry(f"{_MIG}{{profile}}", "gpu", [where], remarks=[remark])
 
     def _resource(

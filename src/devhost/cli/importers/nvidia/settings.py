@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from devhost.cli.importers.gojson import UNKNOWN_KEY
 from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
 from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
 from devhost.config.diagnostics import Mark, suggest
@@ -113,6 +115,20 @@ _OPERATOR = frozenset({
 })  # fmt: skip
 """Keys of the GPU operator's chart, and of its ClusterPolicy."""
 
+_OF_OPERATOR = {
+    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS",
+    "config": "devicePlugin.config",
+    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY",
+    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY",
+    "migStrategy": "mig.strategy",
+    "mps": "devicePlugin.mps",
+    "nvidiaDriverRoot": "hostPaths.driverInstallDir",
+}
+"""Where the operator has what the plugin's own chart has at the top."""
+
+_CDI_SINCE = (25, 10)
+"""The year and month of the operator's first release whose chart enables CDI."""
+
 _CHARTS = ("nvidia-device-plugin", "gpu-operator")
 _HINT = (
     "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; "
@@ -166,41 +182,28 @@ def settings(source: Source, key: str) -> Settings:
     Raises:
         ConfigError: there are none, they are elsewhere, or several are possible.
     """
-    policies = [one for one in source.objects if one.kind == "ClusterPolicy"]
-    if policies:
-        return _of_operator(source, policies[0].at("spec") or policies[0], key, str(policies[0]))
+    policy = source.one_of([one for one in source.objects if one.kind == "ClusterPolicy"])
+    if policy is not None:
+        return _of_operator(source, policy.at("spec") or policy, key, str(policy))
     plugin = the_container(source, _runs_it, "the NVIDIA device plugin")
     if plugin is not None:
         return _of_container(source, plugin, key)
     values = source.values(*_CHARTS, recognized=_are_values)
     if values is not None:
-        chart = values.chart if isinstance(values, Object) else ""
         given = set(values.keys) - {"nfd", "node-feature-discovery"}  # both charts have these
         paths = (("devicePlugin", name) for name in ("args", "config", "env"))
         is_operator = given & _OPERATOR or any(node_at(values.node, *path) is not None for path in paths)
-        if chart == "gpu-operator" or (is_operator and chart != "nvidia-device-plugin"):
-            return _of_operator(source, values, key, "")
+        if values.chart == "gpu-operator" or (is_operator and values.chart != "nvidia-device-plugin"):
+            version = values.version if values.chart == "gpu-operator" else ""
+            return _of_operator(source, values, key, "", version)
         return _of_chart(source, values, key)
     found = source.config_map(CONFIG_KEY, likely=_is_config, key=key)
     if found is None:
-        found = next((one for one in source.objects if not one.kind and not one.holder), None)
+        found = source.one_of(source.bare)
     if found is None:
         source.refuse(_HINT)
     _note_others(source, source.chosen, source.left)
-    return Settings(_checked(found))
-
-
-def _checked(value: Value) -> Value:
-    """A document that must be a configuration of the plugin.
-
-    Raises:
-        ConfigError: it has no key that the plugin knows.
-    """
-    if not isinstance(value.node, Fields) or (value.keys and not _is_config(value.node)):
-        hint = f"known keys: {', '.join(sorted(keys(Config)))}; for other plugins see {GUIDE}"
-        message = "it has no key of the NVIDIA device plugin's configuration"
-        value.fail(message, hint)
-    return value
+    return Settings(found.expected(sorted(keys(Config)), _is_config))
 
 
 def _is_config(node: Node) -> bool:
@@ -231,8 +234,8 @@ def _are_values(value: Value) -> bool:
 
 def _runs_it(container: Container) -> bool:
     """Whether it is the NVIDIA device plugin, not a helper from the same image."""
-    image, name = container.image, text_at(container.node, "name")
-    ours = "nvidia" in image and "k8s-device-plugin" in image
+    name = text_at(container.node, "name")
+    ours = container.starts("k8s-device-plugin", "nvidia")
     return ours and container.program not in _HELPERS and not name.startswith(_HELPERS)
 
 
@@ -252,14 +255,20 @@ def _of_container(source: Source, plugin: Container, key: str) -> Settings:
     options = plugin.options(_SWITCHES)
     wanted = key or defaults.get("DEFAULT_CONFIG", "")
     found = None
-    is_named = options.variable("CONFIG_FILE") or options.flag("config-file")  # else the plugin reads no file
+    is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
+    name, entry = plugin.entry(is_named.text) if is_named else ("", "")
+    wanted = key or entry or wanted
     if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
         source.note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif is_named:
-        found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=plugin.config_maps)
+        names = [name] if name else plugin.config_maps
+        found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=names)
         if found is None:
             plugin.fail("its configuration is in a ConfigMap, which is not in this file", "add the ConfigMap")
-        _note_others(source, source.chosen, source.left)
+        if not entry:
+            _note_others(source, source.chosen, source.left)
+    elif key:
+        plugin.fail(f"{plugin} reads no configuration file, so there is no {key}", "leave out --key")
     result = Settings(found or _empty(plugin))
     root = plugin.mounted("/driver-root")
     if root and root != "/" and not options.variable("NVIDIA_DRIVER_ROOT"):
@@ -293,14 +302,26 @@ def _of_chart(source: Source, values: Value, key: str) -> Settings:
             source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
     if kept := values.omit("nfd", "node-feature-discovery"):
         source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
-    _name_unknown(values, _CHART, "the chart")
+    _name_unknown(values, _CHART)
     return result
 
 
-def _of_operator(source: Source, spec: Value, key: str, policy: str) -> Settings:
+def _has_cdi(version: str) -> tuple[bool, bool]:
+    """Whether CDI is the default of the operator's chart of this version, and whether that is certain."""
+    found = re.match(r"(\^?)[~=v ]*([0-9]{1,4})(?:\.([0-9]{1,4}))?", version)
+    if found is None:
+        return True, False
+    year, month = int(found[2]), int(found[3] or 0)
+    if year != _CDI_SINCE[0] or (found[3] and not found[1]):
+        return (year, month) >= _CDI_SINCE, True
+    return True, False  # such as 25.x or ^25.3
+
+
+def _of_operator(source: Source, spec: Value, key: str, policy: str, version: str = "") -> Settings:
     """The settings of the GPU operator: what it sets for the plugin, and then ``devicePlugin``.
 
-    ``policy`` is the ClusterPolicy; empty for values of the chart, which have other defaults.
+    ``policy`` is the ClusterPolicy; empty for values of the chart, which have other defaults. ``version`` is
+    that of the chart, if the input has it.
     """
     section = spec.at("devicePlugin", "config")
     # the operator lets its config-manager fall back to no configuration
@@ -311,12 +332,16 @@ def _of_operator(source: Source, spec: Value, key: str, policy: str) -> Settings
     strategy = spec.text("mig", "strategy") or ("" if policy else "single")
     is_cdi = spec.is_true("cdi", "enabled", otherwise=True)
     if not policy and spec.at("cdi", "enabled") is None:
-        source.note(
-            "cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases."
-        )
+        is_cdi, is_known = _has_cdi(version or spec.text("operator", "version"))
+        if not is_known:
+            source.note(
+                "cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases."
+            )
     mps_root = spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps"
     result.set_text(_PLUGIN, passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
-    result.set_text(("flags",), failOnInitError="true", mpsRoot=mps_root)
+    result.set_text(("flags",), failOnInitError="true")
+    if result.config.at("sharing", "mps") or spec.at("devicePlugin", "mps", "root"):
+        result.set_text(("flags",), mpsRoot=mps_root)
     if spec.is_true("gds", "enabled"):
         result.set_text(("flags",), gdsEnabled="true", mofedEnabled="true")
     if spec.is_true("gdrcopy", "enabled"):
@@ -345,12 +370,12 @@ def _of_operator(source: Source, spec: Value, key: str, policy: str) -> Settings
     for name in ("cdi", "gfd", "mig", "hostPaths", "devicePlugin"):
         if (part := spec.at(name)) is not None:
             part.for_pods()
-            if left := part.others("config"):
+            if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
                 source.note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
     kept = spec.omit(*(name for name in spec.keys if name in _OPERATOR))
     if kept := sorted(set(kept) - {"mig", "hostPaths", "cdi"}):
         source.note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
-    _name_unknown(spec, _CHART | _OPERATOR, "the operator")
+    _name_unknown(spec, _OPERATOR | {"cdi", "devicePlugin", "gfd"}, _OF_OPERATOR)
     return result
 
 
@@ -372,7 +397,9 @@ def _chosen(
         if not maps:
             which = f" --key {key or default}" if key or default else ""
             first = (
-                "kubectl get clusterpolicies -o yaml" if policy else "helm get values RELEASE -n NAMESPACE"
+                "kubectl get clusterpolicies.nvidia.com -o yaml"
+                if policy
+                else "helm get values RELEASE -n NAMESPACE"
             )
             command = f"kubectl get configmap {name} -n NAMESPACE -o yaml"
             hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
@@ -401,7 +428,7 @@ def _chosen(
         place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
     configs.others(wanted)
     _note_others(source, wanted, [one for one in names if one != wanted])
-    return _checked(found.document())
+    return found.document().expected(sorted(keys(Config)), _is_config)
 
 
 def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
@@ -426,9 +453,11 @@ def _discover_features(result: Settings, *, enabled: bool) -> None:
         )
 
 
-def _name_unknown(values: Value, known: Collection[str], reader: str) -> None:
+def _name_unknown(
+    values: Value, known: Collection[str], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> None:
     values.for_pods()
+    values.source.pods |= dict.fromkeys(values.omit("allowDefaultNamespace", "selectorLabelsOverride"))
     for key in values.others(*known):
-        hint = suggest(key, known, "keys")
-        path = values.place.key(key).path
-        values.source.note(f"{path}: {reader} ignores this unknown key ({hint})")
+        hint = f"see {elsewhere[key]}" if key in elsewhere else suggest(key, known, "keys")
+        values.source.note(f"{values.place.key(key).path}: {UNKNOWN_KEY} ({hint})")
