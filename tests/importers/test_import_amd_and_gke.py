@@ -91,7 +91,7 @@ def test_the_node_labeller_is_replaced_by_labels_only_if_there_is_one() -> None:
 
 def test_different_flags_for_several_groups_of_nodes_are_refused_with_the_names_of_the_objects() -> None:
     one, other = amd("-resource_naming_strategy=mixed", name="a"), amd(name="b")
-    message = "DaemonSet a and DaemonSet b configure the AMD GPU device plugin differently"
+    message = "different configurations of the AMD GPU device plugin: DaemonSet a, DaemonSet b"
     assert message in refusal(AMD, f"{one}\n---\n{other}")
     assert list(converted(AMD, f"{other}\n---\n{amd('-v=5', '-driver_type=container', name='c')}")) == [
         "amd.com/gpu"

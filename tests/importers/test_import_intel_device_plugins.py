@@ -190,7 +190,7 @@ def test_equal_objects_for_several_groups_of_nodes_are_one_entry() -> None:
     workload = {"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [container]}}}}
     assert len(converted(PEER, several(plugin("Gpu", sharedDevNum=2), json.dumps(workload)))) == 1
     different = several(plugin("Gpu", sharedDevNum=2), plugin("Gpu", bypathMode="none"))
-    assert "configure intel-gpu-plugin differently" in refusal(PEER, different)
+    assert "different configurations of intel-gpu-plugin" in refusal(PEER, different)
 
 
 def test_the_daemonset_that_the_operator_made_is_not_read_beside_its_object() -> None:
