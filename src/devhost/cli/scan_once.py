@@ -17,7 +17,8 @@ from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.host.entries import EntryOutcomes
 from devhost.planning.claims import Key
-from devhost.planning.plan import Plan, plan_devices
+from devhost.planning.plan import Plan
+from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 

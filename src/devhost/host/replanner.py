@@ -14,7 +14,8 @@ from devhost.discovery.manager import BackendManager
 from devhost.kubelet.given import GivenKeeper
 from devhost.planning import naming
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, PlannedResource, RefusalKind, plan_devices
+from devhost.planning.plan import Plan, PlannedResource, RefusalKind
+from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Serve
 from devhost.telemetry.metrics import Metrics
 
