@@ -51,7 +51,7 @@ async def newest(stream: Any) -> list[str]:
 
 async def test_a_stream_sends_a_few_lists_at_once_and_then_waits(tmp_path: Path) -> None:
     resource = ToyResource()
-    hour = Timing(lists_at_once=3, list_interval=3600.0)
+    hour = Timing(lists=((3, 3600.0), (9, 0.0)))
     async with serving(resource, tmp_path, hour) as server, channel(server.path) as connection:
         stub = api_pb2_grpc.DevicePluginStub(connection)
         paced = stub.ListAndWatch(pb.Empty())
@@ -82,7 +82,24 @@ async def test_a_stream_spreads_sustained_changes_and_shows_the_newest(tmp_path:
         lists = 0
         while await newest(stream) != ["t999"]:
             lists += 1
-        assert lists < 20
+        assert lists < 40
+
+
+async def test_a_list_that_equals_the_last_one_is_not_sent(tmp_path: Path) -> None:
+    resource = ToyResource()
+    async with (
+        serving(resource, tmp_path, Timing(lists=((2, 1.0),))) as server,
+        channel(server.path) as connection,
+    ):
+        stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
+        assert await newest(stream) == ["a"]
+        resource.inventory.show("a", "b")
+        assert await newest(stream) == ["a", "b"]
+        resource.inventory.show("c")
+        resource.inventory.show("a", "b")  # before the next list may be sent
+        await until(lambda: server.up_to_date)
+        resource.inventory.show("d")
+        assert await newest(stream) == ["d"]
 
 
 class Gauge(Metrics):

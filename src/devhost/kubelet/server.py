@@ -250,24 +250,22 @@ class PluginServer:
         self.opened = True
         self._changed()
         sent = (-1, self._round)
-        bucket = TokenBucket(self._timing.lists_at_once, self._timing.list_interval)
+        latest = (b"", self._round)
+        pace = [TokenBucket(size, interval) for size, interval in self._timing.lists]
         try:
             while True:
                 await news.wait()
-                await self._until_allowed(bucket)
+                await self._until_allowed(pace)
                 snapshot = self._resource.inventory.snapshot
                 wanted = snapshot.revision, self._round
                 if self._ending.is_set() and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
-                    yield await encoded_list(snapshot)
-                    bucket.take(time.monotonic())
-                    sent = wanted
-                    cause = snapshot.caused_at
-                    age = None if cause is None else time.monotonic() - cause
-                    self._metrics.list_sent(
-                        self._resource.name, len(snapshot.entries), snapshot.revision, age
-                    )
+                    encoded = await encoded_list(snapshot)
+                    sent, before, latest = wanted, latest, (hashlib.blake2b(encoded).digest(), wanted[1])
+                    if latest != before:  # a device may have come back meanwhile
+                        yield encoded
+                        self._record_sent(pace, snapshot)
                 if self._ending.is_set():
                     return
                 if self._held or (self._resource.inventory.snapshot.revision, self._round) == sent:
@@ -280,9 +278,17 @@ class PluginServer:
             self._sent.set()
             self._changed()
 
-    async def _until_allowed(self, bucket: TokenBucket) -> None:
-        """Waits until the bucket allows another list, or the server stops."""
-        if delay := bucket.delay(time.monotonic()):
+    def _record_sent(self, pace: Sequence[TokenBucket], snapshot: Snapshot) -> None:
+        now, cause = time.monotonic(), snapshot.caused_at
+        for bucket in pace:
+            bucket.take(now)
+        age = None if cause is None else now - cause
+        self._metrics.list_sent(self._resource.name, len(snapshot.entries), snapshot.revision, age)
+
+    async def _until_allowed(self, pace: Sequence[TokenBucket]) -> None:
+        """Waits until all buckets allow another list, or the server stops."""
+        now = time.monotonic()
+        if delay := max((bucket.delay(now) for bucket in pace), default=0.0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._ending.wait()
