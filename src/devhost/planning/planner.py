@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol, Self
 
 from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
-from devhost.backend.where import names_purpose, selected, show
+from devhost.backend.where import Term, Text, Where, names_purpose, selected, show
 
 from . import naming
 from .claims import ClaimIndex, Held, Key, binds_pod
@@ -146,9 +146,10 @@ class Planner:
         changed = {name: _changed(self._found.get(name, {}), devices) for name, devices in found.items()}
         changed |= {name: dict.fromkeys(self._found[name]) for name in self._found.keys() - found.keys()}
         self._found = found
+        few = {name: _Candidates(devices) for name, devices in changed.items()}
         same = True
         for one in self._entries:
-            others = one.follow(changed.get(one.settings.backend, {}))
+            others = one.follow(few[one.settings.backend]) if one.settings.backend in few else {}
             waits = sides is not None and one.settings.serve is Serve.DRA
             if one.plan is None or waits or others is None or dirty.concerns(one):
                 before = one.plan
@@ -229,7 +230,7 @@ class _Entry:
         """The attributes that the entry sees of a device, if these are not all."""
         self.plan: _EntryPlan | None = None
 
-    def follow(self, changed: Mapping[str, Device | None]) -> Mapping[str, Device] | None:
+    def follow(self, candidates: _Candidates) -> Mapping[str, Device] | None:
         """Takes devices that have changed.
 
         Returns:
@@ -237,6 +238,7 @@ class _Entry:
         """
         others: dict[str, Device] = {}
         again = unordered = False
+        changed = candidates.every if self.selected else candidates.of(self.settings.where)
         for name, device in changed.items():
             before = self.selected.get(name)
             where = self.settings.where
@@ -259,6 +261,45 @@ class _Entry:
     def view(self, device: Device) -> Mapping[str, AttributeValue]:
         """The attributes that the entry sees of a selected device."""
         return self.views.get(device.id, device.attributes)
+
+
+class _Candidates:
+    """Devices that have changed, and those of them that a ``where`` may select.
+
+    Many entries name a model or a vendor: none of them has to be compared with the devices of all others.
+    """
+
+    def __init__(self, every: Mapping[str, Device | None]) -> None:
+        self.every = every
+        self._by_value: dict[tuple[str, str], dict[str, list[Device]]] = {}
+
+    def of(self, where: Where) -> Mapping[str, Device | None]:
+        """The devices, in no order, without such that ``where`` cannot select."""
+        found: dict[str, Device | None] = {}
+        for block in where:
+            term = next((one for one in block.terms if _is_exact(one)), None)
+            if term is None:
+                return self.every
+            known = self._known(term.attribute, term.also)
+            for pattern in term.patterns:
+                found.update((one.id, one) for one in known.get(str(pattern).lower(), ()))
+        return found if where else self.every
+
+    def _known(self, attribute: str, also: str) -> Mapping[str, Sequence[Device]]:
+        """The devices by the values of two attributes, without regard to case."""
+        known = self._by_value.get((attribute, also))
+        if known is None:
+            known = self._by_value[attribute, also] = {}
+            for device in filter(None, self.every.values()):
+                for value in (device.attributes.get(attribute), device.attributes.get(also)):
+                    for text in value if isinstance(value, tuple) else (value,):
+                        if isinstance(text, str):
+                            known.setdefault(text.lower(), []).append(device)
+        return known
+
+
+def _is_exact(term: Term) -> bool:
+    return all(isinstance(one, Text) and not one.is_glob for one in term.patterns)
 
 
 def _alike(one: Device, other: Device) -> bool:
