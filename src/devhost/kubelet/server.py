@@ -45,8 +45,9 @@ log = get(__name__)
 CONNECTIONS = 16
 """Most connections to one socket; others are closed at once. A kubelet and a probe use one each."""
 
-STREAMS = 64
-"""Most calls in progress on one connection; others wait at the client."""
+STREAMS = 512
+"""Most calls in progress on one connection. A client that knows the limit lets others wait; one that has just
+connected may not know it yet, and gets RST_STREAM with REFUSED_STREAM (RFC 9113, section 8.7) for them."""
 
 QUIET = 60.0
 """Seconds for which further undecodable requests of one method are counted instead of logged."""
