@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from dataclasses import fields, replace
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 from work import Work
 
-from devhost.backend.model import ClaimHolder, Device, Holder, unhealthy
+from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder, unhealthy
 from devhost.backend.where import Block, Range, Term, Text, Where
 from devhost.planning.claims import Held
-from devhost.planning.planner import Planner, make_plan
+from devhost.planning.planner import Planner
 from devhost.planning.settings import (
     Of,
     ReplicaOverride,
@@ -22,8 +22,8 @@ from devhost.planning.settings import (
     WhenEmpty,
 )
 
-CLAIMS = ("pci:0", "pci:1", "usb:7", "iommu:3")
-HOLDERS = (None, Holder("default", "p", "main"), Holder("default", "q", "main"))
+CLAIMS = ("pci:0", "pci:1", "iommu:3")
+HOLDERS = (None, Holder("default", "p", "main"), ClaimHolder("default", "claim", "1"))
 NAMES = ("example.com/a", "example.com/b", "example.com/{model}", "example.com/{model}-{index}")
 WHERES: tuple[Where, ...] = (
     (),
@@ -31,99 +31,101 @@ WHERES: tuple[Where, ...] = (
     (Block((Term("model", (Text("y"),), also="names"),)), Block((Term("model", (Text("x"),)),))),
     (Block((Term("names", (Text("y"),)),), without="model"),),
     (Block((Term("model", (Text("x"), Text("1g*"))),)),),
-    (Block((Term("index", (Range(1, 2),)),)),),
     (Block((), (Block((Term("index", (Range(0, 0),)),)),)),),
 )
-
-devices = st.builds(
-    Device,
-    st.sampled_from([f"d{n}" for n in range(6)]),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "model": st.sampled_from(("x", "1g.5gb", "1g+5gb", "-")),
-            "index": st.integers(0, 2),
-            "names": st.sampled_from((("x", "y"), ("-",), ("Y",))),
-        },
-    ),
-    claims=st.frozensets(st.sampled_from(CLAIMS), max_size=2),
-    part_of=st.frozensets(st.sampled_from(CLAIMS), max_size=2),
-    numa_nodes=st.sampled_from(((), (0,))),
-    health=st.sampled_from((unhealthy("broken"), Device("d").health)),
-    withheld=st.sampled_from((None, None, "the node uses it")),
-    inherited=st.sampled_from((frozenset[str](), frozenset({"index"}))),
-)
-
-entries = st.builds(
-    ResourceSettings,
-    st.just(0),
-    st.sampled_from(NAMES),
-    st.sampled_from(("one", "two")),
-    st.sampled_from(WHERES),
-    st.builds(
-        Share,
-        st.integers(1, 3),
-        of=st.sampled_from(Of),
-        overrides=st.sampled_from(((), (ReplicaOverride((Term("index", (Range(1, 1),)),), 5),))),
-    ),
-    exclusive=st.booleans(),
-    when_empty=st.sampled_from(WhenEmpty),
-    serve=st.sampled_from((Serve.PLUGIN, Serve.PLUGIN, Serve.DRA)),
-)
-
-holds = st.builds(
-    Held,
-    st.sampled_from(("example.com/a", "example.com/b", "example.com/x")),
-    st.just(("t",)),
-    st.sampled_from(("one", "two")),
-    devices,
-    st.booleans(),
-    st.sampled_from((*HOLDERS, ClaimHolder("default", "claim", "1"))),
-    st.sampled_from(Serve),
-    st.sampled_from(("", "it is moving")),
-)
+SOME = (ReplicaOverride((Block((Term("index", (Range(1, 1),)),)),), 5),)
 
 
 class Node:
-    """What a planner is told, one change after the other."""
+    """What a planner is told, one random change after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
         self.found: dict[str, dict[str, Device]] = {"one": {}, "two": {}}
         self.settings = Settings()
         self.held: list[Held] = []
+        self._edit()
 
-    def change(self, data: st.DataObject) -> None:
+    def change(self) -> None:
         """Something of what may change at once."""
-        kinds = data.draw(st.sets(st.sampled_from(("device", "gone", "held", "edit", "backend")), min_size=1))
-        backend = data.draw(st.sampled_from(("one", "two")))
+        chance = self._random.random
+        backend = self._random.choice(("one", "two"))
         known = dict(self.found.get(backend, {}))
-        if "device" in kinds:
-            for device in data.draw(st.lists(devices, min_size=1, max_size=3)):
-                known[device.id] = device
-        if "gone" in kinds and known:
-            del known[data.draw(st.sampled_from(sorted(known)))]
+        for _ in range(self._random.randrange(3)):
+            device = self._device()
+            known[device.id] = device
+        if known and chance() < 0.5:
+            device = known[self._random.choice([*known])]
+            field = self._random.choice([one.name for one in fields(Device) if one.name != "id"])
+            known[device.id] = replace(device, **{field: getattr(self._device(), field)})
+        if known and chance() < 0.3:
+            del known[self._random.choice([*known])]
         self.found = {**self.found, backend: known}
-        if "backend" in kinds and data.draw(st.booleans()):
+        if chance() < 0.05:
             del self.found[backend]
-        if "held" in kinds:
-            self.held = data.draw(st.lists(holds, max_size=3))
-        if "edit" in kinds:
-            made = data.draw(st.lists(entries, max_size=5))
-            self.settings = Settings(tuple(replace(one, index=n) for n, one in enumerate(made)))
+        if chance() < 0.3:
+            self.held = [self._hold() for _ in range(self._random.randrange(3))]
+        if chance() < 0.05:
+            self._edit()
 
+    def _edit(self) -> None:
+        self.settings = Settings(tuple(map(self._entry, range(self._random.randrange(2, 7)))))
 
-@settings(deadline=None, derandomize=True, max_examples=400)
-@given(st.data())
-def test_every_change_leads_to_the_plan_that_a_new_planner_makes(data: st.DataObject) -> None:
-    node, planner = Node(), Planner()
-    for _ in range(data.draw(st.integers(2, 8))):
-        node.change(data)
-        made = planner.make(node.found, node.settings, node.held)
-        new = make_plan(
-            {name: known.values() for name, known in node.found.items()}, node.settings, node.held
+    def _device(self) -> Device:
+        pick = self._random.choice
+        attributes = {
+            "model": pick(("x", "x", "1g.5gb", "1g+5gb", "-", None)),
+            "index": pick((0, 1, 1, None)),
+            "names": pick((("x", "y"), ("-",), ("Y",), None)),
+        }
+        return Device(
+            f"d{self._random.randrange(5)}",
+            {name: value for name, value in attributes.items() if value is not None},
+            claims=frozenset(self._random.sample(CLAIMS, pick((0, 0, 1, 1, 2)))),
+            part_of=frozenset(self._random.sample(CLAIMS, pick((0, 0, 1)))),
+            numa_nodes=pick(((), (0,))),
+            health=pick((HEALTHY, unhealthy("broken"))),
+            withheld=pick((None, None, None, "the node uses it")),
+            inherited=pick((frozenset(), frozenset({"index"}), frozenset({"names"}))),
         )
-        assert made == new
-        assert [*made.resources] == [*new.resources]
+
+    def _entry(self, index: int) -> ResourceSettings:
+        pick = self._random.choice
+        return ResourceSettings(
+            index,
+            pick(NAMES),
+            pick(("one", "one", "two")),
+            pick(WHERES),
+            Share(pick((1, 3)), of=pick((Of.EACH, Of.EACH, Of.ALL)), overrides=pick(((), SOME))),
+            exclusive=pick((True, False)),
+            when_empty=pick([*WhenEmpty]),
+            serve=pick((Serve.PLUGIN, Serve.PLUGIN, Serve.PLUGIN, Serve.DRA)),
+        )
+
+    def _hold(self) -> Held:
+        pick = self._random.choice
+        return Held(
+            pick(("example.com/a", "example.com/b", "example.com/x")),
+            ("t",),
+            pick(("one", "two")),
+            self._device(),
+            pick((True, False)),
+            pick(HOLDERS),
+            pick([*Serve]),
+            pick(("", "it is moving")),
+        )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_change_leads_to_the_plan_that_a_new_planner_makes(seed: int) -> None:
+    for number in range(60):
+        node, planner = Node(1000 * seed + number), Planner()
+        for _ in range(12):
+            node.change()
+            made = planner.make(node.found, node.settings, node.held)
+            new = Planner().make(node.found, node.settings, node.held)
+            assert made == new, number
+            assert [*made.resources] == [*new.resources], number
 
 
 def cards(entries: int, each: int) -> dict[str, Device]:
@@ -174,3 +176,8 @@ def test_what_does_not_change_stays_the_same_object() -> None:
     after = planner.make({"one": {**found, "c00000": replace(found["c00000"], numa_nodes=(1,))}}, config)
     same = {name for name, one in after.resources.items() if one is before.resources[name]}
     assert same == {"example.com/r1", "example.com/r2"}
+    held = [Held("example.com/r1", ("t",), "one", found["c00001"], True, None)]
+    again = planner.make(
+        {"one": {**found, "c00000": after.resources["example.com/r0"].offers[0].device}}, config, held
+    )
+    assert again.resources["example.com/r1"] is before.resources["example.com/r1"]
