@@ -441,7 +441,7 @@ class _Given:
             self._parts.setdefault(claim, set()).add(key)
 
     def take_back(self, entry: ResourceSettings, plan: _EntryPlan, devices: Mapping[str, Device]) -> None:
-        """An entry has nothing any more of what it got in its last plan.
+        """An entry loses what it got in its last plan.
 
         Args:
             devices: all devices of its backend, as they are now.
