@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -95,3 +95,24 @@ async def rested() -> None:
     work = Work()
     with work.counted():
         await quiet(work)
+
+
+def grows_linearly(found: Mapping[str, Sequence[int]], plan: str, constant: int) -> None:
+    """Asserts that no request takes more than twice as many lines for a list of twice the length.
+
+    Args:
+        found: the lines of each request at a list and at one of twice its length.
+        plan: the request that makes a plan. How often devhost plans, and looks at what containers have, while
+            a request is measured depends on the machine: a request may take two plans more.
+        constant: lines that any request may take besides.
+    """
+    spare = 2 * found[plan][1]
+    for name, (small, large) in found.items():
+        most = 2.3 * small + constant + (0 if name == plan else spare)
+        assert large <= most, f"{name}: {small} lines, {large} for twice the length"
+
+
+async def least(request: Callable[[], Awaitable[object]]) -> tuple[int, int]:
+    """The same as :func:`counted`, for a request that may be repeated: the least of three."""
+    found = [await counted(request) for _ in range(3)]
+    return min(lines for lines, _ in found), max(longest for _, longest in found)

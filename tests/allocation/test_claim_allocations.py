@@ -118,16 +118,18 @@ def test_hardware_that_a_held_device_gains_is_refused_to_a_claim() -> None:
         node.prepare(ONE, claimed(PART))
 
 
-def test_the_work_for_a_claim_does_not_depend_on_how_many_others_there_are() -> None:
+@pytest.mark.parametrize("part_of", [frozenset(), frozenset({"node:/dev/control"})], ids=["apart", "parts"])
+def test_the_work_for_a_claim_does_not_depend_on_how_many_others_there_are(part_of: frozenset[str]) -> None:
     lines = []
     for count in (100, 400):
         node = Node()
         for number in range(count):
-            card = Device(f"card{number}", claims=frozenset({f"pci:{number}"}))
+            card = Device(f"card{number}", claims=frozenset({f"pci:{number}"}), part_of=part_of)
             node.prepare(ClaimHolder("ns", f"claim-{number}", f"uid-{number}"), claimed(card))
         work = Work()
         with work.counted():
-            node.prepare(TWO, claimed(Device("last", claims=frozenset({"pci:last"}))))
+            last = Device("last", claims=frozenset({"pci:last"}), part_of=part_of)
+            node.prepare(TWO, claimed(last))
             node.allocations.claims.released(TWO.uid)
         lines.append(work.lines)
     assert lines[0] == lines[1]

@@ -134,11 +134,18 @@ async def test_a_device_that_moves_while_a_pod_holds_it_is_no_problem(place: Pat
             await node.node.reload()
             host = node.node.host
             await node.register()
-            await node.node.until(lambda: problems(host).shown == [])
-            document = status(host)
             (held,) = node.node.kubelet.in_use(RESOURCE)
-            assert [one["id"] for one in document["resources"][0]["devices"]] == [held]
-            assert [one["device"] for one in (document["dra"] or {"moving": []})["moving"]] == [held]
+            await node.node.until(lambda: _listed(status(host)) == _moving(status(host)) == [held])
+            await node.node.until(lambda: problems(host).shown == [])
+            assert _listed(status(host)) == _moving(status(host)) == [held]
+
+
+def _listed(document: Any) -> list[str]:
+    return [one["id"] for one in document["resources"][0]["devices"]]
+
+
+def _moving(document: Any) -> list[str]:
+    return [one["device"] for one in (document["dra"] or {"moving": []})["moving"]]
 
 
 def _reasons(value: Any) -> Iterator[Any]:

@@ -73,7 +73,7 @@ async def test_labels_follow_the_devices_and_how_they_are_shared(rig, features):
     async with rig.running():
         expected = ["example.com/toy.count=2", "example.com/x.replicas=3"]
         await rig.until(lambda: features() == expected)
-        assert standing(rig)["count"] == 2
+        await rig.until(lambda: standing(rig) and standing(rig)["count"] == 2)
         rig.change("toy", [Device("d0")])
         await rig.until(lambda: features()[0] == "example.com/toy.count=1")
     assert features() is not None  # the hardware is still there
@@ -169,7 +169,7 @@ async def test_an_invalid_label_is_omitted_and_reported(rig, features, caplog):
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: features() == ["example.com/fine=x-y"])
-        assert "'a b'" in standing(rig)["reason"]
+        await rig.until(lambda: standing(rig) and "'a b'" in standing(rig)["reason"])
     assert [record.message for record in caplog.records].count("labels are missing") == 1
 
 
