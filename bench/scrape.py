@@ -10,7 +10,6 @@ from devhost.testing.kubelet.wire import PluginConnection
 
 from . import measures
 from .footprint import LISTEN
-from .latency import REST
 from .measure import Result
 from .process import Running, resource, serving
 
@@ -34,9 +33,16 @@ async def measure() -> AsyncIterator[Result]:
 
 
 async def _use(running: Running) -> None:
-    """An event, a preference and an Allocate for each resource."""
-    running.tell(*(f"unhealthy {number}" for number in range(RESOURCES)))
-    await running.kubelet.quiet(REST)
+    """Two events, a preference and an Allocate for each resource."""
+    for action in ("unhealthy", "healthy"):
+        began = time.monotonic()
+        running.tell(*(f"{action} {number}" for number in range(RESOURCES)))
+        for number in range(RESOURCES):
+            await running.kubelet.first(
+                resource(number),
+                began,
+                lambda listing: listing.is_healthy(f"synthetic-{number:05}") is (action == "healthy"),  # noqa: B023
+            )
     for number in range(RESOURCES):
         name, device = resource(number), f"synthetic-{number + RESOURCES:05}"
         path = running.kubelet.resources[name].socket
