@@ -203,10 +203,16 @@ def test_the_first_failure_of_a_devhost_that_just_started_is_an_alert(tmp_path, 
 @needs_promtool
 def test_old_failures_are_no_alert_when_prometheus_returns(tmp_path, rules_file):
     """It was down for half an hour, so it has no sample of a quarter of an hour ago."""
-    steady = {name: values.removesuffix(STEADY) for name, values in (WELL | {REFUSED: f"7+0{STEADY}"}).items()}
+    steady = {
+        name: values.removesuffix(STEADY) for name, values in (WELL | {REFUSED: f"7+0{STEADY}"}).items()
+    }
     series = {name: f"{value}x180 _x30 {value}x29" for name, value in steady.items()}
     never = [
-        {"expr": 'ALERTS{alertname="DevhostAllocationsFailing"}', "eval_time": f"{minute}m", "exp_samples": []}
+        {
+            "expr": 'ALERTS{alertname="DevhostAllocationsFailing"}',
+            "eval_time": f"{minute}m",
+            "exp_samples": [],
+        }
         for minute in range(180, 240)
     ]
     promtool(tmp_path, rules_file, dict(series), promql_expr_test=never)

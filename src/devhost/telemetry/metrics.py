@@ -1,9 +1,10 @@
 """The metrics of devhost: one table, and methods named after what happened.
 
-A counter or gauge with no label but its owner's, a resource, backend or observer, exists at zero as soon as the
-owner is known, so that ``rate()`` and ``absent()`` work from the first scrape. Every other series exists from its
-first value: most reasons never occur, and a histogram has many lines. All end with their owner. An event of an
-unknown owner is dropped, so that a late event cannot bring back series that have ended. Durations are in seconds.
+A counter or gauge with no label but its owner's (a resource, a backend or an observer) exists at zero as
+soon as the owner is known, so that ``rate()`` and ``absent()`` work from the first scrape. Every other series
+exists from its first value: most reasons never occur, and a histogram has many lines. All series end with
+their owner. An event of an unknown owner is dropped, so that a late event cannot bring them back. Durations
+are in seconds.
 """
 
 from __future__ import annotations
@@ -297,9 +298,7 @@ TABLE = (
         "driver",
         buckets=_FINE,
     ),
-    Declaration(
-        "gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",)
-    ),
+    Declaration("gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",)),
     Declaration(
         "counter",
         "affinity_guesses_total",
