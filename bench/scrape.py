@@ -18,7 +18,7 @@ SCRAPES = 40
 
 
 async def measure() -> AsyncIterator[Result]:
-    """Series of resources that nobody used yet are only a note: they become more with use."""
+    """Series before the resources are used are only a note, because their number grows with use."""
     async with serving(*LISTEN, resources=RESOURCES, devices=DEVICES) as running:
         unused = _series(await running.scrape())
         await _use(running)
