@@ -63,6 +63,8 @@ PREPARE = Measure("prepare", "Prepare, round trip", "ms")
 PREPARE_RATIO = Measure(
     "prepare-ratio", "Prepare without the API server's time over Allocate, p50", "x", {MAX: 1.5}, (MAX,)
 )
+SERIES = Measure("series", "series of 200 resources of 10 devices, all used", "series", {MAX: 5000}, (MAX,))
+SCRAPE = Measure("scrape", "reading /metrics with them", "ms", {P50: 25}, (P50, MAX))
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
 ISOLATION = {
@@ -125,6 +127,8 @@ MEASURES = (
     CHANGE_TO_SLICE,
     PREPARE,
     PREPARE_RATIO,
+    SERIES,
+    SCRAPE,
     IDLE,
     *(measure for pair in ISOLATION.values() for measure in pair),
 )

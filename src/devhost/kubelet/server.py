@@ -284,7 +284,7 @@ class PluginServer:
         for bucket in pace:
             bucket.take(now)
         age = None if cause is None else now - cause
-        self._metrics.list_sent(self._resource.name, len(snapshot.entries), snapshot.revision, age)
+        self._metrics.list_sent(self._resource.name, age)
 
     async def _until_allowed(self, pace: Sequence[TokenBucket]) -> None:
         """Waits until all buckets allow another list, or the server stops."""
