@@ -137,6 +137,7 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
     metrics.observer_dropped("audit", 7)
     metrics.observer_paused("audit", True)
     metrics.affinity_guessed(Guess.WRONG)
+    metrics.preference_unproven()
     metrics.config_loaded(1)
     metrics.config_rejected()
     expected = {
@@ -163,6 +164,7 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
         "observer_dropped_total": ({"observer": "audit"}, 7),
         "observer_paused": ({"observer": "audit"}, 1),
         "affinity_guesses_total": ({"result": "wrong"}, 1),
+        "preferences_unproven_total": ({}, 1),
         "config_generation": ({}, 1),
         "config_last_reload_success": ({}, 0),
     }

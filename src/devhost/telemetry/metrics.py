@@ -306,6 +306,11 @@ TABLE = (
         more=("result",),
     ),
     Declaration(
+        "counter",
+        "preferences_unproven_total",
+        "GetPreferredAllocation calls answered with a choice that is not proven best.",
+    ),
+    Declaration(
         "counter", "log_lines_dropped_total", "Log lines that were dropped because nothing read them."
     ),
     Declaration("gauge", "config_generation", "Configurations that took effect since start."),
@@ -573,6 +578,10 @@ class Metrics:
     def affinity_guessed(self, result: Guess) -> None:
         """The outcome of a guess, used to choose devices, is known, or it never will be."""
         self._add("affinity_guesses_total", result)
+
+    def preference_unproven(self) -> None:
+        """GetPreferredAllocation answered with a choice that is not proven best."""
+        self._add("preferences_unproven_total")
 
     def backend_added(self, backend: str) -> None:
         """A backend runs: it has series from now on."""
