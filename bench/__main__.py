@@ -21,6 +21,7 @@ from . import (
     isolation,
     latency,
     rdma,
+    scrape,
     sriov,
     startup,
 )
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "slices": dra.slices,
     "change-slice": dra.changes,
     "prepare": dra.prepare,
+    "scrape": scrape.measure,
     "isolation": isolation.measure,
 }
 """The benches. Each yields one or more lines of the table."""

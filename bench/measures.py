@@ -32,7 +32,7 @@ PREFER_REPLICAS = Measure(
 )
 PREFER_PAIR = Measure("prefer-pair", "preference among 8 GPUs and 8 HCAs in turn", "ms", {P99: 5})
 BURST = Measure("burst", "lists for a burst of 1 000 uevents", "lists", {MAX: 20}, (MAX,))
-CHURN = Measure("churn", "lists for 1 000 changes in one burst", "lists", {MAX: 20}, (MAX,))
+CHURN = Measure("churn", "lists for 1 000 changes in one burst", "lists", {MAX: 40}, (MAX,))
 MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices, scraped", "MB", {MAX: 48}, (MAX,))
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
 MEMORY_RDMA = Measure("memory-rdma", "resident memory, 8 shared RDMA adapters", "MB", {MAX: 56}, (MAX,))
@@ -63,6 +63,8 @@ PREPARE = Measure("prepare", "Prepare, round trip", "ms")
 PREPARE_RATIO = Measure(
     "prepare-ratio", "Prepare without the API server's time over Allocate, p50", "x", {MAX: 1.5}, (MAX,)
 )
+SERIES = Measure("series", "series of 200 resources of 10 devices, all used", "series", {MAX: 5000}, (MAX,))
+SCRAPE = Measure("scrape", "reading /metrics with them", "ms", {P50: 25}, (P50, MAX))
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
 ISOLATION = {
@@ -125,6 +127,8 @@ MEASURES = (
     CHANGE_TO_SLICE,
     PREPARE,
     PREPARE_RATIO,
+    SERIES,
+    SCRAPE,
     IDLE,
     *(measure for pair in ISOLATION.values() for measure in pair),
 )

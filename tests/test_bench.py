@@ -12,6 +12,7 @@ import pytest
 from devhost.backend import Backend
 from devhost.config.loader import load
 from devhost.discovery.catalog import flaws
+from devhost.discovery.validation import flaw_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
@@ -113,7 +114,9 @@ def test_the_synthetic_configuration_is_sound_and_deals_out_its_devices(tmp_path
     assert kind is not None
     assert issubclass(kind, Backend)
     assert not list(flaws(kind))
-    assert len(list(kind(loaded.settings.backends["synthetic"], None).discover())) == 6
+    devices = list(kind(loaded.settings.backends["synthetic"], None).discover())
+    assert len(devices) == 6
+    assert [flaw_of(device, kind.attributes, kind.claim_kinds) for device in devices] == [""] * 6
 
 
 def test_measures_have_unique_names() -> None:

@@ -110,7 +110,7 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         57: "A hundred allocations at once each get their own devices.",
     },
     "Observability": {
-        58: "Metrics show registrations, failures, streams, the size of the last list and the duration of "
+        58: "Metrics show registrations, failures, streams, the number of devices and the duration of "
         "Allocate; readiness needs an open stream for every resource.",
         59: "A clock that jumps, or a process that was stopped for a while, leads to no new registration.",
         60: "podresources shows who holds a device and when it is released; if it is throttled, silent, "

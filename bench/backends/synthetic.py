@@ -42,6 +42,7 @@ class Synthetic(Backend):
 
     name = "synthetic"
     Options = SyntheticOptions
+    claim_kinds = ("synthetic",)
     attributes = {  # noqa: RUF012 - the base class declares it as a class variable
         "index": Attribute(int, "number of the device", 7),
         "slice": Attribute(int, "number modulo the option `slices`", 3),

@@ -13,7 +13,8 @@ from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, plan_devices, units
+from devhost.planning.plan import Plan, units
+from devhost.planning.planner import plan_devices
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import ALL
 

@@ -14,7 +14,8 @@ from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, RefusalKind, plan_devices, units
+from devhost.planning.plan import Plan, RefusalKind, units
+from devhost.planning.planner import plan_devices
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import device_of, represents_all, token, unit_of
 

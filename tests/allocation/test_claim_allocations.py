@@ -11,7 +11,8 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
-from devhost.planning.plan import Plan, RefusalKind, plan_devices
+from devhost.planning.plan import Plan, RefusalKind
+from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 
 NAME = "example.com/card"

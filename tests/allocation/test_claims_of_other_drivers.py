@@ -11,7 +11,8 @@ from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
 from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device, Holder
-from devhost.planning.plan import Plan, RefusalKind, plan_devices
+from devhost.planning.plan import Plan, RefusalKind
+from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 
 OURS = "devhost.example.com"

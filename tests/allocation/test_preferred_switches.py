@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
-from devhost.allocation.preferred.across_resources import BUILT, KINDS
+from devhost.allocation.preferred.across_resources import BUILT, KINDS, PreferredAllocation
 from devhost.backend.model import Device, unhealthy
 from devhost.planning.claims import Reason
 from devhost.planning.settings import Of, Prefer
+from devhost.telemetry.metrics import Metrics
 
 GPU, HCA, FPGA = "gpu", "hca", "fpga"
 
@@ -226,3 +228,19 @@ def test_a_port_that_appears_later_is_known_to_be_the_same_hardware() -> None:
     machine.prefer("cards", 1)
     machine.add("ports", [behind(1, "p2", part_of=claims["c2"])])
     assert switch_of(machine.prefer("cards", 1).tokens[0]) != 1
+
+
+@pytest.mark.parametrize("replicas", [1, 100])
+async def test_each_answer_that_is_not_proven_best_is_counted(replicas: int) -> None:
+    """In the event loop, and for many tokens on a thread."""
+    machine, metrics = Machine(), Metrics()
+    machine.add(GPU, [behind(n % 4, f"g{n}") for n in range(40)], replicas=replicas)
+    rng = random.Random(1)
+    names = [f"g{n}" for n in range(40)]
+    links = {frozenset(pair): rng.randint(0, 9) for pair in combinations(names, 2)}
+    preferred = PreferredAllocation(lambda: machine.inventories, metrics)
+    for size in (1, 8, 8):
+        inventory = machine.inventories[GPU]
+        await preferred.answer(GPU, inventory, Prefer.TOPOLOGY, links, machine.free(GPU), (), size)
+    (line,) = re.findall(r"^devhost_preferences_unproven_total (.*)", (await metrics.render()).decode(), re.M)
+    assert float(line) == 2

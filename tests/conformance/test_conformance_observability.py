@@ -24,8 +24,8 @@ async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allo
 ):
     metrics = Metrics()
 
-    def value(name: str, resource: str = TOY) -> float | None:
-        return scraped_series.value(metrics, f"devhost_{name}", resource=resource)
+    def value(name: str, resource: str = TOY, **labels: str) -> float | None:
+        return scraped_series.value(metrics, f"devhost_{name}", resource=resource, **labels)
 
     kubelet.faults.inject(Point.REGISTER, fail("not yet"), TOY, times=None)
     rig.write(TOY_LINE, OTHER_LINE)
@@ -38,7 +38,8 @@ async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allo
         assert OTHER not in why
         kubelet.faults.clear()
         await rig.until(lambda: host.ready() == (True, ""), WAIT)
-        await rig.until(lambda: value("list_size_devices") == 2, WAIT)
+        healthy = {"backend": "toy", "health": "Healthy", "reason": ""}
+        await rig.until(lambda: value("devices", **healthy) == 2, WAIT)
         await rig.until(lambda: value("registrations_total") == 1, WAIT)  # after the first list, perhaps
         assert value("streams") == 1
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2, WAIT)

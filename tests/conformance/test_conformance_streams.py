@@ -127,7 +127,7 @@ async def test_very_many_devices_fit_and_those_beyond_the_limit_are_refused_with
     rig.scripts["toy"].devices = [
         Device(id=f"d{n}-{'x' * 30}", attributes={"model": "x100", "index": n}) for n in range(8)
     ]
-    rig.hurry(list_interval=NODE.list_interval)  # each list has 50,000 devices
+    rig.hurry(lists=NODE.lists)  # each list has 50,000 devices
     rig.write(f"{TOY_LINE}, share: {{replicas: 6250}}")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 50_000}, 3 * WAIT)
@@ -195,7 +195,7 @@ async def test_a_client_that_does_not_read_delays_no_other_and_gets_the_newest_l
 ):
     many = 3000  # 80 kB: more than one stream's window of 64 KiB, so the second list waits for a reader
     rig.scripts["toy"].devices = devices(1)
-    rig.hurry(list_interval=NODE.list_interval)
+    rig.hurry(lists=NODE.lists)
     rig.write(f"{TOY_LINE}, share: {{replicas: {many}}}", OTHER_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=many, other=1)

@@ -106,7 +106,7 @@ FAST = Timing(
         rivals_changed=0.1,
         question_gap=0.05,
         question_first=0.1,
-        list_interval=0.05,
+        lists=((4, 0.05),),
     ),
 )
 """A node's timing, but with shorter pauses, and releases are believed sooner."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from toy_resource import ToyResource
 
+from devhost.allocation.allocator import Granted
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.api import api_pb2_grpc
 from devhost.kubelet.kubelet_socket import KubeletSocket
@@ -51,7 +52,7 @@ async def newest(stream: Any) -> list[str]:
 
 async def test_a_stream_sends_a_few_lists_at_once_and_then_waits(tmp_path: Path) -> None:
     resource = ToyResource()
-    hour = Timing(lists_at_once=3, list_interval=3600.0)
+    hour = Timing(lists=((3, 3600.0), (9, 0.0)))
     async with serving(resource, tmp_path, hour) as server, channel(server.path) as connection:
         stub = api_pb2_grpc.DevicePluginStub(connection)
         paced = stub.ListAndWatch(pb.Empty())
@@ -82,7 +83,47 @@ async def test_a_stream_spreads_sustained_changes_and_shows_the_newest(tmp_path:
         lists = 0
         while await newest(stream) != ["t999"]:
             lists += 1
-        assert lists < 20
+        assert lists < 40
+
+
+async def test_a_list_that_equals_the_last_one_is_not_sent(tmp_path: Path) -> None:
+    resource = ToyResource()
+    async with (
+        serving(resource, tmp_path, Timing(lists=((2, 1.0),))) as server,
+        channel(server.path) as connection,
+    ):
+        stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
+        assert await newest(stream) == ["a"]
+        resource.inventory.show("a", "b")
+        assert await newest(stream) == ["a", "b"]
+        resource.inventory.show("c")
+        resource.inventory.show("a", "b")  # before the next list may be sent
+        await until(lambda: server.up_to_date)
+        resource.inventory.show("d")
+        assert await newest(stream) == ["d"]
+
+
+async def test_very_many_pods_may_be_admitted_at_once_on_a_new_connection(tmp_path: Path) -> None:
+    """The calls wait in devhost until all of them are there, as if each took long."""
+    resource = Together(400)
+    async with serving(resource, tmp_path, NODE) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["a"])])
+        calls = [stub.Allocate(request, timeout=WAIT) for _ in range(400)]
+        answers = await asyncio.gather(*calls)
+    assert all(len(one.container_responses) == 1 for one in answers)
+
+
+class Together(ToyResource):
+    """Grants everything once so many calls are in progress."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self._barrier = asyncio.Barrier(calls)
+
+    async def allocate(self, tokens: Sequence[str]) -> Granted:
+        await self._barrier.wait()
+        return await super().allocate(tokens)
 
 
 class Gauge(Metrics):

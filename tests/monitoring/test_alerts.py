@@ -53,8 +53,8 @@ WELL = {
     f'devhost_provisioning{{{ON},backend="sriov",state="waiting"}}': f"1+0{STEADY}",
     f'devhost_label_failures_total{{{ON},backend="gpu"}}': f"1+0{STEADY}",
     f'devhost_observer_paused{{{ON},observer="audit"}}': f"0+0{STEADY}",
-    f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="1.0"}}': f"0+10{STEADY}",
-    f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="5.0"}}': f"0+10{STEADY}",
+    f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="2.0"}}': f"0+10{STEADY}",
+    f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="20.0"}}': f"0+10{STEADY}",
     f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="+Inf"}}': f"0+10{STEADY}",
 }
 """A node on which all is well. A few things have failed once, long ago."""
@@ -104,7 +104,7 @@ WRONG: dict[str, dict[str, str | None]] = {
     },
     "DevhostLabelsFailing": {f'devhost_label_failures_total{{{ON},backend="gpu"}}': f"0+1{STEADY}"},
     "DevhostObserverPaused": {f'devhost_observer_paused{{{ON},observer="audit"}}': f"1+0{STEADY}"},
-    "DevhostSlowLists": {f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="1.0"}}': f"0+9{STEADY}"},
+    "DevhostSlowLists": {f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="2.0"}}': f"0+9{STEADY}"},
     "DevhostProblems": {f'devhost_problems{{{ON},kind="refused"}}': f"1+0{STEADY}"},
     "DevhostVersionSkew": {
         f'devhost_build_info{{{OTHER},version="0.1.0"}}': None,
@@ -165,6 +165,57 @@ def test_without_problems_no_alert_fires(tmp_path, rules_file):
 @pytest.mark.parametrize("alert", WRONG)
 def test_each_alert_fires_for_its_case_only(tmp_path, rules_file, alert):
     promtool(tmp_path, rules_file, WELL | WRONG[alert], promql_expr_test=[firing(alert), nothing_but(alert)])
+
+
+REFUSED = f'devhost_allocation_failures_total{{{ON},{GPU},reason="refused"}}'
+STARTED = f"process_start_time_seconds{{{ON}}}"
+
+
+def firing_at(*minutes: int) -> list[dict[str, Any]]:
+    """Whether failing allocations are an alert just before, during and just after these minutes."""
+    expression = 'count(ALERTS{alertname="DevhostAllocationsFailing",alertstate="firing",reason="refused"})'
+    expected = [{"labels": "{}", "value": 1}]
+    return [
+        {
+            "expr": expression,
+            "eval_time": f"{minute}m",
+            "exp_samples": expected if minute in minutes else [],
+        }
+        for minute in range(minutes[0] - 1, minutes[-1] + 2)
+    ]
+
+
+@needs_promtool
+def test_the_first_failure_for_a_reason_is_an_alert_for_a_quarter_of_an_hour(tmp_path, rules_file):
+    """Before it there is no series of this reason."""
+    series = WELL | {REFUSED: "_x200 1+0x39"}
+    promtool(tmp_path, rules_file, series, promql_expr_test=firing_at(*range(200, 215)))
+
+
+@needs_promtool
+@pytest.mark.parametrize("after", [0, 3], ids=["before its first scrape", "later"])
+def test_the_first_failure_of_a_devhost_that_just_started_is_an_alert(tmp_path, rules_file, after):
+    young = {name: f"_x200 {values.replace(STEADY, 'x39')}" for name, values in WELL.items() if values}
+    series = young | {STARTED: f"_x200 {200 * 60 + 30}+0x39", REFUSED: f"_x{200 + after} 1+0x39"}
+    promtool(tmp_path, rules_file, series, promql_expr_test=firing_at(*range(200 + after, 215 + after)))
+
+
+@needs_promtool
+def test_old_failures_are_no_alert_when_prometheus_returns(tmp_path, rules_file):
+    """It was down for half an hour, so it has no sample of a quarter of an hour ago."""
+    steady = {
+        name: values.removesuffix(STEADY) for name, values in (WELL | {REFUSED: f"7+0{STEADY}"}).items()
+    }
+    series = {name: f"{value}x180 _x30 {value}x29" for name, value in steady.items()}
+    never = [
+        {
+            "expr": 'ALERTS{alertname="DevhostAllocationsFailing"}',
+            "eval_time": f"{minute}m",
+            "exp_samples": [],
+        }
+        for minute in range(180, 240)
+    ]
+    promtool(tmp_path, rules_file, dict(series), promql_expr_test=never)
 
 
 @needs_promtool

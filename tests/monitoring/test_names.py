@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import (
+    TABLE,
+    BackendFailure,
+    CallFailure,
+    Guess,
+    Metrics,
+    ObserverFailure,
+)
 
 README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
 
@@ -29,10 +36,18 @@ def series() -> dict[str, set[str]]:
     metrics.resource_added("r", "b")
     metrics.devices("r", 1, {"is gone": 1})
     metrics.backend_added("b")
+    metrics.list_sent("r", 0.1)
+    metrics.preferred("r", 0.1)
+    metrics.allocated("r", 0.1)
+    metrics.allocation_failed("r", CallFailure.ERROR, 0.1)
+    metrics.affinity_guessed(Guess.RIGHT)
+    metrics.discovered("b", 0.1)
+    metrics.backend_failed("b", BackendFailure.ERROR)
     metrics.provisioning("b", {"ok": True, "failed": False})
     metrics.labels_wanted("b")
     metrics.labels_written("b", 1, True)
     metrics.observer_added("o")
+    metrics.observer_failed("o", ObserverFailure.ERROR)
     metrics.planned({"name": 1})
     metrics.config_loaded(1)
     metrics.name_holders(lambda: [("r", "d", ("n", "p", "c"))])
@@ -99,6 +114,36 @@ def test_the_dashboard_shows_every_metric_of_devhost(queries, series):
     shown = {metric for asked in queries.values() for metric, _ in SELECTOR.findall(asked)}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series if name.startswith("devhost_")}
     assert families - {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} == set()
+
+
+INCREASE = re.compile(r"increase\(((\w+?)(?:\{[^{}]*\})?)\[([^]]+)\]\)")
+
+
+def test_the_first_value_of_a_new_series_counts(rules, queries):
+    """increase() does not count it, and a reason has no series before its first failure."""
+    late = {f"devhost_{one.name}{'_bucket' if one.buckets else ''}" for one in TABLE if not one.starts}
+    asked = {rule["alert"]: rule["expr"] for rule in rules} | queries
+    found = [
+        (where, f"{series} unless {name} offset {period} unless on (job, instance) (" in query)
+        for where, query in asked.items()
+        for series, name, period in INCREASE.findall(query)
+        if name in late
+    ]
+    assert len(found) > 8
+    assert [where for where, counted in found if not counted] == []
+
+
+def test_a_threshold_of_an_alert_is_the_end_of_a_bucket_with_another_one_above(rules):
+    """Otherwise the quantile is a guess, or never exceeds the highest end."""
+    ends = {f"devhost_{one.name}_bucket": one.buckets for one in TABLE}
+    limits = [
+        (name, float(limit))
+        for rule in rules
+        for name, limit in re.findall(r"histogram_quantile\(.*?(devhost_\w+_bucket).*> (\S+)$", rule["expr"])
+    ]
+    assert limits
+    for name, limit in limits:
+        assert limit in ends[name][:-1], name
 
 
 def test_every_alert_has_a_severity_a_summary_and_a_place(rules):

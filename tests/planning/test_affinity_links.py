@@ -1,4 +1,4 @@
-"""Devices that are linked: up to sixteen of them, the most closely linked set is chosen."""
+"""Devices with all sorts of links: up to sixteen of them, the most closely linked set is chosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from affinity_brute import Scene, answer, topology
 
 from devhost.backend.model import Device
 from devhost.planning.affinity import Request, prefer
-from devhost.planning.affinity.solver import Outside
+from devhost.planning.affinity.solver import LIMIT, Outside
 from devhost.planning.affinity.topology import Level, Links
 from devhost.planning.settings import Prefer
 
@@ -86,10 +86,12 @@ def test_a_set_of_more_than_sixteen_devices_grows_from_the_strongest_links() -> 
 
 
 @pytest.mark.parametrize(("count", "exact"), [(16, True), (17, False), (64, False), (65, False)])
-def test_a_choice_is_reported_as_exact_only_if_every_set_was_scored(count: int, exact: bool) -> None:
+def test_a_choice_among_all_sorts_of_links_is_exact_only_if_every_set_was_scored(
+    count: int, exact: bool
+) -> None:
     devices = gpus(count)
-    request = Request(lambda token: token, list(devices), (), 4)
-    links = {frozenset(("g1", "g2")): 4}
+    request = Request(lambda token: token, list(devices), (), 8)
+    links = random_links(random.Random(count), list(devices), 9)
     assert prefer(Prefer.TOPOLOGY, topology(devices), request, links=links).exact is exact
     assert prefer(Prefer.PACK, topology(devices), request, links=links).exact, "links do not count in pack"
 
@@ -116,10 +118,12 @@ def test_an_excessive_closeness_does_no_harm() -> None:
     assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g1", "g2"]
 
 
-def test_of_equally_linked_sets_the_one_with_the_first_device_is_chosen() -> None:
+@pytest.mark.parametrize("limit", [LIMIT, 0], ids=["by class", "all sets"])
+def test_of_equally_linked_sets_the_one_with_the_first_device_is_chosen(limit: int) -> None:
     devices = {f"g{n}": Device(f"g{n}") for n in range(8)}
     links = {frozenset(("g0", "g7")): 4, frozenset(("g1", "g2")): 4}
-    assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g0", "g7"]
+    chosen = answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links, limit=limit)
+    assert chosen == ["g0", "g7"]
 
 
 def test_a_fast_choice_of_distinct_devices_takes_different_cards() -> None:

@@ -17,7 +17,8 @@ from devhost.backend.where import Block, Range, Term, Text, Where, holds
 from devhost.kubelet.server import device_list
 from devhost.planning import naming, plan
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, RefusalKind, explain, listed_bytes, make_plan
+from devhost.planning.plan import Plan, RefusalKind, explain, listed_bytes
+from devhost.planning.planner import make_plan
 from devhost.planning.settings import (
     MAX_REPLICAS,
     Of,

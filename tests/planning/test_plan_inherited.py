@@ -12,7 +12,8 @@ from devhost.backend.errors import ConfigError
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.discovery.validation import flaw_of
-from devhost.planning.plan import Plan, explain, make_plan
+from devhost.planning.plan import Plan, explain
+from devhost.planning.planner import make_plan
 from devhost.planning.settings import Settings
 
 SINGLE = Device("video0", {"driver": "codec", "numaNode": 0}, claims=frozenset({"node:/dev/video0"}))

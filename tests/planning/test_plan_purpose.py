@@ -6,7 +6,8 @@ import pytest
 
 from devhost.backend.model import Device
 from devhost.backend.where import Block, Term, Text, Where, gets_all, names_purpose
-from devhost.planning.plan import Plan, RefusalKind, explain, make_plan
+from devhost.planning.plan import Plan, RefusalKind, explain
+from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
 
 SCREEN = Device("screen", {"vendor": "nvidia", "purpose": "display"}, reserved="it drives the display")

@@ -13,7 +13,8 @@ from devhost.backend.model import Device
 from devhost.backend.where import Block, Term, Text
 from devhost.discovery.validation import flaw_of
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, RefusalKind, explain, make_plan, units
+from devhost.planning.plan import Plan, RefusalKind, explain, units
+from devhost.planning.planner import make_plan
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 
 REASON = "the node's default route leads over it"

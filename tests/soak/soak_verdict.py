@@ -25,7 +25,8 @@ from devhost.discovery.worker import MAX_ABANDONED
 from devhost.host.host import Host
 from devhost.host.status import status
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
-from devhost.planning.plan import Plan, PlannedResource, make_plan, units
+from devhost.planning.plan import Plan, PlannedResource, units
+from devhost.planning.planner import make_plan
 from devhost.planning.tokens import numbered
 from devhost.testing.kubelet import Allocation, ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev

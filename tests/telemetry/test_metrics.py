@@ -12,6 +12,7 @@ from scraped_series import samples, value
 from devhost.discovery.provisioning import State
 from devhost.planning.plan import RefusalKind
 from devhost.telemetry.document import ProblemKind
+from devhost.telemetry.exposition import TURN
 from devhost.telemetry.metrics import (
     MOST_REASONS,
     OTHER_REASONS,
@@ -41,18 +42,75 @@ def metrics() -> Metrics:
     return made
 
 
-def test_every_series_of_a_resource_and_backend_exists_at_zero_from_the_start(
-    metrics: Metrics,
-) -> None:
+def test_what_is_known_without_an_event_exists_at_zero_from_the_start(metrics: Metrics) -> None:
     names = {"a/b", "udev", "audit"}
     found = [sample for sample in samples(metrics) if names & set(sample.labels.values())]
-    assert len({sample.name for sample in found}) > 15
     assert all(sample.value == 0 for sample in found)
-    for reason in CallFailure:
-        assert _value(metrics, "allocation_failures_total", resource="a/b", reason=reason) == 0
-        assert _value(metrics, "prepare_failures_total", resource="a/b", reason=reason) == 0
-    for kind in BackendFailure:
-        assert _value(metrics, "backend_failures_total", backend="udev", kind=kind) == 0
+    assert {sample.name for sample in found} == {
+        "devhost_devices",
+        "devhost_allocations_total",
+        "devhost_registrations_total",
+        "devhost_registration_failures_total",
+        "devhost_streams",
+        "devhost_lists_total",
+        "devhost_backend_degraded",
+        "devhost_provisioning",
+        "devhost_labels",
+        "devhost_label_files_total",
+        "devhost_label_failures_total",
+        "devhost_observer_paused",
+        "devhost_observer_dropped_total",
+    }
+
+
+def test_a_reason_a_kind_and_a_histogram_have_series_from_their_first_value(metrics: Metrics) -> None:
+    """Most of them never occur, and each would be a series of every resource."""
+    metrics.allocation_failed("a/b", CallFailure.MISSING, 0.001)
+    metrics.backend_failed("udev", BackendFailure.TIMEOUT)
+    metrics.observer_failed("audit", ObserverFailure.ERROR)
+    metrics.affinity_guessed(Guess.RIGHT)
+    first = ("allocation_failures_total", "backend_failures_total", "observer_failures_total")
+    assert [
+        (sample.name, sample.value)
+        for sample in samples(metrics)
+        if sample.name.removeprefix("devhost_") in (*first, "affinity_guesses_total")
+    ] == [(f"devhost_{name}", 1) for name in (*first, "affinity_guesses_total")]
+    histograms = {sample.name for sample in samples(metrics) if sample.name.endswith("_count")}
+    assert histograms == {"devhost_allocate_seconds_count"}
+
+
+RESOURCES = 200
+HOST = 100
+"""Series that do not depend on the number of resources."""
+
+
+@pytest.mark.parametrize(("state", "most"), [("new", 8), ("used", 24), ("every failure", 44)])
+def test_a_resource_has_few_series(state: str, most: int) -> None:
+    """So 200 resources have at most 5,000 series when all are in use."""
+    metrics = Metrics()
+    metrics.backend_added("udev")
+    metrics.name_entries(
+        lambda: [(f"resources[{n}]", f"example.com/{n}", "udev", False, 8) for n in range(RESOURCES)]
+    )
+    for number in range(RESOURCES):
+        name = f"example.com/{number}"
+        metrics.resource_added(name, "udev", prepares=state == "every failure")
+        metrics.devices(name, 8, {})
+        metrics.registered(name)
+        metrics.streams(name, 1)
+        metrics.list_sent(name, since_event=None)
+        if state != "new":
+            metrics.list_sent(name, since_event=0.004)
+            metrics.preferred(name, 0.001)
+            metrics.allocated(name, 0.002)
+        if state == "every failure":
+            metrics.prepared(name, 0.1)
+            for reason in CallFailure:
+                metrics.allocation_failed(name, reason, 0.001)
+                metrics.preparation_failed(name, reason, 0.001)
+    count = sum(1 for _ in samples(metrics))
+    assert RESOURCES * most < count <= RESOURCES * most + HOST
+    assert state == "every failure" or count <= 5000
 
 
 def test_every_event_moves_its_series(metrics: Metrics) -> None:
@@ -61,8 +119,8 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
     metrics.registration_failed("a/b")
     metrics.streams("a/b", 2)
     metrics.streams("a/b", 1)
-    metrics.list_sent("a/b", devices=4, revision=7, since_event=None)
-    metrics.list_sent("a/b", devices=5, revision=8, since_event=0.004)
+    metrics.list_sent("a/b", since_event=None)
+    metrics.list_sent("a/b", since_event=0.004)
     metrics.allocated("a/b", 0.002)
     metrics.allocation_failed("a/b", CallFailure.MISSING, 0.001)
     metrics.prepared("a/b", 2.0)
@@ -79,6 +137,7 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
     metrics.observer_dropped("audit", 7)
     metrics.observer_paused("audit", True)
     metrics.affinity_guessed(Guess.WRONG)
+    metrics.preference_unproven()
     metrics.config_loaded(1)
     metrics.config_rejected()
     expected = {
@@ -87,15 +146,13 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
         "registration_failures_total": ({"resource": "a/b"}, 1),
         "streams": ({"resource": "a/b"}, 1),
         "lists_total": ({"resource": "a/b"}, 2),
-        "list_size_devices": ({"resource": "a/b"}, 5),
-        "list_revision": ({"resource": "a/b"}, 8),
         "event_to_list_seconds_count": ({"resource": "a/b"}, 1),
         "allocations_total": ({"resource": "a/b"}, 1),
         "allocation_failures_total": ({"resource": "a/b", "reason": "missing"}, 1),
         "allocate_seconds_count": ({"resource": "a/b"}, 2),
         "prepare_seconds_sum": ({"resource": "a/b"}, 5.0),
         "prepare_failures_total": ({"resource": "a/b", "reason": "refused"}, 1),
-        "prefer_seconds_count": ({"resource": "a/b"}, 1),
+        "prefer_seconds_count": ({"backend": "udev"}, 1),
         "discovery_seconds_sum": ({"backend": "udev"}, 0.02),
         "backend_failures_total": ({"backend": "udev", "kind": "timeout"}, 1),
         "backend_degraded": ({"backend": "udev"}, 1),
@@ -107,6 +164,7 @@ def test_every_event_moves_its_series(metrics: Metrics) -> None:
         "observer_dropped_total": ({"observer": "audit"}, 7),
         "observer_paused": ({"observer": "audit"}, 1),
         "affinity_guesses_total": ({"result": "wrong"}, 1),
+        "preferences_unproven_total": ({}, 1),
         "config_generation": ({}, 1),
         "config_last_reload_success": ({}, 0),
     }
@@ -136,7 +194,8 @@ async def test_only_a_prepared_resource_has_series_for_prepare(metrics: Metrics)
     metrics.preparation_failed("c/d", CallFailure.REFUSED, 1.0)
     assert _value(metrics, "prepare_seconds_count", resource="c/d") is None
     metrics.resource_added("c/d", "udev", prepares=True)
-    assert _value(metrics, "prepare_seconds_count", resource="c/d") == 0
+    metrics.prepared("c/d", 1.0)
+    assert _value(metrics, "prepare_seconds_count", resource="c/d") == 1
     metrics.resource_removed("c/d")
     assert b'"c/d"' not in await metrics.render()
 
@@ -148,7 +207,10 @@ async def test_a_late_event_does_not_restore_a_removed_resource(metrics: Metrics
     metrics.provisioning("udev", {"ok": True})
     metrics.labels_written("udev", 1, written=True)
     metrics.labels_failed("udev")
-    metrics.list_sent("a/b", 1, 1, 0.1)
+    metrics.list_sent("a/b", 0.1)
+    metrics.allocation_failed("a/b", CallFailure.ERROR, 0.1)
+    metrics.preferred("a/b", 0.1)
+    metrics.backend_failed("udev", BackendFailure.ERROR)
     metrics.streams("a/b", 1)
     metrics.prepared("a/b", 0.1)
     metrics.preparation_failed("a/b", CallFailure.REFUSED, 0.1)
@@ -324,6 +386,9 @@ def test_every_kind_of_problem_is_documented_on_the_page_of_status() -> None:
 async def test_a_scrape_lets_other_work_run_and_is_valid_for_prometheus(
     metrics: Metrics,
 ) -> None:
+    for number in range(RESOURCES):
+        metrics.resource_added(f"a/{number}", "udev")
+    metrics.allocated("a/b", 0.001)
     turns = 0
 
     async def other_work() -> None:
@@ -335,7 +400,7 @@ async def test_a_scrape_lets_other_work_run_and_is_valid_for_prometheus(
     task = asyncio.create_task(other_work())
     text = await metrics.render()
     task.cancel()
-    assert turns > 15
+    assert turns >= RESOURCES * 7 // TURN
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
     assert families["devhost_streams"].samples[0].labels == {"resource": "a/b"}
     assert families["devhost_allocate_seconds"].type == "histogram"

@@ -12,7 +12,7 @@ from devhost_fpga.options import FpgaUse
 
 from devhost.config import load
 from devhost.discovery import catalog
-from devhost.planning.plan import make_plan
+from devhost.planning.planner import make_plan
 from devhost.testing.fixtures import BackendFixture
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,8 @@ from devhost_sriov import Sriov
 
 from devhost.config import load
 from devhost.discovery import catalog
-from devhost.planning.plan import Plan, make_plan
+from devhost.planning.plan import Plan
+from devhost.planning.planner import make_plan
 from devhost.testing.fixtures import BackendFixture
 from devhost.testing.trees import Tree
 

@@ -13,7 +13,8 @@ from gpu_tree import GpuTree
 
 from devhost.config import load
 from devhost.discovery import catalog
-from devhost.planning.plan import Plan, make_plan
+from devhost.planning.plan import Plan
+from devhost.planning.planner import make_plan
 from devhost.testing.fixtures import BackendFixture
 
 Planned = Callable[..., Plan]

@@ -16,7 +16,7 @@ from gpu_tree import GpuTree
 
 from devhost.config import load
 from devhost.discovery import catalog
-from devhost.planning.plan import make_plan
+from devhost.planning.planner import make_plan
 from devhost.planning.settings import Settings
 from devhost.testing.fixtures import BackendFixture
 

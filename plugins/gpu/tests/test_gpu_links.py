@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from pathlib import Path
 
+import gpu_amd
 import pytest
 from devhost_gpu.nvml.reports import SWITCH, NvLinks
 from gpu_nvidia import DGX, NvidiaMachine
@@ -15,9 +19,12 @@ from devhost.allocation.inventory import Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
+from devhost.planning.affinity import Request, prefer
+from devhost.planning.affinity.topology import Candidate, Topology
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
+from devhost.testing.fixtures import BackendFixture, by_id
 
 DGX_1 = {
     **dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)], 2),
@@ -139,6 +146,29 @@ def test_a_single_gpu_is_allocated_near_those_in_use() -> None:
 def test_sixteen_gpus_on_switches_are_kept_to_one_socket() -> None:
     joints = NvLinks({address(n): {SWITCH: 6} for n in range(16)})
     assert preferred(machine(16), joints, 8) == list(range(8))
+
+
+@pytest.mark.parametrize("mode", ["CPX", "QPX"])
+def test_partitions_are_proven_to_come_from_as_few_gpus_as_possible(
+    tmp_path: Path, looking: BackendFixture, mode: str
+) -> None:
+    """Eight MI300X, whole and with some partitions in use."""
+    backend = looking(gpu_amd.mi300x(tmp_path, mode, "NPS1"))
+    found = by_id(backend)
+    links = {frozenset((a.id, b.id)): backend.links(a, b) for a, b in combinations(found.values(), 2)}
+    each = len(found) // 8
+    assert each == {"CPX": 8, "QPX": 4}[mode]
+    topology = Topology({name: Candidate(name, device) for name, device in found.items()})
+    rng = random.Random(mode)
+    for size in range(1, len(found), 3):
+        free = rng.sample(sorted(found), rng.randint(size, len(found)))
+        choice = prefer(Prefer.TOPOLOGY, topology, Request(str, free, (), size), links=links)
+        left = Counter(found[name].attributes["parent"] for name in free)
+        taken = Counter(found[name].attributes["parent"] for name in choice.tokens)
+        largest = sorted(left.values(), reverse=True)
+        fewest = next(n for n in range(1, 9) if sum(largest[:n]) >= size)
+        assert choice.exact
+        assert len(taken) == fewest
 
 
 # What the driver tells

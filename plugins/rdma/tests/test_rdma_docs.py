@@ -11,7 +11,7 @@ from devhost_rdma.model import PHYS_STATES, PORT_STATES
 from devhost.backend.infiniband import Role
 from devhost.config import load
 from devhost.discovery import catalog
-from devhost.planning.plan import make_plan
+from devhost.planning.planner import make_plan
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/rdma.md").read_text()

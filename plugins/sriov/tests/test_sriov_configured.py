@@ -9,7 +9,8 @@ import sriov_others as others
 from devhost.backend.errors import ConfigError
 from devhost.config import load, loads
 from devhost.discovery import catalog
-from devhost.planning.plan import RefusalKind, make_plan
+from devhost.planning.plan import RefusalKind
+from devhost.planning.planner import make_plan
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from devhost_sriov.model import Kind
 
 from devhost.config import load
 from devhost.discovery import catalog
-from devhost.planning.plan import make_plan
+from devhost.planning.planner import make_plan
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/backends.md").read_text()

@@ -9,7 +9,8 @@ from devhost_udev import Udev
 from sriov_tree import SriovTree
 
 from devhost.backend import Backend, Device
-from devhost.planning.plan import RefusalKind, make_plan
+from devhost.planning.plan import RefusalKind
+from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.testing.fixtures import BackendFixture
 

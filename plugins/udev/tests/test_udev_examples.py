@@ -11,7 +11,7 @@ import pytest
 from devhost.backend import Edits
 from devhost.config import load
 from devhost.discovery import catalog
-from devhost.planning.plan import make_plan
+from devhost.planning.planner import make_plan
 from devhost.testing.fixtures import request
 
 CONFIG = Path(__file__).parents[3] / "config"

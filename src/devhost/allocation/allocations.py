@@ -438,6 +438,8 @@ class ResourceAllocations:
         self.serve = serve
         self.exclusive = True
         """Whether the resource shares its devices with no other; true if that is not known."""
+        self.revision = 0
+        """Grows with each change of what is held."""
         self.terms: dict[str, Any] = {}
         """The terms on which this run of devhost allocated tokens, the latest last."""
         self._everything = everything
@@ -761,6 +763,7 @@ class ResourceAllocations:
     def changed(self, *, replan: bool) -> None:
         """What is held has changed; with ``replan`` the plan may be outdated."""
         self._groups = None
+        self.revision += 1
         self._everything.changed_by(self, replan=replan)
 
 

@@ -420,11 +420,8 @@ class Inventory:
     def next_change(self) -> float | None:
         """Seconds until a vanished token's grace ends; ``None`` when no token is waiting."""
         now = self._clock()
-        waits = [
-            entry.gone_at + self._grace - now
-            for entry in self.snapshot.entries.values()
-            if entry.gone_at is not None and entry.token not in self.allocations
-        ]
+        gone = (self.snapshot.entries[token] for token in self._vanished if token not in self.allocations)
+        waits = [entry.gone_at + self._grace - now for entry in gone if entry.gone_at is not None]
         return max(0.0, min(waits)) if waits else None
 
     def _publish(self, entries: Mapping[str, Entry], changed: bool, caused_at: float | None) -> bool:

@@ -21,8 +21,10 @@ from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.unserved import resolved, why_unserved
 from devhost.host.entries import place, wanted
+from devhost.planning.affinity import unproven
+from devhost.planning.affinity.topology import Candidate, Topology
 from devhost.planning.plan import Verdict, explain
-from devhost.planning.settings import ResourceSettings
+from devhost.planning.settings import Of, ResourceSettings, Serve
 from devhost.telemetry.document import EntryStatus, held_by
 from devhost.telemetry.log import printable
 from devhost.telemetry.tables import reason, with_holders
@@ -50,6 +52,9 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     name, such as a network interface, the error explains why no backend lists it. For the name of a resource,
     each of its entries is shown with the devices that it just misses.
 
+    If a choice among linked devices is not always proven best, the last line of their entry shows from which
+    number of devices on.
+
     Its health is the result of this scan and probe. If a devhost runs on this node with the same root, or
     --status-socket names one, the output also shows where that devhost reports a different health, and which
     containers hold the device. What a container holds, no other resource gets. If this cannot be taken into
@@ -58,7 +63,7 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     shared.check_root(root)
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
-    seen = asyncio.run(view(loaded, root, status_socket, everything=True))
+    seen = asyncio.run(view(loaded, root, status_socket, everything=True, links=True))
     full = resolved(root, device)
     matches = _matches(seen.found, device) or _matches(seen.found, full)
     lacking = _without_driver(seen.found, {device, full, *(one.id for _, one in matches)})
@@ -81,6 +86,8 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
                 click.echo(f"{entry.name} ({place(entry)}): no, {why}")
         for status in entries:
             click.echo(_entry(status))
+            for resource in status["resources"]:
+                _print_preference(seen.found, resource)
     if seen.no_answer and seen.found.settings.resources:
         click.echo(f"What containers hold is not taken into account: {seen.no_answer}.", err=output == "json")
 
@@ -240,6 +247,27 @@ def _print(seen: View, backend: str, device: Device) -> None:
         click.echo(f"{verdict.resource} ({place(verdict.entry)}): {mark}, {_shown(verdict, device)}")
         for key, value in given(verdict.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
+        if verdict.taken:
+            _print_preference(found, verdict.resource)
+
+
+def _print_preference(found: ScanResult, resource: str) -> None:
+    if remark := _preference(found, resource):
+        click.echo(f"  preference: {remark}")
+
+
+def _preference(found: ScanResult, resource: str) -> str:
+    """Which choices among the devices of a resource are not proven best; empty if there are none."""
+    planned = found.plan.resources.get(resource)
+    if planned is None or planned.entry.serve is not Serve.PLUGIN or planned.entry.share.of is not Of.EACH:
+        return ""
+    links = found.scanners[planned.entry.backend].runner.links
+    offers = planned.offers
+    topology = Topology({one.device.id: Candidate(one.device.id, *one) for one in offers})
+    least = unproven(planned.entry.prefer, topology, links)
+    return (
+        f"a choice of {least} or more of the {len(offers)} linked devices is not proven best" if least else ""
+    )
 
 
 def _attributes(seen: View, one: Published, backend: str, device: Device) -> Mapping[str, str]:
@@ -314,6 +342,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
                 "reason": _why(verdict, device),
                 **held_by(verdict.held_by),
                 "options": plain(verdict.entry.options) or {},
+                "preference": _preference(found, verdict.resource) if verdict.taken else "",
             }
             for verdict in explain(found.plan, found.settings, backend, device)
         ],

@@ -150,7 +150,12 @@ class View:
 
 
 async def view(
-    loaded: Loaded, root: Path, status_socket: Path | None = None, *, everything: bool = False
+    loaded: Loaded,
+    root: Path,
+    status_socket: Path | None = None,
+    *,
+    everything: bool = False,
+    links: bool = False,
 ) -> View:
     """Scans the machine, and asks the devhost that runs on it.
 
@@ -159,6 +164,7 @@ async def view(
         root: the directory that represents ``/``.
         status_socket: where the devhost listens; by default, the one with the same root is searched for.
         everything: see :func:`devhost.cli.scan_once.scan_once`.
+        links: see there.
     """
     running, no_answer = None, ""
     try:
@@ -166,7 +172,7 @@ async def view(
     except DevhostError as error:
         no_answer = error.message
     listing = running.listing if running else None
-    found = await scan_once(loaded, root, everything=everything, listing=listing)
+    found = await scan_once(loaded, root, everything=everything, links=links, listing=listing)
     same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
     return View(found, running, no_answer, same)
 

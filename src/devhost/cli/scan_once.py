@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from devhost.allocation.allocations import Allocations, Listing
+from devhost.backend.errors import BackendError
 from devhost.backend.model import AnyHolder, Device, Health
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
@@ -17,7 +19,8 @@ from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.host.entries import EntryOutcomes
 from devhost.planning.claims import Key
-from devhost.planning.plan import Plan, plan_devices
+from devhost.planning.plan import Plan
+from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
@@ -55,7 +58,12 @@ class ScanResult:
 
 
 async def scan_once(
-    loaded: Loaded, root: Path, *, everything: bool = False, listing: Listing | None = None
+    loaded: Loaded,
+    root: Path,
+    *,
+    everything: bool = False,
+    links: bool = False,
+    listing: Listing | None = None,
 ) -> ScanResult:
     """Scans and probes once, all backends at the same time.
 
@@ -63,6 +71,7 @@ async def scan_once(
         loaded: the configuration; one without resources means every installed backend.
         root: the directory in which devices are found.
         everything: ask for all attributes, not only those that the configuration uses.
+        links: read the links between devices, too.
         listing: what containers hold; the plan gives it to no other.
     """
     scanners: dict[str, Scanner] = {}
@@ -73,7 +82,7 @@ async def scan_once(
             entries = settings.resource_options(name)
             source = BackendRunner(backend, settings.backends.get(name), root, wanted, entries=entries)
             scanners[name] = Scanner(source, Metrics(), lambda caused_at: None)
-    await asyncio.gather(*map(_ask, scanners.values()))
+    await asyncio.gather(*(_ask(scanner, links=links) for scanner in scanners.values()))
     found = {name: scanner.devices for name, scanner in scanners.items()}
     for scanner in scanners.values():
         scanner.runner.close()
@@ -87,6 +96,9 @@ async def scan_once(
     return ScanResult(settings, plan, scanners, {key: tuple(found) for key, found in holders.items()})
 
 
-async def _ask(scanner: Scanner) -> None:
+async def _ask(scanner: Scanner, *, links: bool) -> None:
     await scanner.scan_once()
     await scanner.probe_once()
+    if links and scanner.runner.link_cache:
+        with suppress(BackendError):  # preferences do without them
+            await scanner.runner.link_cache.refresh()

@@ -148,6 +148,10 @@ class HealthTracker:
         """All paths that :meth:`report_missing` named are back."""
         self._missing_paths.pop(device, None)
 
+    def conditions(self) -> tuple[object, ...]:
+        """What verdicts depend on beside the devices and the time: equal if they do not differ."""
+        return self.stale, self.released, self._probed, tuple(self._missing_paths.items())
+
     def verdict(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""
         return self._recovery.settle(device.id, self._raw(device), now)

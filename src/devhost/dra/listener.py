@@ -24,7 +24,7 @@ MAX_SOCKET_PATH = 107
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_allowed_incoming_connections", 16),
-    ("grpc.max_concurrent_streams", 64),
+    ("grpc.max_concurrent_streams", 512),
 )
 """Connections and calls are bounded. An idle connection stays: a kubelet removes the slices of a driver whose
 connection is closed."""

@@ -14,7 +14,8 @@ from devhost.discovery.manager import BackendManager
 from devhost.kubelet.given import GivenKeeper
 from devhost.planning import naming
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, PlannedResource, RefusalKind, plan_devices
+from devhost.planning.plan import Plan, PlannedResource, RefusalKind
+from devhost.planning.planner import Planner, plan_devices
 from devhost.planning.settings import ResourceSettings, Serve
 from devhost.telemetry.metrics import Metrics
 
@@ -83,6 +84,7 @@ class Replanner:
         self._dra = dra
         self._metrics = metrics
         self._changed = changed
+        self._planner = Planner()
         self._stopped = False
         self._planned_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -109,7 +111,7 @@ class Replanner:
         self._planned_at = time.monotonic()
         settings, backends = self._configuration.settings, self._backends.scanners
         found = self._allocations.completed({name: one.devices for name, one in backends.items()})
-        self.plan = plan_devices(found, settings, self._allocations, self._dra.sides)
+        self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
         refusals = Counter(refusal.kind for refusal in self.plan.refusals)
         self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
         refused = self.plan.reasons()

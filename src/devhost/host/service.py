@@ -122,6 +122,10 @@ class ResourceService:
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, Reason] = NONE_REFUSED
         self._caused_at: float | None = None
+        self._shown: tuple[object, ...] = ()
+        """What the last list was made from, apart from the time."""
+        self._steady = False
+        """Whether time alone does not change the list: every device in it is healthy."""
         self._verdicts = Verdicts(scanner, planned.entry)
         self._left = False
         self.registration = Registration(
@@ -233,9 +237,19 @@ class ResourceService:
             self.registration.follow(entry.take_over)
 
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
-        self._offers, self._caused_at = offers, caused_at
+        shown = self._made_from(offers)
+        if self._steady and shown == self._shown:
+            return
+        self._shown, self._offers, self._caused_at = shown, offers, caused_at
         self._injection.want(offers, self._verdicts.now())
         self._publish()
+
+    def _made_from(self, offers: Sequence[Offer]) -> tuple[object, ...]:
+        """What a list is made from: equal if the list would be, too, as long as it is steady."""
+        allocations, scanner = self.inventory.allocations, self.scanner
+        binding, given = allocations.pod_claims(), allocations.everything_given.differences
+        others = allocations.revision, bool(binding), bool(given)
+        return id(offers), id(scanner), scanner.health.conditions(), self.entry, others
 
     def _publish(self) -> None:
         if self._left or not self._injection.ready.is_set():
@@ -250,6 +264,9 @@ class ResourceService:
         entries = [entry for entry in self.inventory.snapshot.entries.values() if not entry.stands_in]
         unhealthy = Counter(entry.health.reason or "" for entry in entries if not entry.health.healthy)
         self._metrics.devices(self.name, len(entries) - unhealthy.total(), unhealthy)
+        given = self.inventory.allocations.everything_given.differences
+        bound = given or self.inventory.allocations.pod_claims()
+        self._steady = not (unhealthy or self.entry.healthy_while or bound)
 
     def offered(self) -> frozenset[str]:
         """The ids of the devices that the plan gives this resource now."""

@@ -45,8 +45,9 @@ log = get(__name__)
 CONNECTIONS = 16
 """Most connections to one socket; others are closed at once. A kubelet and a probe use one each."""
 
-STREAMS = 64
-"""Most calls in progress on one connection; others wait at the client."""
+STREAMS = 512
+"""Most calls in progress on one connection. A client that knows the limit lets others wait; one that has just
+connected may not know it yet, and gets RST_STREAM with REFUSED_STREAM (RFC 9113, section 8.7) for them."""
 
 QUIET = 60.0
 """Seconds for which further undecodable requests of one method are counted instead of logged."""
@@ -250,24 +251,22 @@ class PluginServer:
         self.opened = True
         self._changed()
         sent = (-1, self._round)
-        bucket = TokenBucket(self._timing.lists_at_once, self._timing.list_interval)
+        latest = (b"", self._round)
+        pace = [TokenBucket(size, interval) for size, interval in self._timing.lists]
         try:
             while True:
                 await news.wait()
-                await self._until_allowed(bucket)
+                await self._until_allowed(pace)
                 snapshot = self._resource.inventory.snapshot
                 wanted = snapshot.revision, self._round
                 if self._ending.is_set() and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
-                    yield await encoded_list(snapshot)
-                    bucket.take(time.monotonic())
-                    sent = wanted
-                    cause = snapshot.caused_at
-                    age = None if cause is None else time.monotonic() - cause
-                    self._metrics.list_sent(
-                        self._resource.name, len(snapshot.entries), snapshot.revision, age
-                    )
+                    encoded = await encoded_list(snapshot)
+                    sent, before, latest = wanted, latest, (hashlib.blake2b(encoded).digest(), wanted[1])
+                    if latest != before:  # a device may have come back meanwhile
+                        yield encoded
+                        self._record_sent(pace, snapshot)
                 if self._ending.is_set():
                     return
                 if self._held or (self._resource.inventory.snapshot.revision, self._round) == sent:
@@ -280,9 +279,17 @@ class PluginServer:
             self._sent.set()
             self._changed()
 
-    async def _until_allowed(self, bucket: TokenBucket) -> None:
-        """Waits until the bucket allows another list, or the server stops."""
-        if delay := bucket.delay(time.monotonic()):
+    def _record_sent(self, pace: Sequence[TokenBucket], snapshot: Snapshot) -> None:
+        now, cause = time.monotonic(), snapshot.caused_at
+        for bucket in pace:
+            bucket.take(now)
+        age = None if cause is None else now - cause
+        self._metrics.list_sent(self._resource.name, age)
+
+    async def _until_allowed(self, pace: Sequence[TokenBucket]) -> None:
+        """Waits until all buckets allow another list, or the server stops."""
+        now = time.monotonic()
+        if delay := max((bucket.delay(now) for bucket in pace), default=0.0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._ending.wait()

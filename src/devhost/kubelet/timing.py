@@ -62,11 +62,11 @@ class Timing:
     stop_grace: float = 1.0
     """For calls in progress when a server stops."""
 
-    lists_at_once: int = 4
-    """Lists that a stream may send without a pause, so that a second change does not wait."""
+    lists: tuple[tuple[int, float], ...] = ((15, 0.1), (120, 0.2))
+    """How many lists a stream may send at once, and seconds until it may send another one; all pairs apply.
 
-    list_interval: float = 0.2
-    """Between two lists of a stream under sustained changes, which share one list."""
+    So hot-plug does not wait, and changes that do not end share five lists a second. The kubelet writes its
+    checkpoint for each list: 0.7 to 2.6 ms of processor time."""
 
     list_pods: float = 5.0
     """Deadline of List, who holds what."""

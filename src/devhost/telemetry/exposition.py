@@ -21,8 +21,8 @@ from typing import Generic, Literal, Protocol, TypeVar
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The classic text format, which every Prometheus reads; these metrics need nothing newer."""
 
-TURN = 200
-"""Lines after which other work gets its turn; about half a millisecond."""
+TURN = 100
+"""Series after which other work gets its turn; at most a millisecond."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -42,20 +42,21 @@ class Metric(Protocol):
     label_names: Sequence[str]
 
     def lines(self) -> Iterable[str]:
-        """The current samples, one line each."""
+        """The current samples: one line each, those of a histogram's series together."""
 
 
 class Number:
     """One series of a counter or a gauge."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_series", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, labels: Mapping[str, str]) -> None:
+        self._series = _series(name, labels)
         self.value = 0.0
 
-    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """Its only sample."""
-        yield _line(name, labels, self.value)
+    def text(self) -> str:
+        """The line of its only sample."""
+        return _line(self._series, self.value)
 
 
 class Distribution:
@@ -65,24 +66,24 @@ class Distribution:
         bounds: the upper ends of the buckets, ascending; larger values count only in ``+Inf``.
     """
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "_series", "_sum")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: Sequence[float], name: str, labels: Mapping[str, str]) -> None:
         self._bounds = (*bounds, math.inf)
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
+        buckets = [_series(f"{name}_bucket", {**labels, "le": _number(bound)}) for bound in self._bounds]
+        self._series = (*buckets, _series(f"{name}_count", labels), _series(f"{name}_sum", labels))
 
     def observe(self, value: float) -> None:
         """Counts ``value``: a bucket includes its upper end."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """The cumulative buckets, the number and the sum of the values."""
-        for bound, count in zip(self._bounds, accumulate(self._counts), strict=True):
-            yield _line(f"{name}_bucket", {**labels, "le": _number(bound)}, count)
-        yield _line(f"{name}_count", labels, sum(self._counts))
-        yield _line(f"{name}_sum", labels, self._sum)
+    def text(self) -> str:
+        """The lines of the cumulative buckets, the number and the sum of the values."""
+        buckets = list(accumulate(self._counts))
+        return "".join(map(_line, self._series, (*buckets, buckets[-1], self._sum)))
 
 
 S = TypeVar("S", Number, Distribution)
@@ -92,28 +93,29 @@ class Family(Generic[S]):
     """A metric whose series are counted here: one for each set of label values.
 
     Args:
-        series: makes a series, at zero.
+        series: makes a series, at zero, from its name and labels.
     """
 
     def __init__(
-        self, kind: Kind, name: str, meaning: str, label_names: Sequence[str], series: Callable[[], S]
+        self,
+        kind: Kind,
+        name: str,
+        meaning: str,
+        label_names: Sequence[str],
+        series: Callable[[str, Mapping[str, str]], S],
     ) -> None:
         self.kind = kind
         self.name = name
         self.meaning = meaning
         self.label_names = label_names
-        self._make: Callable[[], S] = series
+        self._make: Callable[[str, Mapping[str, str]], S] = series
         self._series: dict[tuple[str, ...], S] = {}
 
     def labels(self, *values: str) -> S:
         """The series with these values, in the order of ``label_names``; it exists from now on."""
         if values not in self._series:
-            self._series[values] = self._make()
+            self._series[values] = self._make(self.name, dict(zip(self.label_names, values, strict=True)))
         return self._series[values]
-
-    def find(self, *values: str) -> S | None:
-        """The series with these values, if there is one."""
-        return self._series.get(values)
 
     def remove(self, *values: str) -> None:
         """Ends the series with these values, if there is one."""
@@ -125,8 +127,8 @@ class Family(Generic[S]):
             del self._series[values]
 
     def lines(self) -> Iterator[str]:
-        for values, series in list(self._series.items()):  # series may be added and removed between two lines
-            yield from series.lines(self.name, dict(zip(self.label_names, values, strict=True)))
+        for series in list(self._series.values()):  # series may be added and removed between two lines
+            yield series.text()
 
 
 class Gathered:
@@ -152,7 +154,7 @@ class Gathered:
 
     def lines(self) -> Iterator[str]:
         for values, value in self._samples:
-            yield _line(self.name, dict(zip(self.label_names, values, strict=True)), value)
+            yield _line(_series(self.name, dict(zip(self.label_names, values, strict=True))), value)
 
 
 class Process:
@@ -172,7 +174,7 @@ class Process:
 
     def lines(self) -> Iterator[str]:
         try:
-            yield _line(self.name, {}, self._read())
+            yield _line(_series(self.name, {}), self._read())
         except OSError:  # no /proc, or no file descriptor left to read it
             return
 
@@ -224,23 +226,28 @@ def process() -> list[Process]:
 async def text(metrics: Iterable[Metric]) -> bytes:
     """Every sample of these metrics, below their ``# HELP`` and ``# TYPE``.
 
-    With 100 resources this is 400 kB and about 30 ms of work. Other work gets its turn every
-    :data:`TURN` lines, so that a scrape does not delay a device list.
+    With 200 resources in use this is 370 kB and about 5 ms of work. Other work gets its turn every
+    :data:`TURN` series, so that a scrape does not delay a device list.
     """
     parts: list[str] = []
     for metric in metrics:
         meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
         parts.append(f"# HELP {metric.name} {meaning}\n# TYPE {metric.name} {metric.kind}\n")
-        for number, line in enumerate(metric.lines()):
+        for line in metric.lines():
             parts.append(line)
-            if not number % TURN:
+            if not len(parts) % TURN:
                 await asyncio.sleep(0)
     return "".join(parts).encode()
 
 
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    pairs = ",".join([f'{label}="{_escaped(labels[label])}"' for label in sorted(labels)])
-    return f"{name}{{{pairs}}} {_number(value)}\n" if pairs else f"{name} {_number(value)}\n"
+def _series(name: str, labels: Mapping[str, str]) -> str:
+    """A line up to its value."""
+    pairs = ",".join([f'{label}="{_escaped(value)}"' for label, value in sorted(labels.items())])
+    return f"{name}{{{pairs}}}" if pairs else name
+
+
+def _line(series: str, value: float) -> str:
+    return f"{series} {_number(value)}\n"
 
 
 def _escaped(value: str) -> str:

@@ -1,8 +1,10 @@
 """The metrics of devhost: one table, and methods named after what happened.
 
-Every series of a resource, backend or observer exists at zero as soon as it is known, so that ``rate()`` and
-``absent()`` work from the first scrape, and ends when it is removed. Durations are in seconds. An event of an
-unknown resource or backend is dropped, so that a late event cannot bring back series that have ended.
+A counter or gauge with no label but its owner's (a resource, a backend or an observer) exists at zero as
+soon as the owner is known, so that ``rate()`` and ``absent()`` work from the first scrape. Every other series
+exists from its first value: most reasons never occur, and a histogram has many lines. All series end with
+their owner. An event of an unknown owner is dropped, so that a late event cannot bring them back. Durations
+are in seconds.
 """
 
 from __future__ import annotations
@@ -112,8 +114,6 @@ class Declaration:
         name: without ``devhost_``.
         owner: what its series belong to; ``None`` for the host itself.
         more: the labels in addition to that of the owner.
-        values: every value of the last label, if these are fixed: all these series exist from the start.
-        starts: whether the series of an owner exist as soon as it is added.
         buckets: the upper ends of a histogram's buckets.
         scraped: whether its samples are made at each scrape instead of counted.
     """
@@ -123,8 +123,6 @@ class Declaration:
     help: str
     owner: Owner | None = None
     more: tuple[str, ...] = ()
-    values: Sequence[str] = ()
-    starts: bool = True
     buckets: tuple[float, ...] = ()
     scraped: bool = False
 
@@ -133,10 +131,20 @@ class Declaration:
         """The names of its labels."""
         return (_OWN_LABEL[self.owner], *self.more) if self.owner else self.more
 
+    @property
+    def starts(self) -> bool:
+        """Whether its series of an owner exists, at zero, as soon as the owner is added."""
+        return not (self.more or self.buckets or self.scraped)
 
-_CALL = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_EVENT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
-_SCAN = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+
+_CALL = (0.002, 0.005, 0.05, 0.5, 5.0)
+"""A normal call takes 1 ms to 5 ms; each more bucket is a series for each resource."""
+_PREPARE = (0.01, 0.1, 1.0, 10.0, 30.0)
+"""A check takes milliseconds, programming a card longer; the kubelet gives up after 30 s."""
+_EVENT = (0.005, 0.02, 0.2, 2.0, 20.0)
+"""A quiet and a busy node, lists that wait for their turn, and what there is an alert for."""
+_FINE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+"""For what there are few of: backends and drivers."""
 
 TABLE = (
     Declaration(
@@ -145,7 +153,6 @@ TABLE = (
         "Devices offered to the kubelet, each replica counted.",
         "resource",
         more=("backend", "health", "reason"),
-        starts=False,
     ),
     Declaration("counter", "allocations_total", "Allocate calls answered with devices.", "resource"),
     Declaration(
@@ -154,7 +161,6 @@ TABLE = (
         "Allocate calls answered with an error.",
         "resource",
         more=("reason",),
-        values=tuple(CallFailure),
     ),
     Declaration(
         "histogram",
@@ -168,7 +174,7 @@ TABLE = (
         "prepare_seconds",
         "Time to answer PreStartContainer, failures included.",
         "prepared",
-        buckets=_CALL,
+        buckets=_PREPARE,
     ),
     Declaration(
         "counter",
@@ -176,10 +182,6 @@ TABLE = (
         "PreStartContainer calls answered with an error.",
         "prepared",
         more=("reason",),
-        values=tuple(CallFailure),
-    ),
-    Declaration(
-        "histogram", "prefer_seconds", "Time to answer GetPreferredAllocation.", "resource", buckets=_CALL
     ),
     Declaration("counter", "registrations_total", "Registrations accepted by the kubelet.", "resource"),
     Declaration(
@@ -187,8 +189,6 @@ TABLE = (
     ),
     Declaration("gauge", "streams", "Open ListAndWatch streams; normally 1.", "resource"),
     Declaration("counter", "lists_total", "Device lists sent to the kubelet.", "resource"),
-    Declaration("gauge", "list_size_devices", "Devices in the last list sent.", "resource"),
-    Declaration("gauge", "list_revision", "Revision of the last list sent.", "resource"),
     Declaration(
         "histogram",
         "event_to_list_seconds",
@@ -197,7 +197,14 @@ TABLE = (
         buckets=_EVENT,
     ),
     Declaration(
-        "histogram", "discovery_seconds", "Time of one successful discovery.", "backend", buckets=_SCAN
+        "histogram", "discovery_seconds", "Time of one successful discovery.", "backend", buckets=_FINE
+    ),
+    Declaration(
+        "histogram",
+        "prefer_seconds",
+        "Time to answer GetPreferredAllocation, in all resources of the backend.",
+        "backend",
+        buckets=_FINE,
     ),
     Declaration(
         "gauge", "backend_degraded", "1 while the backend fails and its last good list is used.", "backend"
@@ -208,7 +215,6 @@ TABLE = (
         "Calls of the backend that failed.",
         "backend",
         more=("kind",),
-        values=tuple(BackendFailure),
     ),
     Declaration(
         "gauge",
@@ -216,7 +222,6 @@ TABLE = (
         "1 for the state of the backend's hardware provisioning, 0 for the other states.",
         "backend",
         more=("state",),
-        starts=False,
     ),
     Declaration("gauge", "labels", "Node labels in the backend's file.", "labels"),
     Declaration(
@@ -240,7 +245,6 @@ TABLE = (
         "Calls of the observer that failed.",
         "observer",
         more=("kind",),
-        values=tuple(ObserverFailure),
     ),
     Declaration(
         "counter",
@@ -255,7 +259,6 @@ TABLE = (
         "Devices offered through DRA.",
         "driver",
         more=("resource", "health"),
-        starts=False,
     ),
     Declaration(
         "gauge",
@@ -263,7 +266,6 @@ TABLE = (
         "Devices that change between device plugin and DRA, by the resource that they leave.",
         "driver",
         more=("resource",),
-        starts=False,
     ),
     Declaration("counter", "dra_slice_writes_total", "ResourceSlices created, changed or deleted.", "driver"),
     Declaration(
@@ -281,7 +283,6 @@ TABLE = (
         "ResourceClaims that the kubelet had prepared.",
         "driver",
         more=("result",),
-        values=tuple(ClaimCall),
     ),
     Declaration(
         "counter",
@@ -289,24 +290,25 @@ TABLE = (
         "ResourceClaims that the kubelet had released.",
         "driver",
         more=("result",),
-        values=tuple(ClaimCall),
     ),
     Declaration(
         "histogram",
         "dra_prepare_seconds",
         "Time to prepare the claims of one call, failures included.",
         "driver",
-        buckets=_CALL,
+        buckets=_FINE,
     ),
-    Declaration(
-        "gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",), starts=False
-    ),
+    Declaration("gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",)),
     Declaration(
         "counter",
         "affinity_guesses_total",
         "Pairs of requests assumed to belong to one container, by outcome.",
         more=("result",),
-        values=tuple(Guess),
+    ),
+    Declaration(
+        "counter",
+        "preferences_unproven_total",
+        "GetPreferredAllocation calls answered with a choice that is not proven best.",
     ),
     Declaration(
         "counter", "log_lines_dropped_total", "Log lines that were dropped because nothing read them."
@@ -325,7 +327,6 @@ TABLE = (
         "build_info",
         "Always 1; the label names the version.",
         more=("version",),
-        values=(__version__,),
     ),
     Declaration("gauge", "problems", "Current problems.", more=("kind",), scraped=True),
     Declaration(
@@ -358,6 +359,8 @@ TABLE = (
     ),
 )
 """Every metric, in the order of a scrape and of ``docs/metrics.md``."""
+
+_OWNER = {one.name: one.owner for one in TABLE}
 
 MOST_REASONS = 20
 """The maximum number of reasons for unhealthy devices of a resource with separate series."""
@@ -393,6 +396,7 @@ class Metrics:
                 self._distributions[one.name] = Family(one.kind, full, one.help, one.labels, made)
             elif not one.scraped:
                 self._numbers[one.name] = Family(one.kind, full, one.help, one.labels, Number)
+        self._owners: dict[Owner, set[str]] = {owner: set() for owner in get_args(Owner)}
         self._begin(None)
         self._numbers["build_info"].labels(__version__).value = 1
         self._resources: dict[str, _Resource] = {}
@@ -403,28 +407,33 @@ class Metrics:
         self._held: Callable[[], Iterable[Held]] | None = None
 
     def _begin(self, owner: Owner | None, *name: str) -> None:
+        if owner is not None:
+            self._owners[owner].update(name)
         for one in TABLE:
-            if one.owner == owner and one.starts and not one.scraped:
-                family = self._distributions.get(one.name) or self._numbers[one.name]
-                for value in one.values or (None,):
-                    family.labels(*name, *(() if value is None else (value,)))
+            if one.owner == owner and one.starts:
+                self._numbers[one.name].labels(*name)
 
     def _end(self, owner: Owner, name: str) -> None:
+        self._owners[owner].discard(name)
         for one in TABLE:
             if one.owner == owner:
                 (self._distributions.get(one.name) or self._numbers[one.name]).end(name)
 
+    def _known(self, metric: str, labels: Sequence[str]) -> bool:
+        owner = _OWNER[metric]
+        return owner is None or labels[0] in self._owners[owner]
+
     def _add(self, metric: str, *labels: str, by: float = 1.0) -> None:
-        if series := self._numbers[metric].find(*labels):
-            series.value += by
+        if self._known(metric, labels):
+            self._numbers[metric].labels(*labels).value += by
 
     def _set(self, metric: str, *labels: str, to: float) -> None:
-        if series := self._numbers[metric].find(*labels):
-            series.value = to
+        if self._known(metric, labels):
+            self._numbers[metric].labels(*labels).value = to
 
     def _observe(self, metric: str, *labels: str, seconds: float) -> None:
-        if series := self._distributions[metric].find(*labels):
-            series.observe(seconds)
+        if self._known(metric, labels):
+            self._distributions[metric].labels(*labels).observe(seconds)
 
     def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
         """Adds the metric of which container holds which device, with the names of pods.
@@ -536,11 +545,9 @@ class Metrics:
         """The number of open ListAndWatch streams changed."""
         self._set("streams", resource, to=count)
 
-    def list_sent(self, resource: str, devices: int, revision: int, since_event: float | None) -> None:
+    def list_sent(self, resource: str, since_event: float | None) -> None:
         """A list was sent to the kubelet; ``since_event`` is ``None`` if no event caused it."""
         self._add("lists_total", resource)
-        self._set("list_size_devices", resource, to=devices)
-        self._set("list_revision", resource, to=revision)
         if since_event is not None:
             self._observe("event_to_list_seconds", resource, seconds=since_event)
 
@@ -565,14 +572,19 @@ class Metrics:
 
     def preferred(self, resource: str, seconds: float) -> None:
         """GetPreferredAllocation answered."""
-        self._observe("prefer_seconds", resource, seconds=seconds)
+        if known := self._resources.get(resource):
+            self._observe("prefer_seconds", known.backend, seconds=seconds)
 
     def affinity_guessed(self, result: Guess) -> None:
         """The outcome of a guess, used to choose devices, is known, or it never will be."""
         self._add("affinity_guesses_total", result)
 
+    def preference_unproven(self) -> None:
+        """GetPreferredAllocation answered with a choice that is not proven best."""
+        self._add("preferences_unproven_total")
+
     def backend_added(self, backend: str) -> None:
-        """A backend runs: its series exist from now on, at zero."""
+        """A backend runs: it has series from now on."""
         self._begin("backend", backend)
 
     def backend_removed(self, backend: str) -> None:
@@ -593,9 +605,8 @@ class Metrics:
 
     def provisioning(self, backend: str, states: Mapping[str, bool]) -> None:
         """The state of the hardware changed: every state, and whether it is the current one."""
-        if self._numbers["backend_degraded"].find(backend):
-            for state, present in states.items():
-                self._numbers["provisioning"].labels(backend, state).value = present
+        for state, present in states.items():
+            self._set("provisioning", backend, state, to=present)
 
     def labels_wanted(self, backend: str) -> None:
         """Node labels of the backend are enabled: their series exist from now on, at zero."""
@@ -658,14 +669,12 @@ class Metrics:
         Args:
             moving: how many leave each resource.
         """
-        family = self._numbers["dra_devices"]
-        family.end(driver)
+        self._numbers["dra_devices"].end(driver)
         for (resource, healthy), count in sorted(devices.items()):
-            family.labels(driver, resource, "Healthy" if healthy else "Unhealthy").value = count
-        family = self._numbers["dra_moving_devices"]
-        family.end(driver)
+            self._set("dra_devices", driver, resource, "Healthy" if healthy else "Unhealthy", to=count)
+        self._numbers["dra_moving_devices"].end(driver)
         for resource, count in sorted(moving.items()):
-            family.labels(driver, resource).value = count
+            self._set("dra_moving_devices", driver, resource, to=count)
 
     def claims_prepared(self, driver: str, results: Mapping[ClaimCall, int], seconds: float) -> None:
         """One call prepared claims, with so many of each result."""

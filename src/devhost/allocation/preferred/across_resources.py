@@ -61,7 +61,7 @@ class PreferredAllocation:
 
     Args:
         inventories: those served now, by resource.
-        metrics: counts right and wrong guesses.
+        metrics: counts right and wrong guesses, and choices that are not proven best.
         clock: monotonic seconds.
         timing: how long an admission may pause.
     """
@@ -100,11 +100,15 @@ class PreferredAllocation:
         inventories = dict(self._inventories())
         request = (resource, inventory, policy, links, available, must_include, size, inventories)
         if not self._away and self._work(inventory, available, inventories) <= INLINE:
-            return self.prefer(*request)
-        choice = asyncio.create_task(self._prefer_elsewhere(*request))  # goes on if the kubelet gives up
-        self._away.add(choice)
-        choice.add_done_callback(self._returned)
-        return await asyncio.shield(choice)
+            choice = self.prefer(*request)
+        else:
+            task = asyncio.create_task(self._prefer_elsewhere(*request))  # goes on if the kubelet gives up
+            self._away.add(task)
+            task.add_done_callback(self._returned)
+            choice = await asyncio.shield(task)
+        if not choice.exact:
+            self._metrics.preference_unproven()
+        return choice
 
     async def _prefer_elsewhere(self, *request: *_Request) -> Choice:
         async with self._turn:

@@ -16,7 +16,7 @@ from heapq import nsmallest
 
 from devhost.planning.settings import Prefer
 
-from .links import choose
+from .links import choose, is_exact
 from .policies import SCALES
 from .solver import LIMIT, NOTHING, Availability, Outside, TooMuch, best, descend, even, totals
 from .topology import Links, Topology, card
@@ -99,6 +99,19 @@ def prefer(
     return Choice((*must, *tokens), exact, scores)
 
 
+def unproven(policy: Prefer, topology: Topology, links: Links, limit: int = LIMIT) -> int:
+    """The lowest number of tokens of which links keep the choice from being proven best; 0 if there is none.
+
+    All tokens are taken for free; the arguments are as for :func:`prefer`.
+    """
+    if not links:
+        return 0
+    free = [candidate.total for candidate in topology.candidates]
+    availability = Availability(topology, free, [0] * len(free))
+    sizes = range(1, sum(free))
+    return next((n for n in sizes if not is_exact(availability, n, SCALES[policy], links, limit)), 0)
+
+
 def _chosen(
     policy: Prefer,
     topology: Topology,
@@ -114,7 +127,7 @@ def _chosen(
         return counts, True, {}
     scale = SCALES[policy]
     availability = Availability(topology, counts, base, outside)
-    linked, exact = choose(availability, need, scale, links or {})
+    linked, exact = choose(availability, need, scale, links or {}, limit)
     if linked is not None:
         chosen = linked
     else:

@@ -1,9 +1,16 @@
 """Which devices to take if some of them are linked: NVLink, XGMI. Pure.
 
-Links are between pairs of devices, so the tree of places cannot add them up. Up to :data:`MAX_EXACT` devices
-every set is scored by all criteria, in two halves: the sets within each half are scored once, and only the
-links and the places that both halves share are added for each pair of sets. With more devices, the set grows
-by the device that adds most, which is fast but not exact.
+Links are between pairs of devices, so the tree of places cannot add them up. There are three methods:
+
+- By class (:class:`_Classes`): parts of the tree are joined one by one. Devices of a part with equal links to
+  every device outside it are one class, and only the best set of each number of devices from each class is
+  kept. Exact, and fast if classes are few: any 64 partitions of GPUs that are all linked alike.
+- Up to :data:`MAX_EXACT` devices with too many classes, every set is scored, in two halves: the sets within
+  each half are scored once, and only the links and the places that both halves share are added for each pair
+  of sets. Exact.
+- Otherwise the set grows by the device that adds most, which is fast, but exact only for a single device.
+
+Of equal sets, the exact methods choose the set with the earlier devices.
 """
 
 from __future__ import annotations
@@ -11,13 +18,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from math import comb, prod
+from operator import mul
 
 from .policies import PlaceUsage, Scale
-from .solver import Availability
+from .solver import LIMIT, Availability, TooMuch
 from .topology import Links, Vertex
 
 MAX_EXACT = 16
-"""Up to so many devices, every set is scored."""
+"""Up to so many devices, every set can be scored."""
 
 MAX_LINKED = 64
 """With more devices than this, links do not count."""
@@ -25,46 +35,91 @@ MAX_LINKED = 64
 MAX_CLOSENESS = 1 << 20
 """Closeness is limited to this, so that the sum over all pairs fits into the width of one criterion."""
 
+STEPS_OF_A_PAIR = 5
+"""Steps that joining two sets counts as, and one more for each class."""
+
+STEPS_OF_A_SET = 4
+"""Steps that a set counts as if every set is scored."""
+
 
 def choose(
-    availability: Availability, need: int, scale: Scale, links: Links
+    availability: Availability, need: int, scale: Scale, links: Links, limit: int = LIMIT
 ) -> tuple[list[int] | None, bool]:
     """How many tokens (0 or 1) to take from each candidate, and whether no choice can be better.
 
     The choice is ``None`` if links do not decide: all are equal, more tokens are wanted than there are
-    devices, or there are too many devices. A device with several free tokens is never taken twice, so then
-    another choice may be better.
+    devices, or there are too many devices. Of a device with several free tokens at most one is taken, so if
+    several tokens are wanted, another choice may be better.
+
+    Args:
+        limit: steps beyond which the method by class is not used.
     """
+    problem, exact = _problem(availability, need, scale, links)
+    if problem is None:
+        return None, exact
+    taken, is_best = _taken(problem, limit)
+    chosen = [0] * len(availability.free)
+    for index in taken:
+        chosen[problem.candidates[index]] = 1
+    return chosen, exact and is_best
+
+
+def _taken(problem: _Problem, limit: int) -> tuple[list[int], bool]:
+    """The devices to take, and whether no set can be better."""
+    if problem.need == 1:
+        return _greedy(problem), True
+    small = problem.size <= MAX_EXACT
+    try:
+        return _Classes(problem, min(limit, STEPS_OF_A_SET << problem.size) if small else limit).best(), True
+    except TooMuch:
+        return (_exhaustive(problem), True) if small else (_greedy(problem), False)
+
+
+def is_exact(availability: Availability, need: int, scale: Scale, links: Links, limit: int = LIMIT) -> bool:
+    """Whether no choice can be better than that of :func:`choose`, without choosing."""
+    problem, exact = _problem(availability, need, scale, links)
+    if problem is None or need == 1 or problem.size <= MAX_EXACT:
+        return exact
+    try:
+        _Classes(problem, limit)
+    except TooMuch:
+        return False
+    return exact
+
+
+def _problem(
+    availability: Availability, need: int, scale: Scale, links: Links
+) -> tuple[_Problem | None, bool]:
+    """What links have to decide, if anything, and whether the best of these choices is the best of all."""
     candidates = [number for number, free in enumerate(availability.free) if free]
     if not links or not scale.links:
         return None, True
-    if not 0 < need < len(candidates) <= MAX_LINKED:
-        return None, False
     names = [candidate.device.id for candidate in availability.topology.candidates]
+    fixed = [number for number, base in enumerate(availability.base) if base]
+    if not 0 < need < len(candidates) <= MAX_LINKED:
+        concerned = {names[number] for number in (*candidates, *fixed)}
+        return None, not any(link and pair <= concerned for pair, link in links.items())
 
     def closeness(a: int, b: int) -> int:
         return max(-MAX_CLOSENESS, min(MAX_CLOSENESS, links.get(frozenset((names[a], names[b])), 0)))
 
-    fixed = [number for number, base in enumerate(availability.base) if base]
-    between = [[closeness(a, b) if a != b else 0 for b in candidates] for a in candidates]
-    towards = [sum(closeness(number, other) for other in fixed if other != number) for number in candidates]
+    # the links of a device that must be included count once, also if another of its tokens is taken
+    fresh = [number if number not in fixed else -1 for number in candidates]
+    between = [[closeness(a, b) if a != b and a >= 0 <= b else 0 for b in fresh] for a in fresh]
+    towards = [sum(closeness(number, other) for other in fixed) if number >= 0 else 0 for number in fresh]
     pairs = {between[i][j] for i in range(len(candidates)) for j in range(i)}
-    single = max(availability.free) == 1
+    single = need == 1 or max(availability.free) == 1
     if len(pairs) <= 1 and len(set(towards)) <= 1:
         return None, single or not any(pairs | set(towards))
     problem = _Problem(
         need,
+        candidates,
         [[link * scale.links for link in row] for row in between],
         [link * scale.links for link in towards],
         _places_of(availability, candidates),
         scale.score,
     )
-    small = len(candidates) <= MAX_EXACT
-    taken = _exhaustive(problem) if small else _greedy(problem)
-    chosen = [0] * len(availability.free)
-    for index in taken:
-        chosen[candidates[index]] = 1
-    return chosen, small and single
+    return problem, single
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +136,7 @@ class _Places:
 @dataclass(slots=True)
 class _Problem:
     need: int
+    candidates: Sequence[int]
     between: Sequence[Sequence[int]]
     towards: Sequence[int]
     vertices: Sequence[_Places]
@@ -89,7 +145,7 @@ class _Problem:
 
     @property
     def size(self) -> int:
-        return len(self.towards)
+        return len(self.candidates)
 
     def score_below(self, at: int, n: int) -> int:
         """The score of n devices below a vertex."""
@@ -113,6 +169,153 @@ def _places_of(availability: Availability, candidates: Sequence[int]) -> list[_P
 
     walk(availability.topology.root)
     return found
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """Devices, as bits, in classes: devices of one class have equal links to every device outside the part.
+
+    ``examples`` has one device of each class, ``sizes`` the number of its devices. ``joined`` are the two
+    parts that the part consists of, ``into`` the class that each of their classes is in. ``vertices`` are
+    those with exactly these devices.
+    """
+
+    members: int
+    examples: Sequence[int]
+    sizes: Sequence[int]
+    joined: tuple[_Part, _Part] | None = None
+    into: Sequence[int] = (0,)
+    vertices: list[int] = field(default_factory=list)
+
+
+class _Classes:
+    """Joins parts until all devices are in one.
+
+    Raises:
+        TooMuch: it would take more than ``limit`` steps.
+
+    The sets of a part are a mapping from a key to the score of the best set. A key has the number of devices
+    in its lowest eight bits, then eight bits for the number of devices of each class; a set that needs no
+    further device has only the former. The lowest bits of a score, one for each device, are the set itself,
+    so that of equal sets the one with the earlier devices has the higher score.
+    """
+
+    def __init__(self, problem: _Problem, limit: int) -> None:
+        self._problem = problem
+        self._left = limit
+        self._root = self._planned()
+
+    def best(self) -> list[int]:
+        """The best set."""
+        size = self._problem.size
+        score = self._sets(self._root)[self._problem.need]
+        return [index for index in range(size) if score >> (size - 1 - index) & 1]
+
+    def _planned(self) -> _Part:
+        """The parts to join, after counting the steps that this takes."""
+        parts = [_Part(1 << index, (index,), (1,)) for index in self._order()]
+        alone = {part.members: part for part in parts}
+        for at, places in enumerate(self._problem.vertices):
+            if places.members in alone:
+                alone[places.members].vertices.append(at)
+                continue
+            inside = [part for part in parts if not part.members & ~places.members]
+            part = reduce(self._joined, inside)
+            part.vertices.append(at)
+            parts[parts.index(inside[0])] = part
+            parts = [one for one in parts if one is part or one not in inside]
+        return reduce(self._joined, parts)
+
+    def _order(self) -> list[int]:
+        """The devices, each time the one with the strongest link to those before it.
+
+        So devices that are linked alike are joined early, and their classes become one.
+        """
+        found: list[int] = []
+        strongest = dict.fromkeys(range(self._problem.size), min(map(min, self._problem.between)))
+        while strongest:
+            pick = max(strongest, key=strongest.__getitem__)  # of equal ones, the first
+            found.append(pick)
+            del strongest[pick]
+            row = self._problem.between[pick]
+            for index, link in strongest.items():
+                if row[index] > link:
+                    strongest[index] = row[index]
+        return found
+
+    def _joined(self, one: _Part, other: _Part) -> _Part:
+        """Both parts as one.
+
+        Raises:
+            TooMuch: there are too many steps.
+        """
+        self._left -= self._most(one) * self._most(other) * (STEPS_OF_A_PAIR + len(one.sizes))
+        if self._left < 0:
+            raise TooMuch
+        members = one.members | other.members
+        outside = [index for index in range(self._problem.size) if not members >> index & 1]
+        classes: dict[tuple[int, ...], int] = {}
+        examples: list[int] = []
+        sizes: list[int] = []
+        into = []
+        for index, size in zip((*one.examples, *other.examples), (*one.sizes, *other.sizes), strict=True):
+            row = self._problem.between[index]
+            at = classes.setdefault(tuple([row[other] for other in outside]), len(classes))
+            if at == len(examples):
+                examples.append(index)
+                sizes.append(0)
+            into.append(at)
+            sizes[at] += size
+        return _Part(members, examples, sizes, (one, other), into)
+
+    def _most(self, part: _Part) -> int:
+        """How many sets a part can have at most."""
+        further = self._problem.need - 1
+        either = prod(min(size, further) + 1 for size in part.sizes), comb(len(part.sizes) + further, further)
+        return min(either) + 1
+
+    def _sets(self, part: _Part) -> dict[int, int]:
+        problem = self._problem
+        found = self._pairs(part, *part.joined) if part.joined else self._alone(part.examples[0])
+        below = [
+            sum(problem.score_below(at, n) for at in part.vertices) << problem.size
+            for n in range(min(problem.need, sum(part.sizes)) + 1)
+        ]
+        return {key: score + below[key & 255] for key, score in found.items()}
+
+    def _alone(self, index: int) -> dict[int, int]:
+        problem = self._problem
+        bit = 1 << (problem.size - 1 - index)
+        return {0: 0, self._key(1, (1,), (0,)): (problem.towards[index] << problem.size) + bit}
+
+    def _key(self, n: int, counts: Sequence[int], into: Sequence[int]) -> int:
+        if n == self._problem.need:
+            return n
+        return n + sum(count << (8 * at + 8) for count, at in zip(counts, into, strict=True))
+
+    def _pairs(self, part: _Part, one: _Part, other: _Part) -> dict[int, int]:
+        problem = self._problem
+        firsts = self._counted(one, part.into[: len(one.sizes)])
+        links = [[problem.between[a][b] << problem.size for b in other.examples] for a in one.examples]
+        found: dict[int, int] = {}
+        for n, counts, key, score in self._counted(other, part.into[len(one.sizes) :]):
+            weights = [sum(map(mul, counts, row)) for row in links]
+            for m, others, first, value in firsts:
+                if n + m > problem.need:
+                    continue
+                both = first + key if n + m < problem.need else problem.need
+                total = value + score + sum(map(mul, others, weights))
+                if both not in found or total > found[both]:
+                    found[both] = total
+        return found
+
+    def _counted(self, part: _Part, into: Sequence[int]) -> list[tuple[int, list[int], int, int]]:
+        """The sets of a part: number, number of each class, key in the part that it is joined to, score."""
+        found = []
+        for key, score in self._sets(part).items():
+            n, counts = key & 255, [key >> (8 * at + 8) & 255 for at in range(len(part.sizes))]
+            found.append((n, counts, self._key(n, counts, into), score))
+        return found
 
 
 def _exhaustive(problem: _Problem) -> list[int]:

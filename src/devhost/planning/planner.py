@@ -1,0 +1,679 @@
+"""Assigns devices to resources. Pure.
+
+A device that a container holds stays with the resource through which it was allocated, or is not offered at
+all, until it is released. Devices are taken in the order of the file's entries and, within an entry, of their
+ids, so the same input gives the same plan for any order of discovery.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple, Protocol, Self
+
+from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
+from devhost.backend.where import Term, Text, Where, names_purpose, selected, show
+
+from . import naming
+from .claims import ClaimIndex, Held, Key, binds_pod
+from .plan import (
+    LIST_LIMIT,
+    Found,
+    Offer,
+    Plan,
+    PlannedResource,
+    Refusal,
+    RefusalKind,
+    listed_bytes,
+    replicas_of,
+)
+from .settings import Of, ResourceSettings, Serve, Settings, WhenEmpty
+from .tokens import ALL
+
+
+class AllocationView(Protocol):
+    """What the plan needs to know of the devices that containers hold."""
+
+    def observe(self, found: Found, settings: Settings) -> None:
+        """Takes the devices and the configuration as they are now."""
+
+    def held(self) -> Sequence[Held]:
+        """What containers hold."""
+
+    def learn(self, plan: Plan) -> bool:
+        """Learns the devices behind tokens from a plan; whether containers hold more than was known."""
+
+
+class SidesView(Protocol):
+    """What the plan needs to know of devices that change from one side to the other."""
+
+    def begin(self, found: Found) -> Sequence[Held]:
+        """Begins a plan: the devices that are moving, as held through the resource that they leave."""
+
+    def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
+        """Why a DRA resource must not get a device yet; empty if it may."""
+
+    def learn(self, plan: Plan) -> bool:
+        """Learns what a plan moves; whether it must be made again."""
+
+    def commit(self, plan: Plan) -> None:
+        """Takes the plan that takes effect."""
+
+
+def plan_devices(
+    found: Found,
+    settings: Settings,
+    allocations: AllocationView,
+    sides: SidesView | None = None,
+    planner: Planner | None = None,
+) -> Plan:
+    """Makes the plan, and repeats it as long as it shows that containers hold more than was known.
+
+    Args:
+        found: every device of every backend.
+        settings: the whole configuration.
+        allocations: what containers hold; they learn from the plan.
+        sides: the devices that change sides, if DRA is used; they learn from the plan.
+        planner: has made the previous plan.
+    """
+    planner = planner or Planner()
+    allocations.observe(found, settings)
+    while True:
+        moving = sides.begin(found) if sides else ()
+        plan = planner.make(found, settings, [*allocations.held(), *moving], sides)
+        stale = allocations.learn(plan)
+        if sides and sides.learn(plan):
+            stale = True
+        if not stale:
+            break
+    if sides:
+        sides.commit(plan)
+    return plan
+
+
+def make_plan(
+    found: Mapping[str, Iterable[Device]],
+    settings: Settings,
+    held: Sequence[Held] = (),
+    list_limit: int = LIST_LIMIT,
+    sides: SidesView | None = None,
+) -> Plan:
+    """Makes a plan from nothing; see :meth:`Planner.make`."""
+    every = {name: {device.id: device for device in devices} for name, devices in found.items()}
+    return Planner(list_limit).make(every, settings, held, sides)
+
+
+class Planner:
+    """Makes plans, and does again only what depends on something that has changed.
+
+    The result is the same as that of a new planner. An entry is planned again if it selects other devices, or
+    if what the entries above it or containers do with these devices, their claims or its names has changed.
+    Those that DRA serves are always planned again, because they depend on the Node and the API server.
+
+    Args:
+        list_limit: bytes that the device list of a resource may have.
+    """
+
+    def __init__(self, list_limit: int = LIST_LIMIT) -> None:
+        self._list_limit = list_limit
+        self._settings: Settings | None = None
+        self._found: Found = {}
+        self._held: Sequence[Held] = ()
+        self._entries: list[_Entry] = []
+        self._given = _Given()
+        self._plan = Plan()
+
+    def make(
+        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: SidesView | None = None
+    ) -> Plan:
+        """Assigns devices to resources.
+
+        Args:
+            found: every device that exists now. An unchanged device should be the same object as before.
+            settings: the whole configuration.
+            held: what containers hold now; the devices may be gone, and the resources may no longer exist.
+            sides: whether a DRA resource may get a device already; without it, it may.
+        """
+        dirty = _Dirty()
+        if settings is not self._settings:
+            self._settings, self._found, self._held = settings, {}, ()
+            self._entries, self._given = [_Entry(entry) for entry in settings.resources], _Given()
+        if held != self._held:
+            dirty.add_held(self._held, held)
+            self._held, self._given.held = held, ClaimIndex(held) if held else None
+        changed = {name: _changed(self._found.get(name, {}), devices) for name, devices in found.items()}
+        changed |= {name: dict.fromkeys(self._found[name]) for name in self._found.keys() - found.keys()}
+        self._found = found
+        few = {name: _Candidates(devices) for name, devices in changed.items()}
+        same = True
+        for one in self._entries:
+            others = one.follow(few[one.settings.backend]) if one.settings.backend in few else {}
+            waits = sides is not None and one.settings.serve is Serve.DRA
+            if one.plan is None or waits or others is None or dirty.concerns(one):
+                before = one.plan
+                if before is not None:
+                    self._given.take_back(one.settings, before, found.get(one.settings.backend, {}))
+                one.plan = _Run(one, self._given, self._list_limit, sides).plan()
+                dirty.add(one.settings.backend, before, one.plan)
+            elif others:
+                one.plan = one.plan.with_devices(others)
+            else:
+                continue
+            same = False
+        if not same or not self._entries:
+            self._plan = self._whole()
+        return self._plan
+
+    def _whole(self) -> Plan:
+        plans = [one.plan for one in self._entries if one.plan is not None]
+        resources = {name: resource for plan in plans for name, resource in plan.resources.items()}
+        return Plan(resources, tuple(chain.from_iterable(plan.refusals for plan in plans)))
+
+
+def _changed(before: Mapping[str, Device], now: Mapping[str, Device]) -> dict[str, Device | None]:
+    """The devices that are new or other objects, and ``None`` for those that are gone."""
+    if before is now:
+        return {}
+    changed: dict[str, Device | None] = {
+        name: device for name, device in now.items() if before.get(name) is not device
+    }
+    if len(before) != len(now) or changed:
+        changed.update((name, None) for name in before if name not in now)
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryPlan:
+    """The part of a plan that comes from one entry.
+
+    ``names`` are all names that its devices have, ``values`` the attributes that its names represent.
+    """
+
+    resources: Mapping[str, PlannedResource]
+    refusals: Sequence[Refusal]
+    names: Collection[str]
+    values: Mapping[str, tuple[AttributeValue, ...]]
+
+    def given(self) -> dict[str, Device]:
+        """The devices that the entry gets, by id."""
+        return {offer.device.id: offer.device for one in self.resources.values() for offer in one.offers}
+
+    def with_devices(self, others: Mapping[str, Device]) -> _EntryPlan:
+        """The same with other objects for these devices, about which nothing has changed that counts."""
+        return replace(self, resources={name: _with(one, others) for name, one in self.resources.items()})
+
+
+def _with(resource: PlannedResource, others: Mapping[str, Device]) -> PlannedResource:
+    offers: list[Offer] | None = None
+    for name, device in others.items():
+        at = bisect_left(resource.offers, name, key=_offered_id)
+        if at < len(resource.offers) and resource.offers[at].device.id == name:
+            offers = [*resource.offers] if offers is None else offers
+            offers[at] = Offer(device, offers[at].replicas)
+    return resource if offers is None else replace(resource, offers=tuple(offers))
+
+
+def _offered_id(offer: Offer) -> str:
+    return offer.device.id
+
+
+class _Entry:
+    """An entry, the devices that it selects, and its part of the last plan."""
+
+    def __init__(self, settings: ResourceSettings) -> None:
+        self.settings = settings
+        self.selected: dict[str, Device] = {}
+        """The devices that ``where`` selects, in the order of their ids."""
+        self.views: dict[str, Mapping[str, AttributeValue]] = {}
+        """The attributes that the entry sees of a device, if these are not all."""
+        self.plan: _EntryPlan | None = None
+
+    def follow(self, candidates: _Candidates) -> Mapping[str, Device] | None:
+        """Takes devices that have changed.
+
+        Returns:
+            Those that are other objects, ``None`` if the entry must be planned again because of a change.
+        """
+        others: dict[str, Device] = {}
+        again = unordered = False
+        changed = candidates.every if self.selected else candidates.of(self.settings.where)
+        for name, device in changed.items():
+            before = self.selected.get(name)
+            where = self.settings.where
+            seen = None if device is None else selected(where, device.attributes, device.inherited)
+            if device is None or seen is None:
+                again |= self.selected.pop(name, None) is not None
+                self.views.pop(name, None)
+                continue
+            self.selected[name] = others[name] = device
+            if seen is device.attributes:
+                self.views.pop(name, None)
+            else:
+                self.views[name] = seen
+            unordered |= before is None
+            again |= before is None or not _alike(before, device)
+        if unordered:
+            self.selected = dict(sorted(self.selected.items()))
+        return None if again else others
+
+    def view(self, device: Device) -> Mapping[str, AttributeValue]:
+        """The attributes that the entry sees of a selected device."""
+        return self.views.get(device.id, device.attributes)
+
+
+class _Candidates:
+    """Devices that have changed, and those of them that a ``where`` may select.
+
+    Many entries name a model or a vendor: none of them has to be compared with the devices of all others.
+    """
+
+    def __init__(self, every: Mapping[str, Device | None]) -> None:
+        self.every = every
+        self._by_value: dict[tuple[str, str], dict[str, list[Device]]] = {}
+
+    def of(self, where: Where) -> Mapping[str, Device | None]:
+        """The devices, in no order, without such that ``where`` cannot select."""
+        found: dict[str, Device | None] = {}
+        for block in where:
+            term = next((one for one in block.terms if _is_exact(one)), None)
+            if term is None:
+                return self.every
+            known = self._known(term.attribute, term.also)
+            for pattern in term.patterns:
+                found.update((one.id, one) for one in known.get(str(pattern).lower(), ()))
+        return found if where else self.every
+
+    def _known(self, attribute: str, also: str) -> Mapping[str, Sequence[Device]]:
+        """The devices by the values of two attributes, without regard to case."""
+        known = self._by_value.get((attribute, also))
+        if known is None:
+            known = self._by_value[attribute, also] = {}
+            for device in filter(None, self.every.values()):
+                for value in (device.attributes.get(attribute), device.attributes.get(also)):
+                    for text in value if isinstance(value, tuple) else (value,):
+                        if isinstance(text, str):
+                            known.setdefault(text.lower(), []).append(device)
+        return known
+
+
+def _is_exact(term: Term) -> bool:
+    return all(isinstance(one, Text) and not one.is_glob for one in term.patterns)
+
+
+def _alike(one: Device, other: Device) -> bool:
+    """Whether nothing differs on which a plan depends."""
+    return (
+        one.attributes == other.attributes
+        and one.claims == other.claims
+        and one.part_of == other.part_of
+        and one.numa_nodes == other.numa_nodes
+        and one.withheld == other.withheld
+        and one.reserved == other.reserved
+        and one.inherited == other.inherited
+    )
+
+
+class _Dirty:
+    """What entries below must be planned again for."""
+
+    def __init__(self) -> None:
+        self._keys: set[Key] = set()
+        self._claims: set[str] = set()
+        self._names: set[str] = set()
+
+    def concerns(self, entry: _Entry) -> bool:
+        """Whether an entry has to do with any of it."""
+        backend, chosen = entry.settings.backend, entry.selected
+        if self._names and entry.plan is not None and not self._names.isdisjoint(entry.plan.names):
+            return True
+        if any(name in chosen for owner, name in self._keys if owner == backend):
+            return True
+        return bool(self._claims) and any(
+            not (self._claims.isdisjoint(one.claims) and self._claims.isdisjoint(one.part_of))
+            for one in chosen.values()
+        )
+
+    def add(self, backend: str, before: _EntryPlan | None, now: _EntryPlan) -> None:
+        """The part of an entry in the plan is another one."""
+        given, gives = before.given() if before else {}, now.given()
+        for name in given.keys() | gives.keys():
+            old, new = given.get(name), gives.get(name)
+            if old is not new and (old is None or new is None or not _alike(old, new)):
+                self._keys.add((backend, name))
+                self._add_claims(old)
+                self._add_claims(new)
+        names = before.resources.keys() if before else ()
+        self._names.update(now.resources.keys() ^ names)
+        if before:
+            self._names.update(name for name in names if before.values.get(name) != now.values.get(name))
+
+    def add_held(self, before: Iterable[Held], now: Iterable[Held]) -> None:
+        """Containers hold other devices."""
+        for one in set(map(_Hold.of, before)) ^ set(map(_Hold.of, now)):
+            self._keys.add(one.key)
+            self._claims.update(one.claims, one.part_of)
+
+    def _add_claims(self, device: Device | None) -> None:
+        if device is not None:
+            self._claims.update(device.claims, device.part_of)
+
+
+class _Hold(NamedTuple):
+    """What a plan depends on of a held device."""
+
+    resource: str
+    serve: Serve
+    key: Key
+    claims: frozenset[str]
+    part_of: frozenset[str]
+    exclusive: bool
+    holder: AnyHolder | None
+    moving: str
+
+    @classmethod
+    def of(cls, held: Held) -> Self:
+        device = held.device
+        return cls(
+            held.resource,
+            held.serve,
+            held.key,
+            device.claims,
+            device.part_of,
+            held.exclusive,
+            held.holder,
+            held.moving,
+        )
+
+
+class _Given:
+    """What the entries have got, by the index of the entry.
+
+    While an entry is planned, only what those above it have counts: those below may be planned again.
+    """
+
+    def __init__(self) -> None:
+        self.held: ClaimIndex | None = None
+        self._takers: dict[Key, tuple[ResourceSettings, ...]] = {}
+        self._wholes: dict[str, Key] = {}
+        """The device that has a claim as a whole."""
+        self._parts: dict[str, set[Key]] = {}
+        """The devices that have a claim in part."""
+        self._names: dict[str, tuple[ResourceSettings, ...]] = {}
+        self._values: dict[tuple[str, int], tuple[AttributeValue, ...]] = {}
+
+    def takers(self, key: Key, below: ResourceSettings) -> Iterator[ResourceSettings]:
+        """The entries above this one that have a device."""
+        return (one for one in self._takers.get(key, ()) if one.index < below.index)
+
+    def whole(self, claim: str, entry: ResourceSettings) -> Key | None:
+        """The device that an entry, or one above it, has with this claim as a whole."""
+        key = self._wholes.get(claim)
+        return key if key is not None and self._takers[key][0].index <= entry.index else None
+
+    def part(self, claim: str, entry: ResourceSettings) -> Key | None:
+        """The first device that an entry, or one above it, has with this claim in part."""
+        found = [(self._takers[key][0].index, key[1], key) for key in self._parts.get(claim, ())]
+        return min((one for one in found if one[0] <= entry.index), default=(0, "", None))[2]
+
+    def owner(self, name: str, entry: ResourceSettings) -> ResourceSettings | None:
+        """The entry that has a name, if it is this one or above it."""
+        return next((one for one in self._names.get(name, ()) if one.index <= entry.index), None)
+
+    def values(self, name: str, entry: ResourceSettings) -> tuple[AttributeValue, ...] | None:
+        """The attributes that a name represents already; ``None`` if it represents none."""
+        owner = self.owner(name, entry)
+        return None if owner is None else self._values.get((name, owner.index))
+
+    def open(self, name: str, entry: ResourceSettings, values: tuple[AttributeValue, ...] | None) -> None:
+        """An entry has a name now, which represents these attributes."""
+        self._names[name] = _with_entry(self._names.get(name, ()), entry)
+        if values is not None:
+            self._values[name, entry.index] = values
+
+    def give(self, key: Key, device: Device, entry: ResourceSettings) -> None:
+        """An entry has a device now."""
+        self._takers[key] = _with_entry(self._takers.get(key, ()), entry)
+        for claim in device.claims:
+            self._wholes[claim] = key
+        for claim in device.part_of:
+            self._parts.setdefault(claim, set()).add(key)
+
+    def take_back(self, entry: ResourceSettings, plan: _EntryPlan, devices: Mapping[str, Device]) -> None:
+        """An entry loses what it got in its last plan.
+
+        Args:
+            devices: all devices of its backend, as they are now.
+        """
+        for name in plan.resources:
+            self._values.pop((name, entry.index), None)
+            self._names[name] = tuple(one for one in self._names[name] if one.index != entry.index)
+            if not self._names[name]:
+                del self._names[name]
+        for name, device in plan.given().items():
+            key, now = (entry.backend, name), devices.get(name)
+            others = tuple(one for one in self._takers[key] if one.index != entry.index)
+            stays = now if others else None
+            for claim in device.claims:
+                if self._wholes.get(claim) == key and (stays is None or claim not in stays.claims):
+                    del self._wholes[claim]
+            for claim in device.part_of:
+                if stays is None or claim not in stays.part_of:
+                    self._drop_part(claim, key)
+            if others:
+                self._takers[key] = others
+            else:
+                del self._takers[key]
+
+    def _drop_part(self, claim: str, key: Key) -> None:
+        keys = self._parts.get(claim)
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
+                del self._parts[claim]
+
+
+def _with_entry(
+    entries: tuple[ResourceSettings, ...], entry: ResourceSettings
+) -> tuple[ResourceSettings, ...]:
+    return tuple(sorted((*entries, entry), key=_index)) if entries else (entry,)
+
+
+def _index(entry: ResourceSettings) -> int:
+    return entry.index
+
+
+class _Run:
+    """Plans one entry, below those that are planned already."""
+
+    def __init__(self, entry: _Entry, given: _Given, list_limit: int, sides: SidesView | None) -> None:
+        self._entry = entry
+        self._settings = entry.settings
+        self._given = given
+        self._list_limit = list_limit
+        self._sides = sides
+        self._offers: dict[str, list[Offer]] = {}
+        self._refusals: list[Refusal] = []
+        self._names: set[str] = set()
+        self._values: dict[str, tuple[AttributeValue, ...]] = {}
+        self._sizes: dict[str, int] = {}
+
+    def plan(self) -> _EntryPlan:
+        """Gives the entry the devices that it selects and that nothing keeps from it."""
+        entry = self._settings
+        fields = naming.fields(entry.name)
+        if not fields:
+            self._names.add(entry.name)
+            if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
+                self._open(entry.name)
+        for device in self._entry.selected.values():
+            self._device(entry, fields, device)
+        before = self._entry.plan.resources if self._entry.plan else {}
+        return _EntryPlan(
+            {name: _resource(name, entry, offers, before.get(name)) for name, offers in self._offers.items()},
+            self._refusals,
+            self._names,
+            self._values,
+        )
+
+    def _device(self, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> None:
+        seen = self._entry.view(device)
+        key = (entry.backend, device.id)
+        name = naming.expand(entry.name, seen) if fields else entry.name
+        if fields and name is not None:
+            self._names.add(name)
+        taker = None
+        held_by: tuple[AnyHolder, ...] = ()
+        leaves = None
+        replicas = replicas_of(entry.share, seen)
+        if reason := device.withheld or _reserved(device, entry):
+            kind = RefusalKind.WITHHELD
+        elif name is None:
+            kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
+        elif reason := self._no_name(name, entry, fields, device):
+            kind = RefusalKind.NAME
+        elif taker := self._taken_by(key, entry):
+            kind, reason = _taken(taker, entry)
+        elif reason := self._no_claim(key, device):
+            kind = RefusalKind.CLAIMED
+        elif held := self._given.held and self._given.held.objection(
+            key, device, name, entry.exclusive, entry.serve
+        ):
+            kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
+            reason, held_by = held.reason.text, held.reason.held_by
+            leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
+        elif reason := self._too_soon(name, key, entry):
+            kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN)
+        elif reason := self._no_room(name, device, entry, replicas):
+            kind = RefusalKind.FULL
+        else:
+            self._give(name, key, fields, device, replicas)
+            return
+        index = taker.index if taker else None
+        self._refusals.append(
+            Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by, leaves)
+        )
+
+    def _open(self, name: str, values: tuple[AttributeValue, ...] | None = None) -> list[Offer]:
+        self._given.open(name, self._settings, values)
+        if values is not None:
+            self._values[name] = values
+        self._offers[name] = []
+        return self._offers[name]
+
+    def _no_name(self, name: str, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> str:
+        if fields:
+            if problem := naming.problem(name):
+                return f"the name {name} {problem}"
+            values, others = _values(fields, device), self._given.values(name, entry)
+            if others is not None and others != values:
+                return (
+                    f"the name {name} already represents {_shown(others)}, this device has {_shown(values)}"
+                )
+        owner = self._given.owner(name, entry)
+        if owner is not None and owner.index != entry.index:
+            return f"the name {name} already belongs to entry {owner.index + 1} ({owner.name})"
+        return ""
+
+    def _taken_by(self, key: Key, entry: ResourceSettings) -> ResourceSettings | None:
+        for other in self._given.takers(key, entry):
+            if entry.exclusive or other.exclusive or entry.serve is not other.serve:
+                return other
+        return None
+
+    def _too_soon(self, name: str, key: Key, entry: ResourceSettings) -> str:
+        """Why a DRA resource must not get a device yet; empty if it may."""
+        if self._sides is None or entry.serve is Serve.PLUGIN:
+            return ""
+        return self._sides.refusal(key, name, entry)
+
+    def _no_claim(self, key: Key, device: Device) -> str:
+        entry, conflicts = self._settings, []
+        for claim in device.claims:
+            for holder in (self._given.whole(claim, entry), self._given.part(claim, entry)):
+                if holder is not None and holder != key and not binds_pod(claim):
+                    conflicts.append(f"{claim} is already used by {_name(holder)}")  # noqa: PERF401 - rarely reached
+        for claim in device.part_of:
+            holder = self._given.whole(claim, entry)
+            if holder is not None and holder != key and not binds_pod(claim):
+                conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
+        return min(conflicts) if conflicts else ""  # a set has no order, and the plan must be deterministic
+
+    def _no_room(self, name: str, device: Device, entry: ResourceSettings, replicas: int) -> str:
+        together = entry.share.of is Of.ALL
+        if entry.serve is Serve.DRA:
+            return ""  # there is no list
+        if together and name in self._sizes:
+            return ""  # the tokens are in the list already
+        # the same as units() makes; that is too slow for each device at each event
+        if together:
+            each = listed_bytes(len(ALL) + _numbered(replicas), 0)
+        else:
+            number = _numbered(replicas) if replicas > 1 else 0
+            each = listed_bytes(len(device.id) + number, len(device.numa_nodes) if entry.topology else 0)
+        size = self._sizes.get(name, 0) + replicas * each
+        if size > self._list_limit:
+            return f"the device list of {name} would pass the kubelet's limit of 4 MiB"
+        self._sizes[name] = size
+        return ""
+
+    def _give(self, name: str, key: Key, fields: tuple[str, ...], device: Device, replicas: int) -> None:
+        self._given.give(key, device, self._settings)
+        offers = self._offers.get(name)
+        if offers is None:
+            offers = self._open(name, _values(fields, device) if fields else None)
+        offers.append(Offer(device, replicas))
+
+
+def _resource(
+    name: str, entry: ResourceSettings, offers: Sequence[Offer], before: PlannedResource | None
+) -> PlannedResource:
+    """A resource: the same object as before if nothing about it has changed."""
+    if before is not None and len(before.offers) == len(offers):
+        pairs = zip(before.offers, offers, strict=True)
+        if all(one.device is other.device and one.replicas == other.replicas for one, other in pairs):
+            return before
+    return PlannedResource(name, entry, tuple(offers))
+
+
+def _reserved(device: Device, entry: ResourceSettings) -> str:
+    """Why an entry must not get a device with a special purpose; empty if it may."""
+    if not device.reserved or names_purpose(entry.where, device.attributes, device.inherited):
+        return ""
+    return f"{device.reserved}; to offer it, add {PURPOSE}: {show(device.attributes[PURPOSE])} to where"
+
+
+def _numbered(replicas: int) -> int:
+    """Bytes of the number in a token's id."""
+    return 2 + len(str(replicas))
+
+
+def _values(fields: Sequence[str], device: Device) -> tuple[AttributeValue, ...]:
+    return tuple(device.attributes[field] for field in fields)
+
+
+def _shown(values: Sequence[AttributeValue]) -> str:
+    return ", ".join(map(show, values))
+
+
+def _taken(taker: ResourceSettings, entry: ResourceSettings) -> tuple[RefusalKind, str]:
+    reason = f"entry {taker.index + 1} ({taker.name}) already took it"
+    if entry.serve is not taker.serve:
+        return RefusalKind.TAKEN, f"{reason}, and serves it with serve: {taker.serve}"
+    if entry.exclusive:
+        return RefusalKind.TAKEN, reason
+    return RefusalKind.UNSHARED, f"{reason} and does not have exclusive: false"
+
+
+def _nameless(
+    entry: ResourceSettings, fields: Sequence[str], attributes: Mapping[str, AttributeValue]
+) -> str:
+    missing = [field for field in fields if field not in attributes]
+    if missing:
+        return f"it has no {' and no '.join(missing)}, which the name {entry.name} needs"
+    return f"its attributes leave nothing legal for the name {entry.name}"
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]} of backend {key[0]}"

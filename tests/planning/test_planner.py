@@ -1,0 +1,183 @@
+"""A planner makes the same plan after a change as a new one does, with little work."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+
+import pytest
+from work import Work
+
+from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder, unhealthy
+from devhost.backend.where import Block, Range, Term, Text, Where
+from devhost.planning.claims import Held
+from devhost.planning.planner import Planner
+from devhost.planning.settings import (
+    Of,
+    ReplicaOverride,
+    ResourceSettings,
+    Serve,
+    Settings,
+    Share,
+    WhenEmpty,
+)
+
+CLAIMS = ("pci:0", "pci:1", "iommu:3")
+HOLDERS = (None, Holder("default", "p", "main"), ClaimHolder("default", "claim", "1"))
+NAMES = ("example.com/a", "example.com/b", "example.com/{model}", "example.com/{model}-{index}")
+WHERES: tuple[Where, ...] = (
+    (),
+    (Block((Term("index", (Range(0, 1),)), Term("model", (Text("X", fold=True), Text("-")), also="names"))),),
+    (Block((Term("model", (Text("y"),), also="names"),)), Block((Term("model", (Text("x"),)),))),
+    (Block((Term("names", (Text("y"),)),), without="model"),),
+    (Block((Term("model", (Text("x"), Text("1g*"))),)),),
+    (Block((), (Block((Term("index", (Range(0, 0),)),)),)),),
+)
+SOME = (ReplicaOverride((Block((Term("index", (Range(1, 1),)),)),), 5),)
+
+
+class Node:
+    """What a planner is told, one random change after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.found: dict[str, dict[str, Device]] = {"one": {}, "two": {}}
+        self.settings = Settings()
+        self.held: list[Held] = []
+        self._edit()
+
+    def change(self) -> None:
+        """Something of what may change at once."""
+        chance = self._random.random
+        backend = self._random.choice(("one", "two"))
+        known = dict(self.found.get(backend, {}))
+        for _ in range(self._random.randrange(3)):
+            device = self._device()
+            known[device.id] = device
+        if known and chance() < 0.5:
+            device = known[self._random.choice([*known])]
+            field = self._random.choice([one.name for one in fields(Device) if one.name != "id"])
+            known[device.id] = replace(device, **{field: getattr(self._device(), field)})
+        if known and chance() < 0.3:
+            del known[self._random.choice([*known])]
+        self.found = {**self.found, backend: known}
+        if chance() < 0.05:
+            del self.found[backend]
+        if chance() < 0.3:
+            self.held = [self._hold() for _ in range(self._random.randrange(3))]
+        if chance() < 0.05:
+            self._edit()
+
+    def _edit(self) -> None:
+        self.settings = Settings(tuple(map(self._entry, range(self._random.randrange(2, 7)))))
+
+    def _device(self) -> Device:
+        pick = self._random.choice
+        attributes = {
+            "model": pick(("x", "x", "1g.5gb", "1g+5gb", "-", None)),
+            "index": pick((0, 1, 1, None)),
+            "names": pick((("x", "y"), ("-",), ("Y",), None)),
+        }
+        return Device(
+            f"d{self._random.randrange(5)}",
+            {name: value for name, value in attributes.items() if value is not None},
+            claims=frozenset(self._random.sample(CLAIMS, pick((0, 0, 1, 1, 2)))),
+            part_of=frozenset(self._random.sample(CLAIMS, pick((0, 0, 1)))),
+            numa_nodes=pick(((), (0,))),
+            health=pick((HEALTHY, unhealthy("broken"))),
+            withheld=pick((None, None, None, "the node uses it")),
+            inherited=pick((frozenset(), frozenset({"index"}), frozenset({"names"}))),
+        )
+
+    def _entry(self, index: int) -> ResourceSettings:
+        pick = self._random.choice
+        return ResourceSettings(
+            index,
+            pick(NAMES),
+            pick(("one", "one", "two")),
+            pick(WHERES),
+            Share(pick((1, 3)), of=pick((Of.EACH, Of.EACH, Of.ALL)), overrides=pick(((), SOME))),
+            exclusive=pick((True, False)),
+            when_empty=pick([*WhenEmpty]),
+            serve=pick((Serve.PLUGIN, Serve.PLUGIN, Serve.PLUGIN, Serve.DRA)),
+        )
+
+    def _hold(self) -> Held:
+        pick = self._random.choice
+        return Held(
+            pick(("example.com/a", "example.com/b", "example.com/x")),
+            ("t",),
+            pick(("one", "two")),
+            self._device(),
+            pick((True, False)),
+            pick(HOLDERS),
+            pick([*Serve]),
+            pick(("", "it is moving")),
+        )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_change_leads_to_the_plan_that_a_new_planner_makes(seed: int) -> None:
+    for number in range(60):
+        node, planner = Node(1000 * seed + number), Planner()
+        for _ in range(12):
+            node.change()
+            made = planner.make(node.found, node.settings, node.held)
+            new = Planner().make(node.found, node.settings, node.held)
+            assert made == new, number
+            assert [*made.resources] == [*new.resources], number
+
+
+def cards(entries: int, each: int) -> dict[str, Device]:
+    return {
+        f"c{n:05}": Device(f"c{n:05}", {"model": f"m{n % entries}"}, claims=frozenset({f"pci:{n}"}))
+        for n in range(entries * each)
+    }
+
+
+def of_models(count: int) -> Settings:
+    wheres = [(Block((Term("model", (Text(f"m{n}"),)),)),) for n in range(count)]
+    return Settings(
+        tuple(ResourceSettings(n, f"example.com/r{n}", "one", where) for n, where in enumerate(wheres))
+    )
+
+
+def test_a_device_that_changes_costs_one_look_at_each_device_and_each_entry() -> None:
+    """Each entry asks once about the changed device, and none about the others."""
+    per_entry = []
+    for entries, each in ((20, 20), (40, 20)):
+        found, planner, config = cards(entries, each), Planner(), of_models(entries)
+        planner.make({"one": found}, config)
+        changed = {**found, "c00007": replace(found["c00007"], health=unhealthy("broken"))}
+        work = Work()
+        with work.counted():
+            plan = planner.make({"one": changed}, config)
+        (offer,) = (one for one in plan.resources["example.com/r7"].offers if one.device.id == "c00007")
+        assert not offer.device.health.healthy
+        per_entry.append((work.lines - 3 * len(found)) / entries)
+    assert max(per_entry) <= 80
+
+
+def test_a_first_plan_asks_only_entries_that_may_select_a_device() -> None:
+    lines = []
+    for entries in (20, 40):
+        work = Work()
+        with work.counted():
+            plan = Planner().make({"one": cards(entries, 20)}, of_models(entries))
+        assert all(len(one.offers) == 20 for one in plan.resources.values())
+        lines.append(work.lines)
+    assert lines[1] <= 2.2 * lines[0]
+
+
+def test_what_does_not_change_stays_the_same_object() -> None:
+    found, planner, config = cards(3, 2), Planner(), of_models(3)
+    before = planner.make({"one": found}, config)
+    assert planner.make({"one": dict(found)}, config) is before
+    after = planner.make({"one": {**found, "c00000": replace(found["c00000"], numa_nodes=(1,))}}, config)
+    same = {name for name, one in after.resources.items() if one is before.resources[name]}
+    assert same == {"example.com/r1", "example.com/r2"}
+    held = [Held("example.com/r1", ("t",), "one", found["c00001"], True, None)]
+    again = planner.make(
+        {"one": {**found, "c00000": after.resources["example.com/r0"].offers[0].device}}, config, held
+    )
+    assert again.resources["example.com/r1"] is before.resources["example.com/r1"]
