@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import pytest
@@ -10,7 +11,8 @@ from work import Work
 
 from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder, unhealthy
 from devhost.backend.where import Block, Range, Term, Text, Where
-from devhost.planning.claims import Held
+from devhost.planning.claims import Held, Key
+from devhost.planning.plan import Found, Plan
 from devhost.planning.planner import Planner
 from devhost.planning.settings import (
     Of,
@@ -36,6 +38,26 @@ WHERES: tuple[Where, ...] = (
 SOME = (ReplicaOverride((Block((Term("index", (Range(1, 1),)),)),), 5),)
 
 
+class Waiting:
+    """Devices of DRA wait until the Node agrees."""
+
+    def __init__(self) -> None:
+        self.free: set[str] = set()
+
+    def begin(self) -> None: ...
+
+    def held(self, found: Found) -> Sequence[Held]:
+        return ()
+
+    def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
+        return "" if key[1] in self.free else f"it waits ({len(self.free)})"
+
+    def learn(self, plan: Plan) -> bool:
+        return False
+
+    def commit(self, plan: Plan) -> None: ...
+
+
 class Node:
     """What a planner is told, one random change after the other."""
 
@@ -43,8 +65,15 @@ class Node:
         self._random = random.Random(seed)
         self.found: dict[str, dict[str, Device]] = {"one": {}, "two": {}}
         self.settings = Settings()
-        self.held: list[Held] = []
+        self.holds: list[Held] = []
+        self.sides = Waiting()
         self._edit()
+
+    def half_way(self, planner: Planner) -> None:
+        """Makes a part of the plan, or one for another moment."""
+        steps = planner.steps(self.found, self.settings, self.holds[1:], self.sides)
+        for _ in range(self._random.choice((0, 3, 100))):
+            next(steps, None)
 
     def change(self) -> None:
         """Something of what may change at once."""
@@ -64,7 +93,9 @@ class Node:
         if chance() < 0.05:
             del self.found[backend]
         if chance() < 0.3:
-            self.held = [self._hold() for _ in range(self._random.randrange(3))]
+            self.holds = [self._hold() for _ in range(self._random.randrange(3))]
+        if chance() < 0.2:
+            self.sides.free.add(f"d{self._random.randrange(5)}")
         if chance() < 0.05:
             self._edit()
 
@@ -122,8 +153,9 @@ def test_every_change_leads_to_the_plan_that_a_new_planner_makes(seed: int) -> N
         node, planner = Node(1000 * seed + number), Planner()
         for _ in range(12):
             node.change()
-            made = planner.make(node.found, node.settings, node.held)
-            new = Planner().make(node.found, node.settings, node.held)
+            node.half_way(planner)
+            made = planner.make(node.found, node.settings, node.holds, node.sides)
+            new = Planner().make(node.found, node.settings, node.holds, node.sides)
             assert made == new, number
             assert [*made.resources] == [*new.resources], number
 

@@ -219,6 +219,7 @@ class Host:
         self.reloader = Reloader(
             self.configuration,
             reload,
+            self.replanner.prepare,
             self._follow_settings,
             last_good=self.last_good,
             backends=self.backends,

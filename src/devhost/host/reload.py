@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from devhost.config.watcher import ConfigWatch
 from devhost.discovery.manager import BackendManager
 from devhost.discovery.tasks import Tasks
 from devhost.discovery.worker import WorkerThread
+from devhost.planning.settings import Settings
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
@@ -74,6 +75,7 @@ class Reloader:
     Args:
         configuration: kept up to date.
         load: reads the file; raises ConfigError.
+        prepare: does what takes long before settings are adopted.
         adopt: makes every part of the host follow the settings that were adopted.
         last_good: keeps a copy of each accepted configuration.
         backends: scan and probe again after a requested reload.
@@ -90,6 +92,7 @@ class Reloader:
         self,
         configuration: Configuration,
         load: Callable[[], Loaded],
+        prepare: Callable[[Settings], Awaitable[None]],
         adopt: Callable[[], None],
         *,
         last_good: LastGood,
@@ -104,6 +107,7 @@ class Reloader:
     ) -> None:
         self._configuration = configuration
         self._load = load
+        self._prepare = prepare
         self._adopt = adopt
         self._last_good = last_good
         self._backends = backends
@@ -206,6 +210,7 @@ class Reloader:
 
         change = difference(configuration.settings, loaded.settings)
         if change or requested or configuration.last_reload.complaints:
+            await self._prepare(loaded.settings)
             configuration.adopt(loaded)
             self._metrics.config_loaded(configuration.generation)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))

@@ -14,9 +14,9 @@ from devhost.discovery.manager import BackendManager
 from devhost.kubelet.given import GivenKeeper
 from devhost.planning import naming
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, PlannedResource, RefusalKind
-from devhost.planning.planner import Planner, plan_devices
-from devhost.planning.settings import ResourceSettings, Serve
+from devhost.planning.plan import Found, Plan, PlannedResource, RefusalKind
+from devhost.planning.planner import Planner, held_now, plan_devices
+from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
@@ -47,6 +47,7 @@ class Replanner:
         dra: offers devices through Dynamic Resource Allocation.
         metrics: counts refusals.
         changed: called after each plan.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Replanner:
         dra: DraSide,
         metrics: Metrics,
         changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = Plan()
         self.started = False
@@ -84,33 +86,88 @@ class Replanner:
         self._dra = dra
         self._metrics = metrics
         self._changed = changed
+        self._clock = clock
         self._planner = Planner()
+        self._settings = configuration.settings
+        """Those for which the plan was made."""
         self._stopped = False
         self._planned_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._steps: Iterator[None] | None = None
+        """What is left of a plan that takes long."""
+        self._next: asyncio.Handle | None = None
+        self._caused_at: float | None = None
         metrics.planned(dict.fromkeys(RefusalKind, 0))
 
     def start(self) -> None:
-        """Makes the first plan. Before this, no event leads to a plan."""
+        """Makes the first plan, in one piece. Before this, no event leads to a plan."""
         self.started = True
-        self.replan()
+        self._follow(None)
 
     def stop(self) -> None:
         """Makes no plan from now on."""
         self._stopped = True
         self._cancel_timer()
+        if self._next is not None:
+            self._next.cancel()
+
+    async def prepare(self, settings: Settings) -> None:
+        """Plans for settings before they take effect, while everything else goes on."""
+        planner, found = Planner(), self._found()
+        steps = planner.steps(found, settings, held_now(found, self._allocations, None))
+        while self.started and self._piece(steps):  # noqa: ASYNC110 - it waits for nothing
+            await asyncio.sleep(0)
+        self._planner, self._steps = planner, None
 
     def replan(self, caused_at: float | None = None) -> None:
-        """Makes the plan, and brings the services in line with it.
+        """Makes the plan, and brings the services in line with it; a plan that takes long does so later.
 
         Args:
             caused_at: monotonic seconds of the event that led to it.
         """
         if not self.started or self._stopped:
             return
+        if self._caused_at is None or (caused_at is not None and caused_at < self._caused_at):
+            self._caused_at = caused_at
+        if self._next is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Continues the plan. Once all is made that takes long, what has changed since then follows."""
+        self._next = None
+        settings, sides = self._configuration.settings, self._dra.sides
+        if (
+            settings is self._settings
+        ):  # otherwise what is shown would fit neither the old plan nor the new one
+            if self._steps is None:
+                found = self._found()
+                held = held_now(found, self._allocations, sides)
+                self._steps = self._planner.steps(found, settings, held, sides)
+            if self._piece(self._steps):
+                self._next = asyncio.get_running_loop().call_soon(self._go_on)
+                return
+        self._steps = None
+        caused_at, self._caused_at = self._caused_at, None
+        self._follow(caused_at)
+
+    def _piece(self, steps: Iterator[None]) -> bool:
+        """Does some steps; true if there are more."""
+        until = self._clock() + self._parts.timing.plan_piece
+        for _ in steps:
+            if self._clock() >= until:
+                return True
+        return False
+
+    def _found(self) -> Found:
+        """Every device of every backend."""
+        return self._allocations.completed(
+            {name: one.devices for name, one in self._backends.scanners.items()}
+        )
+
+    def _follow(self, caused_at: float | None) -> None:
         self._planned_at = time.monotonic()
         settings, backends = self._configuration.settings, self._backends.scanners
-        found = self._allocations.completed({name: one.devices for name, one in backends.items()})
+        self._settings, found = settings, self._found()
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
         refusals = Counter(refusal.kind for refusal in self.plan.refusals)
         self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})

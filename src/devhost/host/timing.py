@@ -21,6 +21,9 @@ class Timing:
     Without them it could give a device to a resource and take it back a moment later, or give away a device
     that a container holds through another resource."""
 
+    plan_piece: float = 0.02
+    """A plan that takes longer lets other work be done in between."""
+
     reload: float = 30.0
     """Deadline for reading the configuration; importing drop-ins is part of it."""
 

@@ -8,7 +8,7 @@ ids, so the same input gives the same plan for any order of discovery.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple, Protocol, Self
@@ -32,6 +32,9 @@ from .plan import (
 from .settings import Of, ResourceSettings, Serve, Settings, WhenEmpty
 from .tokens import ALL
 
+STRIDE = 256
+"""Devices between two points at which a plan can be interrupted: about two milliseconds."""
+
 
 class AllocationView(Protocol):
     """What the plan needs to know of the devices that containers hold."""
@@ -49,8 +52,11 @@ class AllocationView(Protocol):
 class SidesView(Protocol):
     """What the plan needs to know of devices that change from one side to the other."""
 
-    def begin(self, found: Found) -> Sequence[Held]:
-        """Begins a plan: the devices that are moving, as held through the resource that they leave."""
+    def begin(self) -> None:
+        """Begins a plan."""
+
+    def held(self, found: Found) -> Sequence[Held]:
+        """The devices that are moving, as held through the resource that they leave."""
 
     def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
         """Why a DRA resource must not get a device yet; empty if it may."""
@@ -81,8 +87,9 @@ def plan_devices(
     planner = planner or Planner()
     allocations.observe(found, settings)
     while True:
-        moving = sides.begin(found) if sides else ()
-        plan = planner.make(found, settings, [*allocations.held(), *moving], sides)
+        if sides:
+            sides.begin()
+        plan = planner.make(found, settings, held_now(found, allocations, sides), sides)
         stale = allocations.learn(plan)
         if sides and sides.learn(plan):
             stale = True
@@ -91,6 +98,11 @@ def plan_devices(
     if sides:
         sides.commit(plan)
     return plan
+
+
+def held_now(found: Found, allocations: AllocationView, sides: SidesView | None) -> Sequence[Held]:
+    """What containers hold, and what changes sides."""
+    return [*allocations.held(), *(sides.held(found) if sides else ())]
 
 
 def make_plan(
@@ -110,7 +122,7 @@ class Planner:
 
     The result is the same as that of a new planner. An entry is planned again if it selects other devices, or
     if what the entries above it or containers do with these devices, their claims or its names has changed.
-    Those that DRA serves are always planned again, because they depend on the Node and the API server.
+    An entry of DRA whose devices wait for the Node is always planned again.
 
     Args:
         list_limit: bytes that the device list of a resource may have.
@@ -136,10 +148,22 @@ class Planner:
             held: what containers hold now; the devices may be gone, and the resources may no longer exist.
             sides: whether a DRA resource may get a device already; without it, it may.
         """
+        for _ in self.steps(found, settings, held, sides):
+            pass
+        return self._plan
+
+    def steps(
+        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: SidesView | None = None
+    ) -> Iterator[None]:
+        """The same in steps of at most :data:`STRIDE` devices; then :meth:`make` has nothing left to do.
+
+        What is made so far is lost if the steps are not exhausted.
+        """
         dirty = _Dirty()
         if settings is not self._settings:
-            self._settings, self._found, self._held = settings, {}, ()
+            self._found, self._held = {}, ()
             self._entries, self._given = [_Entry(entry) for entry in settings.resources], _Given()
+        self._settings = None  # until all is done
         if held != self._held:
             dirty.add_held(self._held, held)
             self._held, self._given.held = held, ClaimIndex(held) if held else None
@@ -149,13 +173,15 @@ class Planner:
         few = {name: _Candidates(devices) for name, devices in changed.items()}
         same = True
         for one in self._entries:
-            others = one.follow(few[one.settings.backend]) if one.settings.backend in few else {}
-            waits = sides is not None and one.settings.serve is Serve.DRA
-            if one.plan is None or waits or others is None or dirty.concerns(one):
+            yield
+            changes = few.get(one.settings.backend)
+            others = (yield from one.follow(changes)) if changes else {}
+            if one.plan is None or one.waits(sides) or others is None or dirty.concerns(one):
                 before = one.plan
                 if before is not None:
                     self._given.take_back(one.settings, before, found.get(one.settings.backend, {}))
-                one.plan = _Run(one, self._given, self._list_limit, sides).plan()
+                one.plan = yield from _Run(one, self._given, self._list_limit, sides).plan()
+                one.asked = sides is not None
                 dirty.add(one.settings.backend, before, one.plan)
             elif others:
                 one.plan = one.plan.with_devices(others)
@@ -164,7 +190,7 @@ class Planner:
             same = False
         if not same or not self._entries:
             self._plan = self._whole()
-        return self._plan
+        self._settings = settings
 
     def _whole(self) -> Plan:
         plans = [one.plan for one in self._entries if one.plan is not None]
@@ -229,8 +255,16 @@ class _Entry:
         self.views: dict[str, Mapping[str, AttributeValue]] = {}
         """The attributes that the entry sees of a device, if these are not all."""
         self.plan: _EntryPlan | None = None
+        self.asked = False
+        """Whether the plan was made with the devices that change sides."""
 
-    def follow(self, candidates: _Candidates) -> Mapping[str, Device] | None:
+    def waits(self, sides: SidesView | None) -> bool:
+        """Whether the plan may be another one though no device has changed."""
+        if sides is None or self.plan is None or self.settings.serve is not Serve.DRA:
+            return False
+        return not self.asked or any(one.kind is RefusalKind.MOVING for one in self.plan.refusals)
+
+    def follow(self, candidates: _Candidates) -> Generator[None, None, Mapping[str, Device] | None]:
         """Takes devices that have changed.
 
         Returns:
@@ -239,7 +273,9 @@ class _Entry:
         others: dict[str, Device] = {}
         again = unordered = False
         changed = candidates.every if self.selected else candidates.of(self.settings.where)
-        for name, device in changed.items():
+        for n, (name, device) in enumerate(changed.items(), 1):
+            if n % STRIDE == 0:
+                yield
             before = self.selected.get(name)
             where = self.settings.where
             seen = None if device is None else selected(where, device.attributes, device.inherited)
@@ -349,11 +385,13 @@ class _Dirty:
         if before:
             self._names.update(name for name in names if before.values.get(name) != now.values.get(name))
 
-    def add_held(self, before: Iterable[Held], now: Iterable[Held]) -> None:
-        """Containers hold other devices."""
-        for one in set(map(_Hold.of, before)) ^ set(map(_Hold.of, now)):
-            self._keys.add(one.key)
-            self._claims.update(one.claims, one.part_of)
+    def add_held(self, before: Sequence[Held], now: Sequence[Held]) -> None:
+        """Containers hold other devices. Of several who hold one device the first counts."""
+        keys = {one.key for one in set(map(_Hold.of, before)) ^ set(map(_Hold.of, now))}
+        self._keys |= keys
+        for one in chain(before, now):
+            if one.key in keys:
+                self._add_claims(one.device)
 
     def _add_claims(self, device: Device | None) -> None:
         if device is not None:
@@ -499,7 +537,7 @@ class _Run:
         self._values: dict[str, tuple[AttributeValue, ...]] = {}
         self._sizes: dict[str, int] = {}
 
-    def plan(self) -> _EntryPlan:
+    def plan(self) -> Generator[None, None, _EntryPlan]:
         """Gives the entry the devices that it selects and that nothing keeps from it."""
         entry = self._settings
         fields = naming.fields(entry.name)
@@ -507,7 +545,9 @@ class _Run:
             self._names.add(entry.name)
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
-        for device in self._entry.selected.values():
+        for n, device in enumerate(self._entry.selected.values(), 1):
+            if n % STRIDE == 0:
+                yield
             self._device(entry, fields, device)
         before = self._entry.plan.resources if self._entry.plan else {}
         return _EntryPlan(

@@ -130,9 +130,12 @@ class Sides:
         for key, resource in published.items():
             self._published.setdefault(key, resource)
 
-    def begin(self, found: Found) -> Sequence[Held]:
-        """Begins a plan: the devices that are moving, as held through the resource that they leave."""
+    def begin(self) -> None:
+        """Begins a plan, which tells again what waits for the Node."""
         self._awaited = {}
+
+    def held(self, found: Found) -> Sequence[Held]:
+        """The devices that are moving, as held through the resource that they leave."""
         moving = []
         for one in self.moving():
             device = found.get(one.key[0], {}).get(one.key[1])
