@@ -213,3 +213,11 @@ def test_what_does_not_change_stays_the_same_object() -> None:
         {"one": {**found, "c00000": after.resources["example.com/r0"].offers[0].device}}, config, held
     )
     assert again.resources["example.com/r1"] is before.resources["example.com/r1"]
+
+
+def test_an_attribute_that_becomes_an_inherited_one_no_longer_makes_a_name() -> None:
+    device, planner = Device("d", {"model": "x"}), Planner()
+    config = Settings((ResourceSettings(0, "example.com/{model}", "one", ()),))
+    assert [*planner.make({"one": {"d": device}}, config).resources] == ["example.com/x"]
+    inherited = replace(device, inherited=frozenset({"model"}))
+    assert not planner.make({"one": {"d": inherited}}, config).resources

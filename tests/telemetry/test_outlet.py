@@ -145,6 +145,7 @@ def test_a_descriptor_that_others_made_nonblocking_loses_nothing(pipe: Pipe) -> 
     for _ in range(3000):
         outlet.write(LINE)
     outlet.write("end\n")
+    assert not outlet.flush(0.2)  # the pipe is full
     assert len(pipe.read_until(b"end\n")) == 3001
     assert outlet.dropped == 0
 

@@ -136,9 +136,8 @@ class Replanner:
         """Continues the plan. Once all is made that takes long, what has changed since then follows."""
         self._next = None
         settings, sides = self._configuration.settings, self._dra.sides
-        if (
-            settings is self._settings
-        ):  # otherwise what is shown would fit neither the old plan nor the new one
+        # otherwise the old plan would be shown with other settings
+        if settings is self._settings:
             if self._steps is None:
                 found = self._found()
                 held = held_now(found, self._allocations, sides)

@@ -131,7 +131,7 @@ class Sides:
             self._published.setdefault(key, resource)
 
     def begin(self) -> None:
-        """Begins a plan, which tells again what waits for the Node."""
+        """Begins a plan: what waits for the Node is found out again."""
         self._awaited = {}
 
     def held(self, found: Found) -> Sequence[Held]:
