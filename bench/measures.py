@@ -34,6 +34,9 @@ PREFER_PAIR = Measure("prefer-pair", "preference among 8 GPUs and 8 HCAs in turn
 BURST = Measure("burst", "lists for a burst of 1 000 uevents", "lists", {MAX: 20}, (MAX,))
 CHURN = Measure("churn", "lists for 1 000 changes in one burst", "lists", {MAX: 40}, (MAX,))
 MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices, scraped", "MB", {MAX: 48}, (MAX,))
+MEMORY_DEFAULT = Measure(
+    "memory-default", "resident memory, the default configuration, scraped", "MB", {MAX: 50}, (MAX,)
+)
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
 MEMORY_RDMA = Measure("memory-rdma", "resident memory, 8 shared RDMA adapters", "MB", {MAX: 56}, (MAX,))
 ADAPTERS = Measure("adapters", "first scan of 256 RDMA adapters", "ms", {P50: 150}, (P50, MAX))
@@ -108,6 +111,7 @@ MEASURES = (
     BURST,
     CHURN,
     MEMORY,
+    MEMORY_DEFAULT,
     MEMORY_BIG,
     MEMORY_RDMA,
     ADAPTERS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import signal
 import socket
 import sys
@@ -19,6 +20,9 @@ from .recorder import Recorder, recording
 
 BACKENDS = Path(__file__).parent / "backends"
 TICKS = os.sysconf("SC_CLK_TCK")
+
+PROGRAM = "DEVHOST_BENCH_PROGRAM"
+"""The environment variable with the command that starts another devhost than the one of this environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ async def devhost(directory: Path, kubelet: Recorder, config: str, *options: str
     file, log = directory / "devhost.yaml", directory / "log"
     file.write_text(config, encoding="utf-8")
     command = [
-        os.fspath(Path(sys.executable).with_name("devhost")),
+        *shlex.split(os.environ.get(PROGRAM, os.fspath(Path(sys.executable).with_name("devhost")))),
         *("run", "--config", os.fspath(file), "--kubelet-dir", os.fspath(kubelet.directory)),
         *("--status-socket", os.fspath(directory / "status.sock")),
         *("--state-dir", os.fspath(directory / "state"), *options),

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.cli import options
 from devhost.cli.program import root as program
+from devhost.cli.root_directory import ROOT_HINT, check_root
 
 
 def paths(command: click.Command, name: str) -> Iterator[tuple[str, click.Path]]:
@@ -39,7 +39,7 @@ def test_a_missing_root_is_one_line_for_every_command(toys, tmp_path, command):
     toys.root = tmp_path / "nowhere"
     arguments = [*command, str(tmp_path / "tree")] if command == ["record"] else command
     done = toys.devhost(*arguments)
-    said = f"devhost: --root {toys.root} does not exist ({options.ROOT_HINT})\n"
+    said = f"devhost: --root {toys.root} does not exist ({ROOT_HINT})\n"
     assert (done.returncode, done.stderr) == (2, said)
 
 
@@ -48,7 +48,7 @@ def test_a_root_that_is_a_file_is_refused_with_that_reason(toys, tmp_path):
     toys.root.touch()
     done = toys.devhost("discover")
     assert done.returncode == 2
-    assert done.stderr == f"devhost: --root {toys.root} is not a directory ({options.ROOT_HINT})\n"
+    assert done.stderr == f"devhost: --root {toys.root} is not a directory ({ROOT_HINT})\n"
 
 
 def test_a_wrong_path_is_logged_as_json_if_the_log_is_json(toys, tmp_path):
@@ -61,7 +61,7 @@ def test_a_wrong_path_is_logged_as_json_if_the_log_is_json(toys, tmp_path):
     done = toys.devhost("run", "--log-format", "json")
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (done.returncode, line["message"]) == (2, "cannot start")
-    assert line["reason"] == f"--root {toys.root} does not exist ({options.ROOT_HINT})"
+    assert line["reason"] == f"--root {toys.root} does not exist ({ROOT_HINT})"
 
 
 def test_an_unreadable_root_exits_with_3(tmp_path, monkeypatch):
@@ -70,7 +70,7 @@ def test_an_unreadable_root_exits_with_3(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(EnvironmentFailure, match=r"--root .* cannot be read: Permission denied \(check its"):
-        options.check_root(tmp_path)
+        check_root(tmp_path)
 
 
 @pytest.mark.parametrize("command", [["run"], ["discover"], ["explain", "one"], ["record"]])
@@ -102,6 +102,6 @@ def test_a_tree_with_other_trees_below_it_is_accepted(toys):
 
 
 def test_an_existing_root_is_accepted(tmp_path):
-    options.check_root(tmp_path)
+    check_root(tmp_path)
     with pytest.raises(UsageError):
-        options.check_root(tmp_path / "none")
+        check_root(tmp_path / "none")

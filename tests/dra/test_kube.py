@@ -310,8 +310,8 @@ async def test_a_cancelled_call_leaves_no_connection_behind() -> None:
 
 ALONE = """
 import sys
-from devhost.cli.memory import import_without_openssl
-import_without_openssl()
+from devhost.cli.memory import import_without_libraries
+import_without_libraries()
 import asyncio
 assert asyncio.sslproto.ssl is None
 import ssl

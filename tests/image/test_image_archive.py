@@ -39,7 +39,7 @@ def test_it_starts_devhost_as_root_and_no_shell(archive: Archive) -> None:
     assert (config["User"], config["Entrypoint"]) == ("0:0", ["devhost"])
     assert not config.keys() & {"Cmd", "Volumes", "ExposedPorts", "Shell"}
     environment = dict(entry.split("=", 1) for entry in config["Env"])
-    assert environment.keys() == {"PATH", "PYTHONDONTWRITEBYTECODE"}
+    assert environment.keys() == {"PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONOPTIMIZE"}
     first = environment["PATH"].split(":")[0].lstrip("/")
     ((_, script),) = archive.contents(lambda name: name == f"{first}/devhost")
     interpreter = script.decode().splitlines()[0].removeprefix("#!")
@@ -176,4 +176,4 @@ def test_its_size_is_the_one_on_the_page(archive: Archive) -> None:
 
 def _bytecode(source: str) -> str:
     directory, _, name = source.rpartition("/")
-    return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-313.pyc"
+    return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-313.opt-2.pyc"

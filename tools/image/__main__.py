@@ -23,7 +23,7 @@ from typing import NoReturn
 import checkout
 from running import UNAVAILABLE, Failed, Unavailable, leave_on_sigterm
 
-from . import base, machine
+from . import base, machine, memory
 from .archive import Archive
 from .build import Builder
 from .contents import table
@@ -83,7 +83,9 @@ def make(work: Path, named: str, *, fresh: bool) -> None:
         record.unlink(missing_ok=True)
         builder.build(named if tar is None else builder.import_base(tar), archive)
     image = Archive(archive)
-    prove(builder.unpack(archive), image)
+    root = builder.unpack(archive)
+    prove(root, image)
+    memory.measure(root, image)
     record.write_text(f"{wanted}\n", encoding="ascii")
     for line in table(image):
         say(line)

@@ -58,22 +58,32 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
-    from .memory import import_without_openssl, use_one_heap
+    from .memory import import_without_libraries, use_one_heap
 
     use_one_heap()
-    import_without_openssl()
+    import_without_libraries()
     from devhost.telemetry import log
 
     with log.unblocked():
-        from .program import call
-
         try:
-            return call()
+            return _serve()
         except ImportError:
             raise
         except BaseException as error:  # noqa: BLE001 - shown while no reader can block it
             sys.excepthook(type(error), error, error.__traceback__)
             return 1
+
+
+def _serve() -> int:
+    from .serve import parsed, serve
+
+    if (options := parsed(sys.argv[2:])) is None:
+        from .program import call
+
+        return call()
+    from .ending import ended
+
+    return ended(lambda: serve(**options))
 
 
 def _open_standard_streams() -> None:

@@ -34,17 +34,19 @@ class _Catalogs:
         return found
 
 
-@click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@shared.output_of("text", "json", help="Text for people, or one JSON document for all files.")
-def command(files: tuple[str, ...], output: str) -> None:
-    """Checks configuration files. "-" reads standard input.
+@click.command(
+    help="""
+    Checks configuration files. "-" reads standard input.
 
     Prints one line for each valid file, and every error of the others with its line and column. For the file
     of another device plugin, it names the import that converts it. A plugin
     that cannot be loaded causes a warning, or an error if a resource needs it. A note names optional entries
     whose backend is not installed.
     """
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@shared.output_of("text", "json", help="Text for people, or one JSON document for all files.")
+def command(files: tuple[str, ...], output: str) -> None:
     catalogs = _Catalogs()
     checked = [_Checked.of(file, catalogs) for file in files]
     if output == "json":

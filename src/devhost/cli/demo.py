@@ -15,7 +15,15 @@ from . import options as shared
 from .program import not_on_nodes
 
 
-@click.command("demo")
+@click.command(
+    "demo",
+    help="""
+    Serves this machine's devices to a simulated kubelet and shows what a pod would get.
+
+    The machine is not changed, with one exception: as root, if the kernel has zram, one zram device is added
+    and removed again. On a terminal the demo shows changes until Ctrl-C; otherwise it ends by itself.
+    """,
+)
 @click.option(
     "--config",
     type=shared.path,
@@ -23,11 +31,6 @@ from .program import not_on_nodes
     help="Configuration file.  [default: the one that is part of devhost]",
 )
 def command(config: Path | None) -> None:
-    """Serves this machine's devices to a simulated kubelet and shows what a pod would get.
-
-    The machine is not changed, with one exception: as root, if the kernel has zram, one zram device is added
-    and removed again. On a terminal the demo shows changes until Ctrl-C; otherwise it ends by itself.
-    """
     log.configure("text", "warning")  # before gRPC is imported, which reads its verbosity then
     try:
         from .demonstration import bundled_config, show

@@ -25,6 +25,7 @@ from devhost.telemetry.document import held_by
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
+from .root_directory import check_root
 from .running_host import Verdict, View, view
 from .scan_once import ScanResult
 from .table import VALUE, cut, table
@@ -36,7 +37,19 @@ OTHER_CONFIG = "the devhost on this node uses another configuration: HEALTH is t
 """Printed if the health that the running devhost reports belongs to another configuration."""
 
 
-@click.command("discover")
+@click.command(
+    "discover",
+    help="""
+    Scans for devices once and shows which resource gets which. Needs neither a kubelet nor root.
+
+    RESOURCE limits the output to one resource. Without a configuration, every device of every installed
+    backend is listed. Exits with 1 if a backend failed.
+
+    HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, or
+    --status-socket names one, the table also shows who holds a device, and with the same configuration,
+    HEALTH as it reports it to the kubelet.
+    """,
+)
 @click.argument("resource", required=False)
 @shared.config
 @shared.root
@@ -51,16 +64,7 @@ def command(
     output: str,
     everything: bool,
 ) -> None:
-    """Scans for devices once and shows which resource gets which. Needs neither a kubelet nor root.
-
-    RESOURCE limits the output to one resource. Without a configuration, every device of every installed
-    backend is listed. Exits with 1 if a backend failed.
-
-    HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, or
-    --status-socket names one, the table also shows who holds a device, and with the same configuration,
-    HEALTH as it reports it to the kubelet.
-    """
-    shared.check_root(root)
+    check_root(root)
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
     seen = asyncio.run(view(loaded, root, status_socket))

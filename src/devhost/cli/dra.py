@@ -18,26 +18,30 @@ from devhost.planning.naming import fields
 from devhost.planning.settings import ResourceSettings, Serve
 
 from . import options as shared
+from .root_directory import check_root
 from .scan_once import scan_once
 
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*[./][\w./-]*")
 """Text that no YAML parser takes for anything else."""
 
 
-@click.group("dra")
+@click.group("dra", help="Prints what a cluster needs for Dynamic Resource Allocation.")
 def command() -> None:
-    """Prints what a cluster needs for Dynamic Resource Allocation."""
+    pass
 
 
-@command.command("classes")
+@command.command(
+    "classes",
+    help="""
+    Prints the DeviceClasses of resources with `serve: dra`, for `kubectl apply -f -`.
+
+    A name template gets a class for each name on this machine.
+    """,
+)
 @shared.config
 @shared.root
 @shared.output_of("yaml", "json", help="Format of the objects.")
 def classes(config: Path | None, root: Path, output: str) -> None:
-    """Prints the DeviceClasses of resources with `serve: dra`, for `kubectl apply -f -`.
-
-    A name template gets a class for each name on this machine.
-    """
     loaded = load(config or DEFAULT)
     shared.warn_of(loaded.catalog.refused)
     settings = loaded.settings
@@ -75,7 +79,7 @@ def _named(
     """
     if not any(fields(entry.name) for entry in entries):
         return [(entry.name, entry) for entry in entries]
-    shared.check_root(root)
+    check_root(root)
     scan = asyncio.run(scan_once(loaded, root))
     named = []
     for entry in entries:

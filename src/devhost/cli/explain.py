@@ -31,19 +31,16 @@ from devhost.telemetry.tables import reason, with_holders
 
 from . import options as shared
 from .discover import as_json, health_text, without_driver
+from .root_directory import check_root
 from .running_host import Published, View, view
 from .scan_once import ScanResult
 from .table import CELL, cut
 
 
-@click.command("explain")
-@click.argument("device")
-@shared.config
-@shared.root
-@shared.status_socket
-@shared.output
-def command(device: str, config: Path | None, root: Path, status_socket: Path | None, output: str) -> None:
-    """Shows why DEVICE is offered or not: its attributes, and the decision of each resource.
+@click.command(
+    "explain",
+    help="""
+    Shows why DEVICE is offered or not: its attributes, and the decision of each resource.
 
     DEVICE is an id as printed by `devhost discover`, or the value of an attribute that identifies the
     device: for example a device node (/dev/fuse), a serial number, or a PCI address in upper or lower case.
@@ -59,8 +56,15 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     --status-socket names one, the output also shows where that devhost reports a different health, and which
     containers hold the device. What a container holds, no other resource gets. If this cannot be taken into
     account, the last line gives the reason.
-    """
-    shared.check_root(root)
+    """,
+)
+@click.argument("device")
+@shared.config
+@shared.root
+@shared.status_socket
+@shared.output
+def command(device: str, config: Path | None, root: Path, status_socket: Path | None, output: str) -> None:
+    check_root(root)
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
     seen = asyncio.run(view(loaded, root, status_socket, everything=True, links=True))

@@ -43,12 +43,17 @@ class _Importers(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group("import", cls=_Importers)
-def command() -> None:
-    """Converts the configuration of another device plugin to a devhost.yaml, and prints it.
+@click.group(
+    "import",
+    cls=_Importers,
+    help="""
+    Converts the configuration of another device plugin to a devhost.yaml, and prints it.
 
     For plugins without an importer see docs/migration.md.
-    """
+    """,
+)
+def command() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,15 @@ LONGEST_LINE = 65536
     short_help="Simulate a kubelet, to test a device plugin without Kubernetes.",
     epilog="\b\nCommands on standard input, one per line:\n"
     + "\n".join(f"  {line}" for line in HELP.splitlines()),
+    help="""
+    Simulates a kubelet, to test a device plugin without Kubernetes: any plugin, in any language.
+
+    It registers plugins in DIR, follows their device lists, allocates devices to simulated pods, and prints
+    what happens. Stop it with quit, Ctrl-C or SIGTERM.
+
+    Example: configure the plugin to use DIR instead of /var/lib/kubelet/device-plugins, and type
+    "allocate 1 of example.com/thing" to see what a container would get.
+    """,
 )
 @click.option(
     "--dir",
@@ -57,14 +66,6 @@ LONGEST_LINE = 65536
 @shared.output_of("text", "json", help="Text for people, or one JSON object per line.")
 @click.option("--exit-on-eof", is_flag=True, help="Stop at the end of standard input.")
 def command(directory: Path, profile: Profile, output: str, exit_on_eof: bool) -> None:
-    """Simulates a kubelet, to test a device plugin without Kubernetes: any plugin, in any language.
-
-    It registers plugins in DIR, follows their device lists, allocates devices to simulated pods, and prints
-    what happens. Stop it with quit, Ctrl-C or SIGTERM.
-
-    Example: configure the plugin to use DIR instead of /var/lib/kubelet/device-plugins, and type
-    "allocate 1 of example.com/thing" to see what a container would get.
-    """
     printer = _print_json if output == "json" else _print_text
     threads.provide()
     asyncio.run(

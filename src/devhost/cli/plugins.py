@@ -18,11 +18,12 @@ from devhost.discovery import catalog
 from . import options as shared
 
 
-@click.command()
+@click.command(
+    help="Lists the installed backends with their options and attributes, observers, and refused plugins."
+)
 @click.option("--config", type=shared.path, help="Include the drop-in plugins that this configuration names.")
 @shared.output
 def command(config: Path | None, output: str) -> None:
-    """Lists the installed backends with their options and attributes, observers, and refused plugins."""
     found = catalog.load(backend_paths(config) if config else ())
     backends = [_describe(name, one) for name, one in sorted(found.installed.items())]
     observers = [

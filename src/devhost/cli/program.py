@@ -1,24 +1,21 @@
-"""The program: its commands, and the exit code for each way in which a command can end.
+"""The program: its commands.
 
 A command is imported only when it is used, so that ``devhost run`` has no other command in memory.
 """
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from devhost import __version__
 from devhost.backend import descriptors
-from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
+
+from .ending import ended, output
 
 COMMANDS = {
     "check": "check",
@@ -39,24 +36,12 @@ COMMANDS = {
 """Command name → module of this package; the module's ``command`` is the click command."""
 
 
-CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of writing to standard output, for any kind of file."""
-
-
 NOT_ON_NODES = ("devhost.cli.importers", "devhost.testing")
 """Packages that are not in the node's image, because no command for nodes needs them."""
 
 
 _SENTENCE = 1000
 """The most characters of a command's summary; none is as long."""
-
-
-class OutputFailed(Exception):
-    """The command's output could not be written."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 class _Lazy(click.Group):
@@ -82,11 +67,11 @@ class _Lazy(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with _output():  # --help is printed here
+        with output():  # --help is printed here
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        with _output():
+        with output():
             return super().invoke(ctx)
 
 
@@ -119,88 +104,37 @@ def _absent(name: str, reason: EnvironmentFailure) -> click.Command:
     )
 
 
-@contextmanager
-def _output() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in CANNOT_WRITE and error.filename is None:
-            raise OutputFailed(error) from error  # click would exit with 1 if the pipe's reader is gone
-        raise
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, "-V", "--version", prog_name="devhost")
-def root() -> None:
-    """Offers the devices of this node to Kubernetes, configured by one YAML file.
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""
+    Offers the devices of this node to Kubernetes, configured by one YAML file.
 
     Exit codes: 0 success, 1 failure, 2 wrong configuration or usage, 3 the machine does not allow it.
-    """
+    """,
+)
+@click.version_option(__version__, "-V", "--version", prog_name="devhost")
+def root() -> None:
+    pass
 
 
 def call() -> int:
-    """Runs the command of ``sys.argv``; the exit code.
-
-    Raises:
-        ImportError: a package is missing.
-    """
-    try:
-        code = _run()
-    except ImportError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - a fault of the program, or Ctrl-C at its end
-        sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        code = code or _without_output(error)
-    return code
+    """Runs the command of ``sys.argv``; the exit code."""
+    return ended(_command)
 
 
-def _run() -> int:
-    """Runs the command; its exit code."""
+def _command() -> object:
+    match sys.argv[1:2]:
+        case ["run"]:
+            pass  # it does the same, and reports a failure in its log's format
+        case ["kubelet" | "demo"]:
+            descriptors.provide(descriptors.SERVING)
+        case _:
+            descriptors.provide(descriptors.COMMAND)
     try:
-        match sys.argv[1:2]:
-            case ["run"]:
-                pass  # it does the same, and reports a failure in its log's format
-            case ["kubelet" | "demo"]:
-                descriptors.provide(descriptors.SERVING)
-            case _:
-                descriptors.provide(descriptors.COMMAND)
-        result = root(prog_name="devhost", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-    except ConfigError as error:
-        for diagnostic in error.diagnostics:
-            click.echo(diagnostic, err=True)
-        return error.exit_code
-    except DevhostError as error:
-        click.echo(f"devhost: {error}", err=True)
-        return error.exit_code
+        return root(prog_name="devhost", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return 128 + signal.SIGINT
-    except MemoryError:
-        click.echo("devhost: the process has no memory left (raise its limit, such as ulimit -v)", err=True)
-        return EnvironmentFailure.exit_code
-    except OSError as error:
-        if (failed := descriptors.exhausted(error)) is None:
-            raise
-        click.echo(f"devhost: {failed}", err=True)
-        return failed.exit_code
-    except OutputFailed as failure:
-        return _without_output(failure.error)
-
-
-def _without_output(error: OSError) -> int:
-    """Reports that the output could not be written; the exit code."""
-    # What is still buffered would be written again, and fail again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if error.errno == errno.EPIPE:  # the reader closed the pipe (`devhost discover | head`)
-        return 0
-    click.echo(f"devhost: cannot write the output: {error.strerror}", err=True)
-    return 1
+    except click.Abort:
+        raise KeyboardInterrupt from None

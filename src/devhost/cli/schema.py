@@ -14,11 +14,12 @@ from devhost.discovery import catalog
 from . import options as shared
 
 
-@click.command()
+@click.command(
+    help="Prints the JSON schema of the configuration, with the options and attributes of every backend."
+)
 @click.option(
     "--config", type=shared.path, help="Include the drop-in backends that this configuration names."
 )
 def command(config: Path | None) -> None:
-    """Prints the JSON schema of the configuration, with the options and attributes of every backend."""
     found = catalog.load(backend_paths(config) if config else ())
     click.echo(json.dumps(schema(found), indent=2, ensure_ascii=False))

@@ -21,7 +21,17 @@ from . import options as shared
 from .status_report import SCREEN, show
 
 
-@click.command("status")
+@click.command(
+    "status",
+    help="""
+    Shows the status of the devhost on this node: resources, devices, health, backends, refusals.
+
+    Lists devices that containers hold and unhealthy devices. Healthy devices are listed as far as they fit on
+    the screen: the rows of the terminal, or 24.
+
+    Exits with 3 if no devhost runs on this node.
+    """,
+)
 @shared.kubelet_dir
 @shared.status_socket
 @shared.output_of(
@@ -34,13 +44,6 @@ from .status_report import SCREEN, show
 def command(
     kubelet_dir: Path | None, status_socket: Path | None, output: str, watch: bool, everything: bool
 ) -> None:
-    """Shows the status of the devhost on this node: resources, devices, health, backends, refusals.
-
-    Lists devices that containers hold and unhealthy devices. Healthy devices are listed as far as they fit on
-    the screen: the rows of the terminal, or 24.
-
-    Exits with 3 if no devhost runs on this node.
-    """
     screen = _Screen(output, watch, everything)
     try:
         asyncio.run(_status(kubelet_dir, status_socket, screen, watch))

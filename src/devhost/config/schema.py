@@ -6,7 +6,9 @@ It is made from the dataclasses that the reader uses. ``devhost check`` covers w
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import re
 import typing
 from collections.abc import Iterable, Mapping
@@ -73,10 +75,20 @@ def of_dataclass(cls: type) -> Schema:
         "required": [key for key, (field, _) in fields.items() if required(field)],
         "additionalProperties": False,
     }
-    # the docstring of a dataclass defaults to its signature, which does not help a user
-    if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
-        found["description"] = " ".join(cls.__doc__.split())
+    if text := _text(cls):
+        found["description"] = " ".join(text.split())
     return found
+
+
+def _text(cls: type) -> str:
+    """The docstring of a class; from its source if Python runs without docstrings."""
+    if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
+        return cls.__doc__  # that of a dataclass defaults to its signature, which does not help a user
+    try:
+        body = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    return (ast.get_docstring(body) if isinstance(body, ast.ClassDef) else "") or ""
 
 
 def plain(value: object) -> Any:

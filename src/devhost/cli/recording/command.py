@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from devhost.cli import options as shared
+from devhost.cli.root_directory import check_root
 from devhost.config.loader import DEFAULT, load_or_everything
 from devhost.telemetry.log import printable
 
@@ -23,12 +24,10 @@ SHOWN = 5
 """Differences and omissions that are printed; the description in the tree has all of them."""
 
 
-@click.command("record")
-@click.argument("directory", metavar="DIR", type=shared.path)
-@shared.config
-@shared.root
-def command(directory: Path, config: Path | None, root: Path) -> None:
-    """Records in DIR what the backends read on this machine, for example for a bug report.
+@click.command(
+    "record",
+    help="""
+    Records in DIR what the backends read on this machine, for example for a bug report.
 
     `devhost discover --root DIR` then shows on any machine what it shows here. DIR must be new or empty. With
     a configuration its backends are recorded, otherwise every installed one. Root is not needed: files that
@@ -36,8 +35,13 @@ def command(directory: Path, config: Path | None, root: Path) -> None:
 
     The recording contains serial numbers, MAC and IP addresses, and GUIDs. If a backend fails or hangs, what
     it read so far is recorded, and the command succeeds.
-    """
-    shared.check_root(root)
+    """,
+)
+@click.argument("directory", metavar="DIR", type=shared.path)
+@shared.config
+@shared.root
+def command(directory: Path, config: Path | None, root: Path) -> None:
+    check_root(root)
     configuration = config or (DEFAULT if DEFAULT.exists() else None)
     loaded = load_or_everything(config)
     _leave_nothing_behind()  # not earlier: the import of a plugin catches every exception

@@ -26,7 +26,17 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
     return float(found[1]) * _UNITS[found[2]]
 
 
-@click.command("release")
+@click.command(
+    "release",
+    help="""
+    Makes the devhost on this node release the driver of BACKEND, so that it can be unloaded.
+
+    Returns when devhost has closed all of it. The devices of the backend are Unhealthy until the driver was
+    loaded again, `devhost resume BACKEND`, or the time is over. Containers keep their devices.
+
+    Exits with 1 if something cannot be closed, with 3 if no devhost runs on this node.
+    """,
+)
 @click.argument("backend")
 @click.option(
     "--for",
@@ -47,13 +57,6 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
 def command(
     backend: str, seconds: float, when_stopped: bool, kubelet_dir: Path | None, status_socket: Path | None
 ) -> None:
-    """Makes the devhost on this node release the driver of BACKEND, so that it can be unloaded.
-
-    Returns when devhost has closed all of it. The devices of the backend are Unhealthy until the driver was
-    loaded again, `devhost resume BACKEND`, or the time is over. Containers keep their devices.
-
-    Exits with 1 if something cannot be closed, with 3 if no devhost runs on this node.
-    """
     if when_stopped:
         asyncio.run(_when_stopped(backend, seconds, kubelet_dir, status_socket))
         return

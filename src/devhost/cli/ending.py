@@ -1,0 +1,101 @@
+"""The exit code for each way in which a command can end, and what is printed then."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from devhost.backend import descriptors
+from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure
+
+CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing to standard output, for any kind of file."""
+
+
+class OutputFailed(Exception):
+    """The command's output could not be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@contextmanager
+def output() -> Iterator[None]:
+    """Around code that prints the output of a command.
+
+    Raises:
+        OutputFailed: it could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in CANNOT_WRITE and error.filename is None:
+            raise OutputFailed(error) from error  # click would exit with 1 if the pipe's reader is gone
+        raise
+
+
+def ended(command: Callable[[], object]) -> int:
+    """Calls a command; the exit code.
+
+    Raises:
+        ImportError: a package is missing.
+    """
+    try:
+        code = _ended(command)
+    except ImportError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a fault of the program, or Ctrl-C at its end
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = code or _without_output(error)
+    return code
+
+
+def _ended(command: Callable[[], object]) -> int:
+    try:
+        result = command()
+        return result if isinstance(result, int) else 0
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except ConfigError as error:
+        for diagnostic in error.diagnostics:
+            _print(str(diagnostic))
+        return error.exit_code
+    except DevhostError as error:
+        _print(f"devhost: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except MemoryError:
+        _print("devhost: the process has no memory left (raise its limit, such as ulimit -v)")
+        return EnvironmentFailure.exit_code
+    except OSError as error:
+        if (failed := descriptors.exhausted(error)) is None:
+            raise
+        _print(f"devhost: {failed}")
+        return failed.exit_code
+    except OutputFailed as failure:
+        return _without_output(failure.error)
+
+
+def _print(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _without_output(error: OSError) -> int:
+    """Reports that the output could not be written; the exit code."""
+    # What is still buffered would be written again, and fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:  # the reader closed the pipe (`devhost discover | head`)
+        return 0
+    _print(f"devhost: cannot write the output: {error.strerror}")
+    return 1

@@ -1,0 +1,60 @@
+"""Whether the directory of ``--root`` can be used as ``/``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from devhost.backend.errors import EnvironmentFailure, UsageError
+from devhost.telemetry.log import printable
+
+ROOT_HINT = "give the directory to use as /, or omit --root"
+
+
+def check_root(directory: Path) -> None:
+    """Checks whether ``--root`` can be used as ``/``.
+
+    Raises:
+        UsageError: there is no such directory, or the right one is above or below it.
+        EnvironmentFailure: it cannot be read.
+    """
+    try:
+        os.scandir(directory).close()
+    except FileNotFoundError:
+        raise UsageError(f"--root {directory} does not exist", ROOT_HINT) from None
+    except NotADirectoryError:
+        raise UsageError(f"--root {directory} is not a directory", ROOT_HINT) from None
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"--root {directory} cannot be read: {error.strerror or error}", "check its mode and owner"
+        ) from None
+    from devhost.backend.files import (
+        missing_host_reason,
+    )  # it imports hashlib, which `devhost run` must import first (see memory.py)
+
+    if missing_host_reason(directory) and (inner := _roots_in(directory)):
+        paths = " or ".join(f"--root {printable(str(path))}" for path in inner[:3])
+        raise UsageError(
+            f"--root {directory} is one level too high: it has no sys directory", f"give {paths}"
+        )
+    real = Path(os.path.realpath(directory))
+    if real.name in _TOP and not (real / "sys").is_dir() and _is_root(real.parent):
+        fault = f"--root {directory} is one level too low: it is the {real.name} directory of a root"
+        raise UsageError(fault, f"give --root {printable(str(real.parent))}")
+
+
+_TOP = ("dev", "etc", "proc", "run", "sys", "var")
+"""Directories directly below a root."""
+
+
+def _roots_in(directory: Path) -> list[Path]:
+    """The directories directly below a directory that look like a root."""
+    try:
+        return sorted(path for path in directory.iterdir() if _is_root(path))
+    except OSError:
+        return []
+
+
+def _is_root(directory: Path) -> bool:
+    """Whether a directory has the part of ``/sys`` in which the kernel shows devices."""
+    return any(os.access(directory / "sys" / one, os.F_OK) for one in ("bus", "class", "dev", "devices"))
