@@ -16,6 +16,22 @@ START_BIG = Measure(
 UEVENT = Measure("uevent", "kernel uevent → new list", "ms", {P50: 6, P99: 20})
 FOLLOWING = Measure("following", "hot-plug soon after another change → new list", "ms", {P99: 10})
 EVENT_100 = Measure("event-100", "backend's event → new list, 100 resources of 10 devices", "ms")
+EVENT_200 = Measure("event-200", "the same, 200 resources of 10 devices", "ms", {P50: 20}, (P50, MAX))
+EVENT_200_50 = Measure("event-200-50", "the same, 200 resources of 50 devices", "ms", {P50: 50}, (P50, MAX))
+EVENT_CPU = Measure("event-cpu", "CPU time of such a change", "ms", {MAX: 30}, (MAX,))
+EVENT_30000 = Measure("event-30000", "one of 30 000 devices changes → new list", "ms", {P50: 120}, (P50, MAX))
+ALLOCATE_BESIDE = Measure(
+    "allocate-beside",
+    "slowest Allocate beside ten changes a second, 200 resources",
+    "ms",
+    {MAX: 15},
+    (P50, MAX),
+)
+AT_RANDOM = Measure(
+    "at-random", "hot-plug at random, mean gap 0.12 s, beside 1 000 devices", "ms", {P50: 6, P99: 20}
+)
+SUSTAINED = Measure("sustained", "CPU of one core for 1 000 changes a second, one minute", "%", {}, (MAX,))
+LEDGER = Measure("ledger", "growth of memory over 90 000 allocations", "MB", {MAX: 1}, (MAX,))
 EVENT_BIG = Measure("event-10000", "one of 10 000 devices changes → new list", "ms", {P50: 150}, (P50, MAX))
 EVENT_BIG_FRESH = Measure(
     "event-10000-fresh", "the same, from a backend that rebuilds every device", "ms", {}, (P50, MAX)
@@ -97,12 +113,20 @@ MEASURES = (
     UEVENT,
     FOLLOWING,
     EVENT_100,
+    EVENT_200,
+    EVENT_200_50,
+    EVENT_CPU,
     EVENT_BIG,
+    EVENT_30000,
     EVENT_BIG_FRESH,
+    AT_RANDOM,
+    SUSTAINED,
     RELOAD,
     EMPTY,
     ALLOCATE,
     ALLOCATE_RATIO,
+    ALLOCATE_BESIDE,
+    LEDGER,
     PREFER_8,
     PREFER_16,
     PREFER_BIG,

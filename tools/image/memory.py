@@ -43,7 +43,7 @@ def measure(root: Path, archive: Archive) -> None:
     for path in SHARED:
         inside = root / path.lstrip("/")
         inside.mkdir(parents=True, exist_ok=True)
-        run(["mount", "--rbind", path, str(inside)])
+        run(["mount", "--rbind", path, str(inside)], limit=60)
     os.environ[PROGRAM] = shlex.join(
         ["chroot", str(root), "env", "-i", *archive.config["Env"], *archive.config["Entrypoint"]]
     )

@@ -1,0 +1,222 @@
+"""Many resources and devices: the cost of one change, changes at random times, and work that never ends.
+
+``python -m bench.scale`` prints the growth tables of docs/performance.md, and draws docs/images/growth.svg.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from devhost.kubelet.api import RECEIVE_LIMIT
+from devhost.testing.kubelet.wire import PluginConnection
+from devhost.testing.zram import Zram, why_not
+
+from . import measures
+from .chart import Series, draw
+from .latency import ZRAM, ZRAM_CONFIG
+from .measure import Result, number, percentile
+from .process import Running, devhost, resource, serving, synthetic, workplace
+from .recorder import Recorder
+
+PAIRS = 12
+"""Changes to unhealthy and back in each measurement."""
+
+REST = 1.1
+"""Seconds without a list before each change: after long scans devhost waits at most 1 s."""
+
+GAP = 0.12
+"""Mean seconds between two changes at random times (exponential), as in a Poisson process."""
+
+CHANGES = 300
+OTHERS = 1000
+
+RATE, LASTING = 1000, 60
+"""Events a second, and seconds."""
+
+ALLOCATIONS = 100_000
+
+IMAGE = Path(__file__).parents[1] / "docs/images/growth.svg"
+
+
+async def changes() -> AsyncIterator[Result]:
+    """One of many devices changes, among many resources and among many devices of one."""
+    for line, cost, resources, devices in (
+        (measures.EVENT_200, None, 200, 10),
+        (measures.EVENT_200_50, measures.EVENT_CPU, 200, 50),
+        (measures.EVENT_30000, None, 1, 30_000),
+    ):
+        async with serving(resources=resources, devices=devices) as running:
+            milliseconds, used = await _changes(running, resources)
+        yield Result(line, milliseconds)
+        if cost is not None:
+            yield Result(cost, (used,))
+
+
+async def _changes(running: Running, resources: int) -> tuple[tuple[float, ...], float]:
+    """Milliseconds until a list shows each change, and milliseconds of CPU for each."""
+    samples: list[float] = []
+    before = 0.0
+    for change in range(2 + 2 * PAIRS):
+        count, wanted = change // 2, bool(change % 2)
+        await running.kubelet.quiet(REST)
+        if change == 2:
+            before = running.cpu_seconds()
+        samples.append(await _change(running, count, resources, healthy=wanted) * 1e3)
+    await running.kubelet.quiet(REST)
+    used = running.cpu_seconds() - before
+    return tuple(samples[2:]), used / len(samples[2:]) * 1e3
+
+
+async def _change(running: Running, device: int, resources: int, *, healthy: bool) -> float:
+    """The seconds until a list shows that a device is healthy or not."""
+    began = time.monotonic()
+    running.tell(f"{'healthy' if healthy else 'unhealthy'} {device}")
+    shown = await running.kubelet.first(
+        resource(device % resources), began, lambda one: one.is_healthy(f"synthetic-{device:05}") is healthy
+    )
+    return shown.at - began
+
+
+async def beside() -> AsyncIterator[Result]:
+    """Allocate while a device of another resource changes again and again."""
+    async with serving(resources=200, devices=10) as running:
+        path = running.kubelet.resources[resource(199)].socket
+        connection = PluginConnection(resource(199), path, path, RECEIVE_LIMIT)
+        await connection.dial(10.0)
+
+        async def disturb() -> None:
+            for change in range(10_000):
+                running.tell(f"{'healthy' if change % 2 else 'unhealthy'} {change // 2 % 100}")
+                await asyncio.sleep(0.1)
+
+        disturbing = asyncio.create_task(disturb())
+        samples = []
+        for _ in range(500):
+            began = time.perf_counter()
+            await connection.allocate(["synthetic-00199"])
+            samples.append((time.perf_counter() - began) * 1e3)
+            await asyncio.sleep(0.01)
+        disturbing.cancel()
+        await connection.close()
+    yield Result(measures.ALLOCATE_BESIDE, tuple(samples))
+
+
+async def at_random() -> AsyncIterator[Result]:
+    """Disks are plugged and unplugged at random times, beside many other devices."""
+    gaps = random.Random(1)
+    async with workplace() as (directory, kubelet):
+        config = synthetic(directory, resources=1, devices=OTHERS)
+        if reason := why_not():
+            async with devhost(directory, kubelet, config) as running:
+                await kubelet.all_listed(1, OTHERS)
+                samples = await _random_events(running, gaps)
+            yield Result(measures.AT_RANDOM, samples, note=f"simulated events: {reason}")
+            return
+        disks_too = ZRAM_CONFIG.partition("resources:\n")[2]
+        with Zram() as disks:
+            async with devhost(directory, kubelet, config + disks_too):
+                await kubelet.all_listed(2)
+                samples = await _random_disks(kubelet, disks, gaps)
+    yield Result(measures.AT_RANDOM, samples)
+
+
+async def _random_disks(kubelet: Recorder, disks: Zram, gaps: random.Random) -> tuple[float, ...]:
+    samples, plugged = [], list[int]()
+    for _ in range(CHANGES):
+        await asyncio.sleep(gaps.expovariate(1 / GAP))
+        began = time.monotonic()
+        if plugged and (len(plugged) > 8 or gaps.random() < 0.5):
+            one, there = plugged.pop(gaps.randrange(len(plugged))), False
+            await asyncio.to_thread(disks.unplug, one)
+        else:
+            one, there = await asyncio.to_thread(disks.plug), True
+            plugged.append(one)
+        device = f"block-zram{one}"
+        shown = await kubelet.first(ZRAM, began, lambda listing: listing.is_healthy(device) is there)  # noqa: B023
+        samples.append((shown.at - began) * 1e3)
+    return tuple(samples)
+
+
+async def _random_events(running: Running, gaps: random.Random) -> tuple[float, ...]:
+    samples = []
+    for change in range(CHANGES):
+        await asyncio.sleep(gaps.expovariate(1 / GAP))
+        samples.append(await _change(running, change // 2, 1, healthy=bool(change % 2)) * 1e3)
+    return tuple(samples)
+
+
+async def sustained() -> AsyncIterator[Result]:
+    """A thousand changes a second for a minute; the last list must show the last state."""
+    async with serving(resources=1, devices=1000) as running:
+        lists = running.kubelet.resources[resource(0)]
+        count, used, began = lists.count, running.cpu_seconds(), time.monotonic()
+        for change in range(RATE * LASTING):
+            running.tell(f"{'healthy' if change // 1000 % 2 else 'unhealthy'} {change % 1000}")
+            if left := began + (change + 1) / RATE - time.monotonic():
+                await asyncio.sleep(max(0.0, left))
+        lasted = time.monotonic() - began
+        cpu, sent = running.cpu_seconds() - used, lists.count - count
+        await running.kubelet.quiet(3.0)
+        right = len(lists.latest[-1].healthy()) == 1000
+    wrong = "" if right else "the last list does not match the last state"
+    note = f"{sent / lasted:.1f} lists a second"
+    yield Result(measures.SUSTAINED, (cpu / lasted * 100,), note=note, wrong=wrong)
+
+
+async def ledger() -> AsyncIterator[Result]:
+    """Allocations one after the other, each of another device."""
+    async with serving(resources=1, devices=100) as running:
+        path = running.kubelet.resources[resource(0)].socket
+        connection = PluginConnection(resource(0), path, path, RECEIVE_LIMIT)
+        await connection.dial(10.0)
+        for call in range(ALLOCATIONS):
+            if call == ALLOCATIONS // 10:  # what is allocated once has been
+                before = running.resident()
+            await connection.allocate([f"synthetic-{call % 100:05}"])
+        grown = running.resident() - before
+        await connection.close()
+    yield Result(measures.LEDGER, (max(0.0, grown),))
+
+
+async def growth() -> tuple[list[Series], list[Series]]:
+    """Milliseconds of one change and megabytes, by the number of devices, then by that of resources."""
+    found = []
+    for sizes, resources_of, title in (
+        ((10, 100, 1000, 10_000, 30_000), lambda _: 1, "devices of one resource"),
+        ((1, 10, 50, 100, 200), lambda size: size, "resources of 10 devices"),
+    ):
+        latency, memory = Series(title, "ms from event to list"), Series(title, "MB resident")
+        for size in sizes:
+            resources = resources_of(size)
+            async with serving(resources=resources, devices=10 if resources == size else size) as running:
+                milliseconds, _ = await _changes(running, resources)
+                latency.points.append((size, percentile(milliseconds, 50)))
+                memory.points.append((size, running.resident()))
+        found.append((latency, memory))
+    return [one for one, _ in found], [one for _, one in found]
+
+
+def table(series: Sequence[Series]) -> str:
+    """The tables in Markdown, one for each kind of size."""
+    lines = []
+    for latency, memory in zip(series[::2], series[1::2], strict=True):
+        lines += [f"| {latency.title} | {latency.unit} | {memory.unit} |", "|---|---|---|"]
+        pairs = zip(latency.points, memory.points, strict=True)
+        lines += [f"| {size} | {number(one)} | {number(other)} |" for (size, one), (_, other) in pairs]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, prints the tables, and draws the plot."""
+    latency, memory = asyncio.run(growth())
+    print(table([one for pair in zip(latency, memory, strict=True) for one in pair]))
+    IMAGE.write_text(draw([*latency, *memory]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
