@@ -27,7 +27,7 @@ run: ## set up, then serve this machine's devices to a simulated kubelet (devhos
 	@PYTHON='$(PYTHON)' tools/setup $(VENV)
 	@$(BIN)/devhost demo
 
-test: setup ## set up, then run the fast tests, in at most three minutes on two cores
+test: setup ## set up, then run the fast tests, in a few minutes
 	@$(BIN)/pytest -q -n auto --dist worksteal -m 'not slow'
 
 # As root it installs the packages that some tests need; otherwise it prints their names.

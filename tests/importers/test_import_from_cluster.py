@@ -125,3 +125,23 @@ def test_a_missing_kubectl_is_reported(cluster: Path) -> None:
 def test_either_a_file_or_the_cluster_is_given() -> None:
     done = CliRunner().invoke(command, ["kubevirt"])
     assert "give either FILE or --from-cluster" in str(done.exception)
+
+
+def test_a_cluster_that_answers_with_more_than_64_mib_is_refused(cluster: Path) -> None:
+    with (cluster / "clusterpolicies.nvidia.com").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    done = imported(cluster, "nvidia-device-plugin")
+    assert "kubectl get clusterpolicies.nvidia.com -A -o json printed more than 64 MiB" in str(done.exception)
+    assert "give a file" in str(done.exception)
+
+
+def test_a_relative_kubeconfig_is_found(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = cluster / "bin" / "kubectl"
+    program.write_text(f'#!/bin/sh\n[ -f "$KUBECONFIG" ] || exit 9\n{KUBECTL}')
+    (cluster / "config").touch()
+    answer(cluster, "clusterpolicies.nvidia.com", POLICY)
+    answer(cluster, "daemonsets.apps")
+    answer(cluster, "configmaps", SLICES)
+    monkeypatch.chdir(cluster)
+    monkeypatch.setenv("KUBECONFIG", "config")
+    assert imported(cluster, "nvidia-device-plugin").exit_code == 0

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from devhost.backend import process
 from devhost.backend.errors import UsageError
 
 PATIENCE = 60.0
 """Seconds that one call of kubectl may take."""
+
+LIMIT = 1 << 26
+"""Bytes that it may print."""
 
 
 def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
@@ -69,19 +74,22 @@ def _below(one: dict[str, Any], *path: str) -> list[dict[str, Any]]:
 def _get(kind: str, *more: str, where: Sequence[str] = ("-A",)) -> list[dict[str, Any]]:
     """The objects of a kind; none if the cluster does not know the kind."""
     command = ["kubectl", "get", kind, *where, *more, "-o", "json"]
+    if shutil.which("kubectl") is None:
+        raise UsageError("kubectl is not installed", "install it, or give a file")
+    here = ["env", "-C", str(Path.cwd())]  # KUBECONFIG may be a relative path
     try:
-        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
-    except FileNotFoundError:
-        raise UsageError("kubectl is not installed", "install it, or give a file") from None
-    except (OSError, subprocess.TimeoutExpired):
+        done = process.run([*here, *command], deadline=PATIENCE, name="kubectl", limit=LIMIT)
+    except process.OutputTooLarge:
+        raise UsageError(f"{' '.join(command)} printed more than {LIMIT >> 20} MiB", "give a file") from None
+    except process.ProcessError:
         raise UsageError(f"kubectl did not answer within {PATIENCE:g} s", "check its context") from None
-    if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]  # after its log
+    if done.status:
+        reason = done.errors.decode(errors="replace").strip().rpartition("\n")[2]  # after its log
         if "the server doesn't have a resource type" in reason:
             return []
         raise UsageError(f"{' '.join(command)} failed: {reason}", "check kubectl's context and your rights")
     try:
-        items = json.loads(done.stdout)["items"]
+        items = json.loads(done.output)["items"]
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{' '.join(command)} printed no list", "check kubectl") from None
     return [one for one in items if isinstance(one, dict)]

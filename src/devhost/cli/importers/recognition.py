@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 _WORDS = {
-    "akri": r"akri\.sh/",
+    "akri": r"akri\.sh/|\bchart:\s*[\"']?akri\b",
     "intel-device-plugins": r"deviceplugin\.intel\.com/|\bintel-(dlb|dsa|fpga|gpu|iaa|npu|qat|sgx)-plugin\b"
     r"|\bintel-device-plugins-|\bintel\.feature\.node\.kubernetes\.io/",
     "kubevirt": r"\b(permittedHostDevices|pciHostDevices|mediatedDevices|mediatedDevicesTypes)\b",
-    "sriov-network-device-plugin": r"\b(resourceList|sriovDevicePlugin)\b|/sriov-network-device-plugin\b",
+    "sriov-network-device-plugin": r"\b(resourceList|sriovDevicePlugin)\b|/sriov-network-device-plugin\b"
+    r"|\bsriovnetwork\.openshift\.io/",
     "rdma-shared-dev-plugin": r"\b(configList|pfNetdevices|rdmaSharedDevicePlugin)\b"
     r"|/k8s-rdma-shared-dev-plugin\b",
     "smarter-device-manager": r"\bdevicematch\b",
@@ -19,7 +20,7 @@ _WORDS = {
     r"|\bHealthCriticalXid\b|/(nvidia-gpu-device-plugin|device-plugin-gpu)\b",
     "nvidia-device-plugin": r"\bmigStrategy\b|\btimeSlicing\b|\bdevice(ListStrategy|IDStrategy)\b|\bmps:"
     r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b|\bnvidia\.com/v1\b|\bchart:\s*[\"']?(gpu-operator|nvidia-device-plugin)\b"
-    r"|\bmigManager:",
+    r"|\bmigManager:|\bnvidia-device-plugin-(ctr|daemonset)\b",
     "generic-device-plugin": r"/generic-device-plugin\b|(?s:\bgroups[\"']?:.*\bpaths?[\"']?:)",
 }
 """By the name of the importer: keys, API groups and images. The most particular ones come first."""
