@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
 from bench import __main__ as program
+from bench.chart import Series, draw
 from bench.measure import Measure, Result, Statistic, number, percentile
 from bench.measures import MEASURES
 from bench.process import cpu_seconds, resident, resource, synthetic
@@ -161,3 +163,21 @@ def test_a_bench_that_breaks_is_named_and_is_an_error(
     output = capsys.readouterr()
     assert "met" in output.out
     assert "failed: one: RuntimeError: devhost ended with 3" in output.err
+
+
+def test_a_chart_shows_every_size_within_its_area() -> None:
+    few = Series("devices", "ms", [(10, 2.5), (1000, 9.0), (30_000, 120.0)])
+    root = ElementTree.fromstring(draw([few, Series("resources", "MB", [(1, 45.0), (200, 46.0)])]))
+    dots = root.findall(".//{*}circle")
+    assert [one.findtext("{*}title") for one in dots] == [
+        "10: 2.5",
+        "1000: 9",
+        "30000: 120",
+        "1: 45",
+        "200: 46",
+    ]
+    places = [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in dots]
+    assert places[0] < places[1] < places[2] < places[3]
+    assert places[0][1] > places[1][1] > places[2][1]
+    assert all(0 < x < float(root.attrib["width"]) for x, _ in places)
+    assert all(0 < y < float(root.attrib["height"]) for _, y in places)

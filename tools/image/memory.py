@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -44,14 +45,17 @@ def measure(root: Path, archive: Archive) -> None:
         inside = root / path.lstrip("/")
         inside.mkdir(parents=True, exist_ok=True)
         run(["mount", "--rbind", path, str(inside)], limit=60)
+    # the API server of the benches is localhost
+    shutil.copyfile("/etc/hosts", root / "etc/hosts")
     os.environ[PROGRAM] = shlex.join(
         ["chroot", str(root), "env", "-i", *archive.config["Env"], *archive.config["Entrypoint"]]
     )
-    for result in asyncio.run(_results()):
+    for bench in BENCHES:
+        asyncio.run(_report(bench))
+
+
+async def _report(bench: Callable[[], AsyncIterator[Result]]) -> None:
+    async for result in bench():
         say(f"{result.measure.title}: {result.text} ({result.measure.target})")
         if result.missed and max(result.samples) > TOLERANCE * max(result.measure.limits.values()):
             raise Failed(f"too much memory: {result.text}")
-
-
-async def _results() -> list[Result]:
-    return [result for bench in BENCHES for result in [one async for one in bench()]]

@@ -20,7 +20,7 @@ LIMIT = 120.0
 """The time limit of each program in seconds; a fast machine needs one second."""
 
 LOOK = """\
-import os, pathlib, socket, sys
+import json, os, pathlib, socket, sys
 import grpc, h11, markupsafe, pynvml, pyroute2, pyudev, pyverbs.device, yaml
 
 
@@ -43,7 +43,7 @@ for directory in ("/", "/opt/devhost", "/tmp", "/var/lib", "/etc/devhost", "/hos
     else:
         sys.exit(f"{directory} can be written")
 pyudev.Context()
-for module in (grpc, h11, markupsafe, pyudev, yaml, os, pathlib):
+for module in (grpc, h11, json, markupsafe, pyudev, yaml):
     must(pathlib.Path(module.__cached__).exists(), f"{module.__name__} was not compiled beforehand")
 print(f"Python {sys.version.split()[0]}, pyverbs from {pathlib.Path(pyverbs.__file__).parent}")
 """
