@@ -18,20 +18,17 @@ from .workload import WORKLOADS, Container, Option, containers
 from .writing import Block, Entry, document, given
 
 _SWITCHES = ("logtostderr", "alsologtostderr", "v")
-_KNOWN = {
+_KNOWN = {  # flags that matter to devhost, and their values
     "resource_naming_strategy": ("single", "mixed"),
     "driver_type": ("container", "vf-passthrough", "pf-passthrough"),
 }
-"""Flags that matter to devhost, and their values."""
-
 _OF_THE_PROCESS = (
     *("alsologtostderr", "kubelet-url", "log_dir", "logtostderr", "pulse", "stderrthreshold", "v", "vmodule"),
 )
-_CHARTS = ("amd-gpu", "gpu-operator-charts")
-"""Charts of the plugin and of the AMD GPU operator."""
+_CHARTS = ("amd-gpu", "gpu-operator-charts")  # those of the plugin and of the AMD GPU operator
 
+# what the names of an AMD plugin's image, container and object have, of which one may be a mirror's
 _NAMES = re.compile(r"rocm|amd(?!64)")
-"""What the names of an AMD plugin's image, container and object have, of which one may be a mirror's."""
 
 _READ = ("devicePluginArguments", "driverType", "enableDevicePlugin", "enableNodeLabeller")
 _OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")

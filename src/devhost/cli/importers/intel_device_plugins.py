@@ -35,12 +35,11 @@ _VF_DRIVERS = {
 }  # fmt: skip
 """PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)."""
 
+# drivers of devices whose resources are named after their services
 _BY_SERVICE = ("4xxxvf", "420xxvf", "6xxxvf")
-"""Drivers of devices whose resources are named after their services."""
 
+# flags that do not have the name of the object's key
 _FLAGS = {"bypathMode": "bypath", "preferredAllocationPolicy": "allocation-policy", "provisioningConfig": ""}
-"""The plugins' flags that do not have the name of the object's key."""
-
 _HEALTH = "devhost checks the health of GPUs itself."
 _LIMIT = "set backends: {gpu: {temperatureLimit: …}} to this number of degrees."
 _WITHOUT_PLACE = {
@@ -51,8 +50,6 @@ _WITHOUT_PLACE = {
     "resource-manager": "devhost has no fractions of GPUs (millicores, memory.max, tiles).",
     "mode": "devhost offers no device of QAT for the kernel's own mode.",
 }
-"""Flags without a counterpart, and what to do instead."""
-
 _OF_THE_PROCESS = (
     "v", "logtostderr", "stderrthreshold", "alsologtostderr", "kubeconfig", "master", "node-name", "prefix",
 )  # fmt: skip
@@ -121,8 +118,6 @@ _KINDS = {
     name: [key for key, (_, wanted) in keys(_Spec).items() if name in wanted.__metadata__[-1].split()]
     for name in ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")
 }
-"""The plugins, and the keys of their objects."""
-
 _OBJECTS = {f"{name.title()}DevicePlugin": name for name in _KINDS}
 _NOT_IN_OBJECT = ("allocationPolicy", "name", "nodeFeatureRule")
 _OF_CHARTS = {*keys(_Spec), *_NOT_IN_OBJECT, "resourceManager", *OF_PODS}
@@ -175,8 +170,8 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
         if (spec := _spec(one)) is None:
             continue
         mine = list(_entries(one.plugin, spec, configured.get(spec.provisioning_config, service), source))
-        which = "vfio-pci" if spec.driver == "vfio-pci" else one.plugin
-        differs |= dict.fromkeys(text.format(spec.dpdk_driver) for text in _DIFFERS[which])
+        texts = _DIFFERS.get(spec.driver) or _DIFFERS[one.plugin]
+        differs |= dict.fromkeys(text.format(spec.dpdk_driver) for text in texts)
         if spec.bypath_mode not in ("", "single"):
             options.setdefault("bypath", spec.bypath_mode)
         if one.plugin not in made:  # several are equal, or refused below
@@ -193,8 +188,8 @@ def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
     """Names of ConfigMaps, and of the services that the init container would set for QAT devices."""
     for one in every:
         text = text_at(one.node, "data", "qat.conf") if one.kind == "ConfigMap" else ""
-        with contextlib.suppress(ValueError):
-            if found := _CONFIGURED.search(text):
+        if found := _CONFIGURED.search(text):
+            with contextlib.suppress(ValueError):
                 yield one.name, service_name(found[1])
                 one.take()
 
@@ -278,12 +273,10 @@ def _spec(one: _Given) -> _Spec | None:
     value = _as_of_release(one.spec, known, one.release)
     if value.is_true("resourceManager"):
         source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
-    given = value.without("resourceManager", *OF_PODS)
-    spec = given.as_dataclass(_Spec, source.remark, only=known or ("-",))
-    if spec is WRONG:
-        return None
-    assert isinstance(spec, _Spec)
-    if one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
+    mine = value.without("resourceManager", *OF_PODS)
+    found = mine.as_dataclass(_Spec, source.remark, only=known or ("-",))
+    spec: _Spec | None = None if found is WRONG else found
+    if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
         key, hint = "preferredAllocationPolicy", "set sharedDevNum to 2 or more, or remove it"
         value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
     return spec
@@ -311,7 +304,7 @@ def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[E
     if name == "gpu":
         yield from _gpu(spec)
     elif name == "fpga":
-        where = {"vendor": "intel", "kind": "af" if spec.mode == "af" else "region"}
+        where = {"vendor": "intel", "kind": spec.mode.removesuffix("devel")}
         development = given(development=spec.mode == "regiondevel")
         yield Entry("fpga.intel.com/{intelName}", "fpga", [where], development)
     elif name == "qat":

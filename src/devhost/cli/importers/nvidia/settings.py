@@ -10,115 +10,79 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
 
 from devhost.cli.importers.gojson import UNKNOWN_KEY
 from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
 from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
-from devhost.config.diagnostics import Mark, suggest
+from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Node, Scalar
 from devhost.config.reader import WRONG, keys, read
 
 from .config import Config, Flags, Imex, Plugin
 
+# the configuration in a ConfigMap that the plugin's chart uses for a node without a label
 CONFIG_KEY = "default"
-"""The configuration in a ConfigMap that the plugin's chart uses for a node without a label."""
 
+# the place and the type of each key of the file that variables and flags set as well
+_SETTINGS = {
+    name: ((*section, name), wanted)
+    for section, cls in ((("flags",), Flags), (("flags", "plugin"), Plugin), (("imex",), Imex))
+    for name, (_, wanted) in keys(cls).items()
+    if name not in ("useNodeFeatureAPI", "plugin", "gfd")
+}
+# variables that do not have the name of the key (cmd/nvidia-device-plugin/main.go)
 _VARIABLES = {
     "nvidiaCTKPath": ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
     "containerDriverRoot": ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
     "channelIDs": ("IMEX_CHANNEL_IDS",),
     "required": ("IMEX_REQUIRED",),
 }
-"""Variables that do not have the name of the key."""
-
-_CHART_KEYS = {
-    **dict.fromkeys(("cdiAnnotationPrefix", "containerDriverRoot", "sharedDevicesAllocationPolicy"), ()),
-    **dict.fromkeys(("channelIDs", "required"), ()),
+_NOT_IN_CHART = (
+    "cdiAnnotationPrefix", "channelIDs", "containerDriverRoot", "required", "sharedDevicesAllocationPolicy",
+)  # fmt: skip
+_IN_CHART = {name: (name,) for name in _SETTINGS if name not in _NOT_IN_CHART} | {
     "passDeviceSpecs": ("compatWithCPUManager",),
     "nvidiaCTKPath": ("cdi", "nvidiaHookPath"),
     "mpsRoot": ("mps", "root"),
 }
-"""Places in the values of the plugin's chart that do not have the name of the key; empty if it has none."""
-
-
-class _Setting(NamedTuple):
-    """A key of the file, its type, and what else sets it (``cmd/nvidia-device-plugin/main.go``)."""
-
-    path: tuple[str, ...]
-    wanted: Any
-    variables: tuple[str, ...]
-    flags: list[str]
-    chart: tuple[str, ...]
-
-
-def _setting(section: tuple[str, ...], name: str, wanted: Any) -> _Setting:
-    usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
-    variables = _VARIABLES.get(name, (usual,))
-    flags = [one.lower().replace("_", "-") for one in variables]
-    flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
-    return _Setting((*section, name), wanted, variables, flags, _CHART_KEYS.get(name, (name,)))
-
-
-_SETTINGS = {
-    name: _setting(section, name, wanted)
-    for section, cls in ((("flags",), Flags), (("flags", "plugin"), Plugin), (("imex",), Imex))
-    for name, (_, wanted) in keys(cls).items()
-    if name not in ("useNodeFeatureAPI", "plugin", "gfd")
-}
-
-_SWITCHES = (
-    "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled",
-    "pass-device-specs",
-)  # fmt: skip
-_NO_CTK = "devhost passes no {} to nvidia-ctk."
-_WITHOUT_PLACE = {
-    **dict.fromkeys(("CDI_FEATURE_FLAGS", "cdi-feature-flags"), _NO_CTK.format("feature flags")),
-    **dict.fromkeys(("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), _NO_CTK.format("disabled hooks")),
-}
-_OF_THE_PROCESS = (
-    "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
-)  # fmt: skip
-_HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")
-"""Other programs in the plugin's image."""
-
-_CHART = {*(one.chart[0] for one in _SETTINGS.values() if one.chart), "config", "devicePlugin", "gfd"}
-"""Keys of the plugin's chart that are read here."""
-
-_OPERATOR = {
+_OF_CHART = {*(path[0] for path in _IN_CHART.values()), "config", "devicePlugin", "gfd"}
+_OF_OPERATOR = {  # keys of the chart, and of the ClusterPolicy
     "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects", "gdrcopy",
     "gds", "gpuCluster", "hostPaths", "kataManager", "kataSandboxDevicePlugin", "mig", "migManager", "nfd",
     "node-feature-discovery", "nodeStatusExporter", "operator", "platform", "psa", "psp",
     "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator", "vfioManager", "vgpuDeviceManager",
     "vgpuManager",
 }  # fmt: skip
-"""Keys of the GPU operator's chart, and of its ClusterPolicy."""
-
-_OF_OPERATOR = {
-    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS",
-    "config": "devicePlugin.config",
-    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY",
-    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY",
-    "migStrategy": "mig.strategy",
-    "mps": "devicePlugin.mps",
+# where the operator has what the plugin's own chart has at the top
+_IN_OPERATOR = {
+    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS", "config": "devicePlugin.config",
+    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY", "migStrategy": "mig.strategy",
+    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY", "mps": "devicePlugin.mps",
     "nvidiaDriverRoot": "hostPaths.driverInstallDir",
-}
-"""Where the operator has what the plugin's own chart has at the top."""
-
-_OF_ITS_VALUES = (
-    *(one.chart for one in _SETTINGS.values() if one.chart),
-    *(("config", name) for name in ("map", "name", "default", "fallbackStrategies")),
+}  # fmt: skip
+# places by which values of one of the charts are recognized
+_OF_VALUES = (
+    *_IN_CHART.values(), *(("config", name) for name in ("map", "name", "default", "fallbackStrategies")),
     ("devicePlugin", "config"), ("devicePlugin", "env"), ("gfd", "enabled"), ("mig", "strategy"),
     ("dcgmExporter",), ("migManager",), ("nodeStatusExporter",), ("sandboxDevicePlugin",),
     ("driver", "enabled"), ("toolkit", "enabled"), ("hostPaths", "driverInstallDir"),
 )  # fmt: skip
-"""Places by which values of one of the charts are recognized."""
 
-_CDI_SINCE = (25, 10)
-"""The year and month of the operator's first release whose chart enables CDI."""
-
+_SWITCHES = (
+    "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled",
+    "pass-device-specs",
+)  # fmt: skip
+_OF_THE_PROCESS = (
+    "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
+)  # fmt: skip
+_NO_CTK = "devhost passes no {} to nvidia-ctk."
+_WITHOUT_PLACE = {
+    **dict.fromkeys(("CDI_FEATURE_FLAGS", "cdi-feature-flags"), _NO_CTK.format("feature flags")),
+    **dict.fromkeys(("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), _NO_CTK.format("disabled hooks")),
+}
+_HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")  # also in the plugin's image
+_CDI_SINCE = (25, 10)  # the operator's first release whose chart enables CDI
 _HINT = (
     "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; for other "
     f"plugins see {GUIDE}"
@@ -134,10 +98,10 @@ class Settings:
 
     def set(self, name: str, value: Value) -> None:
         """Sets a key of the file unless the value is invalid, which is then among the diagnostics."""
-        one = _SETTINGS[name]
-        node = typed(value.take(), one.wanted)
-        if read(node, one.wanted, value.place) is not WRONG:
-            self.config = self.config.put(one.path, node)
+        path, wanted = _SETTINGS[name]
+        node = typed(value.take(), wanted)
+        if read(node, wanted, value.place) is not WRONG:
+            self.config = self.config.put(path, node)
 
     def set_text(self, **texts: str) -> None:
         """Sets keys of the file to what an operator or a chart sets by itself."""
@@ -146,8 +110,12 @@ class Settings:
 
     def follow(self, options: Options) -> None:
         """Applies variables, and then flags, which take precedence."""
-        for name, one in _SETTINGS.items():
-            for each in filter(None, (options.variable(*one.variables), options.flag(*one.flags))):
+        for name in _SETTINGS:
+            usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
+            variables = _VARIABLES.get(name, (usual,))
+            flags = [one.lower().replace("_", "-") for one in variables]
+            flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
+            for each in filter(None, (options.variable(*variables), options.flag(*flags))):
                 self.set(name, replace(each.value, node=replace(each.given, text=each.text, kind="str")))
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
             if option := options.variable(name):
@@ -156,11 +124,11 @@ class Settings:
 
     def discover_features(self, *, enabled: bool) -> None:
         """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
-        given = self.config.at("flags", "gfd")
-        if enabled and given is None:
-            self.config = self.config.put(("flags", "gfd"), Fields(Mark(1, 1)))
-        elif not enabled and given is not None:
-            self.config = self.config.put(("flags", "gfd"), Scalar(given.node.mark, "", "null"))
+        mark, given = self.config.node.mark, self.config.at("flags", "gfd") is not None
+        if given != enabled:
+            node = Fields(mark) if enabled else Scalar(mark, "", "null")
+            self.config = self.config.put(("flags", "gfd"), node)
+        if given and not enabled:
             self.config.source.note(
                 "flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are "
                 "written."
@@ -177,8 +145,8 @@ def settings(source: Source, key: str) -> Settings:
     values = source.values("nvidia-device-plugin", "gpu-operator", recognized=_are_values)
     if values is not None:
         given = {*values.keys} - {"nfd", "node-feature-discovery"}  # both charts have these
-        paths = (("devicePlugin", name) for name in ("args", "config", "env"))
-        is_operator = given & _OPERATOR or any(node_at(values.node, *path) is not None for path in paths)
+        mine = [node_at(values.node, "devicePlugin", name) for name in ("args", "config", "env")]
+        is_operator = bool(given & _OF_OPERATOR) or mine != [None] * 3
         if values.chart == "gpu-operator" or (is_operator and values.chart != "nvidia-device-plugin"):
             version = values.version if values.chart == "gpu-operator" else ""
             return _of_operator(values, key, version=version)
@@ -204,16 +172,13 @@ def _is_config(node: Node) -> bool:
 def _are_values(value: Value) -> bool:
     if not isinstance(value, Object) or {*value.keys} & {"version", "flags", "sharing", "imex"}:
         return False
-    return value.holder == "the values" or any(
-        node_at(value.node, *path) is not None for path in _OF_ITS_VALUES
-    )
+    return value.holder == "the values" or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
 
 
-def _runs_it(container: Container) -> bool:
+def _runs_it(one: Container) -> bool:
     """Whether it is the NVIDIA device plugin, not a helper from the same image."""
-    names = container.program, text_at(container.node, "name")
-    is_helper = names[0] in _HELPERS or names[1].startswith(_HELPERS)
-    return container.starts("k8s-device-plugin", "nvidia") and not is_helper
+    is_helper = one.program in _HELPERS or text_at(one.node, "name").startswith(_HELPERS)
+    return one.starts("k8s-device-plugin", "nvidia") and not is_helper
 
 
 def _of_container(plugin: Container, key: str) -> Settings:
@@ -256,8 +221,8 @@ def _of_chart(values: Value, key: str) -> Settings:
         fallbacks = [text_at(one.node) for one in strategies.each()]
         strategies.take()
     result = Settings(_chosen(values, ("config", "map"), fallbacks, key))
-    for name, one in _SETTINGS.items():
-        if one.chart and (value := values.at(*one.chart)) is not None:
+    for name, path in _IN_CHART.items():
+        if (value := values.at(*path)) is not None:
             result.set(name, value)
     if features := values.text("cdi", "featureFlags"):
         source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
@@ -269,7 +234,7 @@ def _of_chart(values: Value, key: str) -> Settings:
             source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
     if kept := values.omit("nfd", "node-feature-discovery"):
         source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
-    _name_unknown(values, _CHART)
+    _name_unknown(values, _OF_CHART, {})
     return result
 
 
@@ -282,11 +247,8 @@ def _has_cdi(version: str) -> bool | None:
 
 
 def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") -> Settings:
-    """The settings of the GPU operator: what it sets for the plugin, and then ``devicePlugin``.
-
-    ``policy`` is the ClusterPolicy; empty for values of the chart, which have other defaults. ``version`` is
-    that of the chart, if the input has it.
-    """
+    """What the GPU operator sets for the plugin, and then ``devicePlugin``. ``policy`` names the object; it
+    is empty for values of the chart, which have other defaults."""
     source = spec.source
     # the operator lets its config-manager fall back to no configuration
     result = Settings(_chosen(spec, ("devicePlugin", "config", "data"), ["empty"], key, policy))
@@ -336,9 +298,9 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
             part.for_pods()
             if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
                 source.note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
-    if kept := sorted({*spec.omit(*_OPERATOR)} - {"mig", "hostPaths"}):
+    if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
         source.note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
-    _name_unknown(spec, _OPERATOR | {"cdi", "devicePlugin", "gfd"}, _OF_OPERATOR)
+    _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
     return result
 
 
@@ -369,11 +331,9 @@ def _chosen(
     if section:
         section.omit("create")
     names = configs.keys if configs else []
-    wanted = key or default
-    if not wanted and "named" in fallbacks and "default" in names:
-        wanted = "default"
-    if not wanted and "single" in fallbacks and len(names) == 1:
-        wanted = names[0]
+    by_rule = {"named": [name for name in names if name == "default"], "single": names}
+    usable = (found[0] for rule, found in by_rule.items() if rule in fallbacks and len(found) == 1)
+    wanted = key or default or next(usable, "")
     if not configs or not names:
         if key:
             values.fail(f"it has no {place.key(key).path}")
@@ -400,9 +360,7 @@ def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
         )
 
 
-def _name_unknown(
-    values: Value, known: Collection[str], elsewhere: Mapping[str, str] = MappingProxyType({})
-) -> None:
+def _name_unknown(values: Value, known: Collection[str], elsewhere: Mapping[str, str]) -> None:
     values.for_pods()
     values.source.pods |= dict.fromkeys(values.omit("allowDefaultNamespace", "selectorLabelsOverride"))
     for key in values.others(*known):
