@@ -23,20 +23,16 @@ from .source import OF_PODS, Object, Source, Value, text_at
 from .workload import Container, containers, tag_of, typed, version_of
 from .writing import Block, Entry, Written, document, given, several
 
-DEFAULT_SERVICES = "sym;asym"
-"""The services of a QAT device of generation 4 unless the file or the user names others."""
-
+DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the file or the user names others
 _SERVICES = ("sym", "asym", "cy", "dc", "dcc", "decomp")
 _CONFIGURED = re.compile(r"^\s*ServicesEnabled\s*=\s*(\S+)", re.MULTILINE)
 
+# PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)
 _VF_DRIVERS = {
     "dh895xccvf": ("0442", "0443"), "c6xxvf": ("37c9",), "c3xxxvf": ("19e3",), "c4xxxvf": ("18a1",),
     "d15xxvf": ("6f55",), "4xxxvf": ("4941", "4943", "4945"), "420xxvf": ("4947",), "6xxxvf": ("4949",),
 }  # fmt: skip
-"""PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)."""
-
-# drivers of devices whose resources are named after their services
-_BY_SERVICE = ("4xxxvf", "420xxvf", "6xxxvf")
+_BY_SERVICE = ("4xxxvf", "420xxvf", "6xxxvf")  # drivers of devices whose resources are named after services
 
 # flags that do not have the name of the object's key
 _FLAGS = {"bypathMode": "bypath", "preferredAllocationPolicy": "allocation-policy", "provisioningConfig": ""}
@@ -58,25 +54,20 @@ _IDS = "ids of {} for the plugin, {} for devhost: drain the node before the swit
 _OF_IDXD = [_IDS.format("queues have a number", "the PCI address")]
 _DIFFERS = {
     "gpu": [_IDS.format("GPUs are card0-0", "PCI addresses")],
-    "fpga": [
-        _IDS.format("FPGAs are dfl-port.0", "PCI addresses"),
-        "in mode region a webhook and a hook program a region for a pod; with devhost the entry's program "
-        "does",
-    ],
-    "qat": [
-        "the plugin binds QAT virtual functions to {}; devhost offers those that are bound to it: "
-        "backends.sriov.virtualFunctions makes and binds them",
-        "the plugin sets QAT0, QAT1, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses",
-        "the plugin offers at most maxNumDevices QAT devices; devhost offers all, unless vfIndex selects "
-        "fewer",
-    ],
+    "fpga": [_IDS.format("FPGAs are dfl-port.0", "PCI addresses"),
+             "in mode region a webhook and a hook program a region for a pod; with devhost the entry's "
+             "program does"],
+    "qat": ["the plugin binds QAT virtual functions to {}; devhost offers those that are bound to it: "
+            "backends.sriov.virtualFunctions makes and binds them",
+            "the plugin sets QAT0, QAT1, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses",
+            "the plugin offers at most maxNumDevices QAT devices; devhost offers all, unless vfIndex "
+            "selects fewer"],
     "vfio-pci": ["the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses"],
-    "dsa": _OF_IDXD,
-    "iaa": _OF_IDXD,
+    "dsa": _OF_IDXD, "iaa": _OF_IDXD,
     "dlb": ["neither the plugin nor devhost offers a DLB with virtual functions"],
     "sgx": ["sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them"],
     "npu": [_IDS.format("NPUs are accel0-0", "PCI addresses")],
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +112,21 @@ _KINDS = {
 _OBJECTS = {f"{name.title()}DevicePlugin": name for name in _KINDS}
 _NOT_IN_OBJECT = ("allocationPolicy", "name", "nodeFeatureRule")
 _OF_CHARTS = {*keys(_Spec), *_NOT_IN_OBJECT, "resourceManager", *OF_PODS}
-"""The keys of the charts' values, of which an object does not have all."""
 
+# defaults of the charts that differ from those of the plugins
 _QUEUES = {"sharedDevNum": "10"}
 _DEFAULTS = {"gpu": {"enableMonitoring": "true"}, "dsa": _QUEUES, "iaa": _QUEUES}
-"""Defaults of the charts that differ from those of the plugins."""
 
+# defaults that name resources, of plugins and charts, by the first release that has them
 _BY_RELEASE = {
     "monitoringMode": {(0, 36): "single", (): "split"},
     "kernelVfDrivers": {
         (0, 31): "[4xxxvf, 420xxvf]", (0, 30): "[c6xxvf, 4xxxvf, 420xxvf]", (): "[c6xxvf, 4xxxvf]",
     },
 }  # fmt: skip
-"""Defaults that name resources, of plugins and charts, by the first release that has them."""
-
 _IMAGE = re.compile(rf"intel-({'|'.join(_KINDS)})-plugin")
+# in a name, such as intel-gpu-plugin or gpudeviceplugin-sample, or in a label
 _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
-"""The plugin in a name, such as ``intel-gpu-plugin`` or ``gpudeviceplugin-sample``, or in a label."""
 
 
 class _Given(NamedTuple):
@@ -374,16 +363,10 @@ def _queues(node: str) -> list[tuple[str, Block, str]]:
 _VFS_OF_DLB = "sysattr.device/sriov_numvfs"
 _IS_NPU = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"}
 _OF_UDEV: Mapping[str, Sequence[tuple[str, Block, str]]] = {
-    "dsa": _queues("dsa"),
-    "iaa": _queues("iax"),
-    "dlb": [
-        ("pf", {"subsystem": "dlb2", _VFS_OF_DLB: "0"}, ""),
-        ("vf", {"subsystem": "dlb2", "not": {_VFS_OF_DLB: "*"}}, ""),
-    ],
-    "sgx": [
-        ("enclave", {"devNode": "/dev/sgx_enclave"}, "enclave_limit"),
-        ("provision", {"devNode": "/dev/sgx_provision"}, "provision_limit"),
-    ],
-    "npu": [("accel", _IS_NPU, "shared_dev_num")],
-}
+    "dsa": _queues("dsa"), "iaa": _queues("iax"), "npu": [("accel", _IS_NPU, "shared_dev_num")],
+    "dlb": [("pf", {"subsystem": "dlb2", _VFS_OF_DLB: "0"}, ""),
+            ("vf", {"subsystem": "dlb2", "not": {_VFS_OF_DLB: "*"}}, "")],
+    "sgx": [("enclave", {"devNode": "/dev/sgx_enclave"}, "enclave_limit"),
+            ("provision", {"devNode": "/dev/sgx_provision"}, "provision_limit")],
+}  # fmt: skip
 """Resources of the backend udev by plugin: the name, the devices, and the key with the replicas."""
