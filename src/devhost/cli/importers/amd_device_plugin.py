@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from devhost.config.diagnostics import shown
 from devhost.config.document import Scalar
@@ -23,8 +22,8 @@ _KNOWN = {  # flags that matter to devhost, and their values
     "driver_type": ("container", "vf-passthrough", "pf-passthrough"),
 }
 _OF_THE_PROCESS = (
-    *("alsologtostderr", "kubelet-url", "log_dir", "logtostderr", "pulse", "stderrthreshold", "v", "vmodule"),
-)
+    "alsologtostderr", "kubelet-url", "log_dir", "logtostderr", "pulse", "stderrthreshold", "v", "vmodule",
+)  # fmt: skip
 _CHARTS = ("amd-gpu", "gpu-operator-charts")  # those of the plugin and of the AMD GPU operator
 
 # what the names of an AMD plugin's image, container and object have, of which one may be a mirror's
@@ -35,11 +34,8 @@ _OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
-class _Flags(NamedTuple):
-    """The values of :data:`_KNOWN`."""
-
-    strategy: str
-    mode: str
+_Flags = tuple[str, str]
+"""The values of :data:`_KNOWN`."""
 
 
 def convert(data: bytes, file_name: str) -> str:
@@ -74,11 +70,11 @@ def convert(data: bytes, file_name: str) -> str:
             source.refuse(_HINT)
         what = "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"
         source.objects[0].fail(what, _HINT)
-    made = [list(_entries(flags)) for _, flags in found]
+    made = [list(_entries(*flags)) for _, flags in found]
     source.one_of([holder for holder, _ in found], "the AMD GPU device plugin", made)
     if has_labeller:
         source.note("labels: those of the node labeller: remove it, or both write them.")
-    differs, labels = list(_differs(found[0][1])), given(write=has_labeller)
+    differs, labels = list(_differs(*found[0][1])), given(write=has_labeller)
     return document(source, "the AMD GPU device plugin", differs, made[0], labels=labels)
 
 
@@ -94,27 +90,22 @@ def _are_values(value: Value) -> bool:
 
 
 def _flags(given: Callable[[str], Option | None]) -> _Flags:
-    texts = []
     for name, known in _KNOWN.items():
-        option = given(name)
-        texts.append(option.text if option else "")
-        if option and option.text not in known:
+        if (option := given(name)) and option.text not in known:
             option.place.report(option, f"must be one of {', '.join(known)}, not {shown(option.text)}")
-    return _Flags(*texts)
+    strategy, mode = (option.text if (option := given(name)) else "" for name in _KNOWN)
+    return strategy, mode
 
 
 def _of_operator(spec: Value) -> _Flags:
-    arguments, driver = spec.at("devicePlugin", "devicePluginArguments"), spec.at("driver", "driverType")
-    every = [*(arguments.members() if arguments else ()), *([("driver_type", driver)] if driver else ())]
-    given: dict[str, Option] = {}
-    for name, value in every:
-        if isinstance(value.node, Scalar):
-            given.setdefault(name, Option(name, value.node, value))
-    flags = _flags(given.get)
+    driver, arguments = spec.at("driver", "driverType"), spec.at("devicePlugin", "devicePluginArguments")
+    every = [*([("driver_type", driver)] if driver else ()), *(arguments.members() if arguments else ())]
+    given = {name: Option(name, one.node, one) for name, one in every if isinstance(one.node, Scalar)}
+    strategy, mode = _flags(given.get)
     unknown = given.keys() - {*_KNOWN, *_OF_THE_PROCESS}
     spec.source.note(*(f"-{name}: {UNKNOWN}" for name in given if name in unknown))
-    is_mixed = flags.mode.endswith("passthrough") and not flags.strategy  # the operator's default
-    return flags._replace(strategy="mixed") if is_mixed else flags
+    by_default = "mixed" if mode.endswith("passthrough") else ""
+    return strategy or by_default, mode
 
 
 def _leave(spec: Value) -> None:
@@ -129,12 +120,12 @@ def _leave(spec: Value) -> None:
         spec.leave("parts of the AMD GPU operator, which keep their settings.", "devicePlugin", "driver")
 
 
-def _entries(flags: _Flags) -> Iterator[Entry]:
-    is_mixed = flags.strategy == "mixed"
-    if flags.mode.endswith("passthrough"):
-        kind = flags.mode[:2]
+def _entries(strategy: str, mode: str) -> Iterator[Entry]:
+    is_mixed = strategy == "mixed"
+    if mode.endswith("passthrough"):
+        kind = mode[:2]
         where: Block = {"vendor": "1002", "kind": kind, "pciClass": ["03*", "12*"], "driver": "vfio-pci"}
-        remark = f"driver_type {flags.mode}: for virtual machines of KubeVirt."
+        remark = f"driver_type {mode}: for virtual machines of KubeVirt."
         name = f"amd.com/gpu_{kind}" if is_mixed else "amd.com/gpu"
         yield Entry(name, "sriov", [where], {"kubevirt": True}, [remark])
         return
@@ -144,14 +135,12 @@ def _entries(flags: _Flags) -> Iterator[Entry]:
     yield Entry("amd.com/gpu", "gpu", [{"vendor": "amd"}], remarks=remarks)
 
 
-def _differs(flags: _Flags) -> Iterator[str]:
+def _differs(strategy: str, mode: str) -> Iterator[str]:
     yield "the plugin checks health only with -pulse; devhost always does"
-    if flags.mode.endswith("passthrough"):
+    if mode.endswith("passthrough"):
         yield "device ids of the plugin are IOMMU groups, those of devhost PCI addresses"
-    elif flags.strategy != "mixed":
+    elif strategy != "mixed":
         yield "the plugin refuses GPUs in different partition modes; devhost offers them under one name"
-    if not flags.mode:
-        yield (
-            "without driver_type the plugin falls back to GPUs bound to vfio-pci; for devhost add "
-            "driver_type, and import again"
-        )
+    if not mode:
+        what = "without driver_type the plugin falls back to GPUs bound to vfio-pci"
+        yield f"{what}; for devhost add driver_type, and import again"
