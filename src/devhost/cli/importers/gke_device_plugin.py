@@ -20,23 +20,15 @@ from .source import Source
 from .workload import WORKLOADS, Options, the_container
 from .writing import Entry, Written, document
 
-CONFIG_KEY = "gpu_config.json"
-"""The file's name below ``/etc/nvidia``, which is also the key of a ConfigMap."""
-
-DRIVER = "/home/kubernetes/bin/nvidia"
-"""The driver's directory on the node, unless the flag ``-host-path`` names another."""
-
-_ALWAYS = 48
-"""The Xid that is always considered: a double-bit memory error."""
-
+CONFIG_KEY = "gpu_config.json"  # the file's name below /etc/nvidia, and the key of a ConfigMap
+DRIVER = "/home/kubernetes/bin/nvidia"  # on the node, unless the flag -host-path names another directory
+_ALWAYS = 48  # the Xid that is always considered: a double-bit memory error
 _VULKAN = "devhost always uses vulkan/icd.d in the driver's directory."
 _WITHOUT_PLACE = {
     **dict.fromkeys(("host-vulkan-icd-path", "container-vulkan-icd-path"), _VULKAN),
     "enable-container-gpu-metrics": "devhost has no metrics of GPU usage.",
     "publish-driver-version": "devhost does not annotate the node.",
 }
-"""Flags without a counterpart."""
-
 _SWITCHES = (
     "alsologtostderr", "enable-container-gpu-metrics", "enable-health-monitoring", "logtostderr",
     "publish-driver-version",
