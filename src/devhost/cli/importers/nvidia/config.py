@@ -12,18 +12,15 @@ from devhost.config.document import Fields, Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Raw
 
-DOMAIN = "nvidia.com"
-GPU = f"{DOMAIN}/gpu"
-
+# a UUID, an index or a MIG index
 _DEVICE = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]{1,4}(:[0-9]{1,4})?")
-"""A UUID, an index or a MIG index."""
 
 Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
 
 def full_name(name: str) -> str:
     """A resource's name with the plugin's domain, which its file may omit."""
-    return name if name.startswith(f"{DOMAIN}/") else f"{DOMAIN}/{name}"
+    return name if name.startswith("nvidia.com/") else f"nvidia.com/{name}"
 
 
 def _check_name(name: str, key: str) -> None:

@@ -6,7 +6,7 @@ remark, because pods request what the plugin serves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from devhost.cli.importers.source import Source
@@ -14,7 +14,7 @@ from devhost.cli.importers.writing import Written, document, given, several
 from devhost.config.language import LABEL_DIRECTORY
 from devhost.config.reader import keys
 
-from .config import Config, FeatureDiscovery
+from .config import Config, FeatureDiscovery, Plugin
 from .entries import Entries
 from .settings import settings
 
@@ -52,7 +52,7 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
 
 def _options(config: Config, source: Source) -> dict[str, Written]:
     flags, plugin = config.flags, config.flags.plugin
-    strategies = _strategies(config, source)
+    strategies = _strategies(plugin, source.note)
     program = plugin.nvidia_CTK_path if "cdi" in strategies else ""
     path = PurePosixPath(program)
     is_ctk = path.name == "nvidia-ctk"
@@ -71,23 +71,18 @@ def _options(config: Config, source: Source) -> dict[str, Written]:
     )
 
 
-def _strategies(config: Config, source: Source) -> list[str]:
-    plugin = config.flags.plugin
+def _strategies(plugin: Plugin, note: Callable[[str], None]) -> list[str]:
     found = [one for one in plugin.strategies if not one.startswith("cdi-")]
     for_cdi = [one for one in plugin.strategies if one.startswith("cdi-")]
     if {"envvar", "volume-mounts"} <= {*found}:
         found.remove("envvar")
-        source.note(
-            "deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted."
-        )
+        note("deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted.")
     if plugin.pass_device_specs and found:
         found.append("device-specs")
     elif plugin.pass_device_specs:
-        source.note("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
+        note("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
     if for_cdi and "cdi-cri" not in for_cdi:
-        source.note(
-            "cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri."
-        )
+        note("cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri.")
     return [*found, "cdi"] if for_cdi else found
 
 
@@ -134,8 +129,6 @@ def _without_place(config: Config) -> Iterator[str]:
         yield "cdiAnnotationPrefix is omitted: devhost does not pass CDI names as annotations."
     if flags.use_node_feature_API is not None:
         yield "useNodeFeatureAPI is omitted: devhost writes labels as files."
-    given = [
-        key for key, (field, _) in keys(FeatureDiscovery).items() if getattr(flags.gfd, field.name, None)
-    ]
-    if names := [key for key in given if key != "outputFile"]:
+    of_gfd = [key for key, (one, _) in keys(FeatureDiscovery).items() if getattr(flags.gfd, one.name, None)]
+    if names := [key for key in of_gfd if key != "outputFile"]:
         yield f"flags.gfd: {', '.join(names)} omitted: devhost writes labels when they change."

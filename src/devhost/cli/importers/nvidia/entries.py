@@ -7,27 +7,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from devhost.cli.importers.writing import Entry, Written, given
 
-from .config import DOMAIN, GPU, Config, Pattern, Shared, full_name
-
-IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
-"""The remark for keys that the plugin reads but ignores."""
+from .config import Config, Pattern, Shared, full_name
 
 Where = dict[str, Written]
 
-_MIG = f"{DOMAIN}/mig-"
+_IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
 _INSTANCES: Where = {"vendor": "nvidia", "kind": "mig"}
+_MIG = "nvidia.com/mig-"
+_MPS_ROOT = "/run/nvidia/mps"  # in the plugin's chart
 
-_MPS_ROOT = "/run/nvidia/mps"
-"""The directory for the files of MPS in the plugin's chart."""
-
+# remarks on whole GPUs, by value of migStrategy
 _BY_STRATEGY = {
     "none": "The plugin offers a GPU with MIG instances as a whole; devhost does not.",
-    "single": (
-        "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers all "
-        "of them."
-    ),
+    "single": "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers "
+    "all of them.",
 }
-"""Remarks on whole GPUs, by value of ``migStrategy``."""
 
 
 class Entries:
@@ -45,20 +39,19 @@ class Entries:
         # with MPS always, regardless of the key (ValidateRequest in the plugin's internal/rm/rm.go)
         self._most = int(bool(mps or (slicing and slicing.fail_requests_greater_than_one)))
         self._renames = bool(slicing and slicing.rename_by_default)
-        is_packed = config.flags.plugin.shared_devices_allocation_policy == "packed"
-        self._prefer = "pack" if is_packed else "spread"
+        policy = config.flags.plugin.shared_devices_allocation_policy
+        self._prefer = "pack" if policy == "packed" else "spread"
         self._served: set[str] = set()
 
     def all(self) -> Iterator[Entry]:
-        """The entries in order."""
         resources, strategy = self._config.resources, self._config.flags.mig_strategy
         if (resources.gpus or resources.mig) and not self._as_written:
-            self._note(f"resources: names by pattern: {IGNORED}")
+            self._note(f"resources: names by pattern: {_IGNORED}")
         is_single = strategy == "single" and not self._mps_root
         where: Where = {"vendor": "nvidia", "kind": ["gpu", "mig"] if is_single else "gpu"}
         if strategy == "single" and self._mps_root:
             self._note("migStrategy single: the plugin shares no MIG instances by MPS: they are not offered.")
-        patterns = (resources.gpus if self._as_written else ()) or (Pattern("*", GPU),)
+        patterns = (resources.gpus if self._as_written else ()) or (Pattern("*", "gpu"),)
         of_mig = resources.mig if self._as_written and strategy == "mixed" else ()
         instances = self._grouped(of_mig, _INSTANCES, "profile")
         for name, blocks in self._grouped(patterns, where, "product").items():
@@ -84,8 +77,7 @@ class Entries:
         return found
 
     def _instances(self, named: Mapping[str, list[Where]]) -> Iterator[Entry]:
-        """The entries of instances: those with names by pattern, except of a name that GPUs have as well,
-        and the others."""
+        """The entries of instances: those with names by pattern that no GPUs have, and the others."""
         for name, blocks in named.items():
             yield from self._resource(name, blocks, [])
         if self._as_written and any(one.pattern == "*" for one in self._config.resources.mig):
@@ -103,8 +95,7 @@ class Entries:
         self._served.add(name)
         overrides: list[Where] = []
         for share in self._effective(name, remarks):
-            by_default = f"{name}.shared" if self._renames else ""
-            renamed = full_name(share.rename) if share.rename else by_default
+            renamed = full_name(share.rename) if share.rename else f"{name}.shared" * self._renames
             some = self._some(share, where, remarks)
             if renamed or not some:
                 yield Entry(renamed or name, "gpu", some or where, self._keys(share.replicas), remarks)
@@ -130,9 +121,9 @@ class Entries:
         if self._as_written or not shares:
             return shares
         if any(share.rename for share in shares):
-            remarks.append(f"rename: {IGNORED}")
+            remarks.append(f"rename: {_IGNORED}")
         if any(share.count or share.listed for share in shares):
-            remarks.append(f"devices, which shares only some: {IGNORED}")
+            remarks.append(f"devices, which shares only some: {_IGNORED}")
         if len(shares) > 1:
             what = f"sharing has {len(shares)} entries for this resource"
             remarks.append(f"{what}; for the plugin the highest number counts.")
@@ -148,13 +139,11 @@ class Entries:
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
         """The devices that are shared; empty for all."""
         if share.count:
-            remarks.append(f"devices: {share.count} means the {share.count} devices with the lowest numbers.")
+            remarks += [f"devices: {share.count} means the {share.count} devices with the lowest numbers."]
             return [block | {"index": f"0-{share.count - 1}"} for block in where]
         numbers = [one for one in share.listed if one.isdigit()]
         uuids = [one for one in share.listed if one.startswith(("GPU-", "MIG-"))]
         if len(numbers) + len(uuids) < len(share.listed):
-            remarks.append(
-                "devices: devhost selects MIG instances only by UUID; those by number are omitted."
-            )
+            remarks += ["devices: devhost selects MIG instances only by UUID; those by number are omitted."]
         chosen = [given(index=",".join(numbers)), given(uuid=uuids)]
         return [block | one for block in where for one in chosen if one]

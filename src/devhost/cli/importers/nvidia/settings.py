@@ -147,9 +147,8 @@ def settings(source: Source, key: str) -> Settings:
         given = {*values.keys} - {"nfd", "node-feature-discovery"}  # both charts have these
         mine = [node_at(values.node, "devicePlugin", name) for name in ("args", "config", "env")]
         is_operator = bool(given & _OF_OPERATOR) or mine != [None] * 3
-        if values.chart == "gpu-operator" or (is_operator and values.chart != "nvidia-device-plugin"):
-            version = values.version if values.chart == "gpu-operator" else ""
-            return _of_operator(values, key, version=version)
+        if values.chart == "gpu-operator" or (is_operator and not values.chart):
+            return _of_operator(values, key, version=values.version if values.chart else "")
         return _of_chart(values, key)
     found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
     if found is None:
@@ -182,7 +181,7 @@ def _runs_it(one: Container) -> bool:
 
 
 def _of_container(plugin: Container, key: str) -> Settings:
-    source, options = plugin.source, plugin.options(_SWITCHES)
+    source, note, options = plugin.source, plugin.source.note, plugin.options(_SWITCHES)
     every = containers(source)
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
@@ -191,7 +190,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
     wanted = key or entry or defaults.get("DEFAULT_CONFIG", "")
     found = None
     if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
-        source.note(f"A node without a label uses no configuration: {CHOOSE}.")
+        note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif is_named:
         names = [name] if name else plugin.config_maps
         found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=names)
@@ -205,9 +204,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
     root = plugin.mounted("/driver-root")
     if root and root != "/" and not options.variable("NVIDIA_DRIVER_ROOT"):
         result.set_text(nvidiaDriverRoot=root)
-        source.note(
-            f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node."
-        )
+        note(f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node.")
     result.follow(options)
     if any("gpu-feature-discovery" in (one.program, text_at(one.node, "name")) for one in every):
         result.discover_features(enabled=True)
@@ -249,7 +246,7 @@ def _has_cdi(version: str) -> bool | None:
 def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") -> Settings:
     """What the GPU operator sets for the plugin, and then ``devicePlugin``. ``policy`` names the object; it
     is empty for values of the chart, which have other defaults."""
-    source = spec.source
+    note = spec.source.note
     # the operator lets its config-manager fall back to no configuration
     result = Settings(_chosen(spec, ("devicePlugin", "config", "data"), ["empty"], key, policy))
     driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
@@ -259,14 +256,11 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
     if not policy and spec.at("cdi", "enabled") is None:
         has_cdi = _has_cdi(version or spec.text("operator", "version"))
         if has_cdi is None:
-            source.note(
-                "cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases."
-            )
+            note("cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases.")
     result.set_text(passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
     result.set_text(failOnInitError="true")
-    mps_root = spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps"
     if result.config.at("sharing", "mps") or spec.at("devicePlugin", "mps", "root"):
-        result.set_text(mpsRoot=mps_root)
+        result.set_text(mpsRoot=spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps")
     if spec.is_true("gds", "enabled"):
         result.set_text(gdsEnabled="true", mofedEnabled="true")
     if spec.is_true("gdrcopy", "enabled"):
@@ -283,13 +277,13 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
             result.set_text(nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
     if plugin := spec.at("devicePlugin"):
         if not plugin.is_true("enabled", otherwise=True):
-            source.note("devicePlugin.enabled is false: the operator does not start the plugin.")
+            note("devicePlugin.enabled is false: the operator does not start the plugin.")
         result.follow(Options(plugin, _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
     result.set_text(nvidiaDriverRoot=driver)
     result.discover_features(enabled=spec.is_true("gfd", "enabled", otherwise=True))
     if spec.is_true("sandboxWorkloads", "enabled"):
-        source.note(
+        note(
             "sandboxWorkloads.enabled: for GPUs of virtual machines keep sandboxDevicePlugin, or "
             "import KubeVirt's object."
         )
@@ -297,15 +291,14 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
         if part := spec.at(name):
             part.for_pods()
             if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
-                source.note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
+                note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
     if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
-        source.note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
+        note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
     _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
     return result
 
 
 def _empty(value: Value) -> Value:
-    """An empty configuration file."""
     return value.source.document(Fields(value.node.mark), value.place)
 
 
@@ -352,7 +345,6 @@ def _chosen(
 
 
 def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
-    """The remark if there are more configurations than the one that was read."""
     if left := [*left]:
         source.note(
             f"This is the configuration {chosen}. For nodes with another one in the label "
