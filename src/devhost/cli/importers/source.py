@@ -1,9 +1,8 @@
 """Reads what people have of a device plugin's configuration, and remembers which keys were read.
 
-A configuration is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get
-values``, or in a Flux ``HelmRelease``, an Argo CD ``Application`` or a k3s ``HelmChart``), a custom
-resource, or the flags and variables of a workload (:mod:`.workload`). They come alone, as several
-documents, or in a List as printed by ``kubectl get``.
+A configuration is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get values``,
+or in an object that installs the chart), a custom resource, or the flags and variables of a workload
+(:mod:`.workload`). They come alone, as several documents, or in a List as printed by ``kubectl get``.
 
 An importer is a function ``convert(data, file_name, …)``, which gives the text of an equivalent devhost.yaml.
 It raises ``ConfigError``, with every error, if the input does not configure the plugin or the plugin would
