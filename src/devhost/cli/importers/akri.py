@@ -14,35 +14,25 @@ from typing import Annotated
 
 from devhost.backend import option
 from devhost.config.diagnostics import shown
-from devhost.config.document import Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
 
 from . import overlap, regular
 from .gojson import PCI_ID, Remark, literal, pci_id
 from .regular import Glob, Inexpressible, Invalid
-from .source import Object, Source, Value, node_at, some, text_at
+from .source import Source, Value, node_at, some, text_at
 from .writing import Block, Entry, Group, Written, document, given, several
 
 DOMAIN = "akri.sh"
 
 _TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
 _WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
-_OF_VALUES = ("discoveryDetails", "enabled", "name")
 _HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-_OF_USB = {
-    "idVendor": "idVendor",
-    "idProduct": "idProduct",
-    "serial": "serial",
-    "manufacturer": "vendor",
-    "product": "model",
-    "bInterfaceNumber": "usbInterface",
-}
-"""Files of a USB device in sysfs, and the attributes with the same content."""
-
+_OF_USB = {  # files of a USB device in sysfs, and the attributes with the same content
+    "idVendor": "idVendor", "idProduct": "idProduct", "serial": "serial", "manufacturer": "vendor",
+    "product": "model", "bInterfaceNumber": "usbInterface",
+}  # fmt: skip
 _PROPERTIES = {"DEVTYPE": "devType", "DEVNAME": "devNode", "SUBSYSTEM": "subsystem", "DRIVER": "driver"}
 _BUSES = {"usb": "usbPort", "pci": "pciBusID"}
 
@@ -54,43 +44,21 @@ class _Details:
     group_recursive: bool = False
 
 
+_Found = tuple[Entry, Sequence[Block], dict[str, Written]]
+"""The entry of a Configuration, the blocks of its rules, and the member of its group that has them."""
+
+
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml.
-
-    Args:
-        data: one or several Configurations, as YAML or JSON.
-        file_name: appears in the diagnostics.
-
-    Raises:
-        ConfigError: it has none for udev, or the handler would refuse a rule; with every error in it.
-    """
+    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "akri")
-    found = [one for one in map(_read, [*_configurations(source)]) if one is not None]
-    source.check()
-    for n in overlap.shared_blocks([one.blocks for one in found]):
-        found[n].member["shared"] = True
-    return document(source, "Akri", _DIFFERS, [one.entry for one in found])
+    found = [one for each in [*_configurations(source)] if (one := _read(*each))]
+    for n in overlap.shared_blocks([blocks for _, blocks, _ in found]):
+        found[n][2]["shared"] = True
+    return document(source, "Akri", _DIFFERS, [entry for entry, _, _ in found])
 
 
-@dataclass(frozen=True, slots=True)
-class _Configuration:
-    """A Configuration, of Kubernetes or in values of Akri's chart; ``details`` are those of its handler."""
-
-    name: str
-    spec: Value
-    details: Value | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The entry of a Configuration, the blocks of its rules, and the member of its group that has them."""
-
-    entry: Entry
-    blocks: Sequence[Block]
-    member: dict[str, Written]
-
-
-def _configurations(source: Source) -> Iterator[_Configuration]:
+def _configurations(source: Source) -> Iterator[tuple[str, Value, Value | None]]:
+    """The name and the spec of each, also in values of Akri's chart, and the details of its handler."""
     values = source.values("akri", recognized=lambda one: one.at("udev", "configuration") is not None)
     if values is not None:
         udev = values.at("udev") or values
@@ -98,43 +66,36 @@ def _configurations(source: Source) -> Iterator[_Configuration]:
             source.note(f"{some(left)}: settings of the chart, which are not converted.")
         spec = udev.at("configuration") or udev
         if not spec.is_true("enabled"):
-            message = "udev.configuration.enabled is not true, so the chart makes no Configuration for udev"
-            values.place.diagnostics.fail(values.node.mark, message, _HINT)
-        yield _Configuration(spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails"))
+            problem = "udev.configuration.enabled is not true, so the chart makes no Configuration for udev"
+            values.fail(problem, _HINT)
+        yield spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails")
         spec.omit("discoveryDetails")
-    found = [one for one in source.objects if one.kind == "Configuration"]
-    wanted = [one for one in found if _is_udev(one)]
-    for one in found:
-        if one not in wanted:
-            handler = one.text("spec", "discoveryHandler", "name")
-            source.note(f"{one.name}: the handler {handler} does not find devices of a node: omitted.")
+    is_found = values is not None
+    for one in source.objects:
+        handler, former = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
+        name = text_at(handler.node, "name") if handler else ""
+        if one.kind == "Configuration" and name != "udev" and former is None:
+            source.note(f"{one.name}: the handler {name} does not find devices of a node: omitted.")
             one.take()
-    if not wanted and values is None:
-        first = source.of_kinds("Configuration", hint=_HINT)[0]
-        source.diagnostics.fail(first.node.mark, "its discovery handler is not udev", _HINT)
-    for one in wanted:
-        handled = one.at("spec", "discoveryHandler")
-        if handled is not None:
-            handled.omit("name")
-        details = handled.at("discoveryDetails") if handled else one.at("spec", "protocol", "udev")
-        yield _Configuration(one.name, one.at("spec") or one, details)
+        elif one.kind == "Configuration":
+            is_found = True
+            if handler is not None:
+                handler.omit("name")
+            yield one.name, one.at("spec") or one, handler.at("discoveryDetails") if handler else former
+    if not is_found:
+        source.of_kinds("Configuration", hint=_HINT)[0].fail("its discovery handler is not udev", _HINT)
 
 
-def _is_udev(one: Object) -> bool:
-    name = text_at(one.node, "spec", "discoveryHandler", "name")
-    return name == "udev" or one.at("spec", "protocol", "udev") is not None
-
-
-def _read(one: _Configuration) -> _Found | None:
+def _read(name: str, spec: Value, holder: Value | None) -> _Found | None:
     """What a Configuration selects; ``None`` if it is wrong."""
-    name, full, spec = one.name, f"{DOMAIN}/{one.name}", one.spec
+    full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
         spec.place.report(spec.node, f"{shown(full)} {problem}", "change the name of the Configuration")
         return None
-    if one.details is None:
+    if holder is None:
         spec.place.report(spec.node, "it has no discoveryDetails", "the handler needs udevRules in it")
         return None
-    found, mine = one.details.document(), list[Remark]()
+    found, mine = holder.document(), list[Remark]()
     details = found.as_dataclass(_Details, mine.append, explain=False)
     if details is WRONG:
         return None
@@ -142,8 +103,13 @@ def _read(one: _Configuration) -> _Found | None:
     if not set(details.permissions) <= set("rwm") or details.permissions == "m":
         at = node_at(found.node, "permissions") or found.node
         found.place.key("permissions").report(at, f"{shown(details.permissions)} must consist of r, w and m")
-    given_capacity = spec.at("capacity")
-    capacity = 1 if given_capacity is None else _number(given_capacity)
+    capacity = 1
+    if (number := spec.at("capacity")) is not None:
+        text = text_at(number.take())
+        capacity = int(text) if text.isdecimal() else 0
+        if not 1 <= capacity <= MAX_REPLICAS:
+            what = f"a number from 1 to {MAX_REPLICAS}"
+            number.place.report(number.node, f"must be {what}, not {number.node}")
     blocks: list[Block] = []
     for one_rule, rule in zip(found.each("udevRules"), details.udev_rules, strict=True):
         try:
@@ -152,51 +118,31 @@ def _read(one: _Configuration) -> _Found | None:
             remarks.append(f"Rule {rule} is omitted: {error}.")
         except Invalid as error:
             one_rule.place.report(one_rule.node, f"{shown(rule)}: {error}", "Akri refuses it as well")
-    env = {"UDEV_DEVNODE": "{devNode}", **dict(_properties(spec, remarks))}
-    if left := spec.others("capacity", "brokerProperties", "discoveryHandler", "protocol", *_OF_VALUES):
-        spec.source.note(
-            f"{name}: {', '.join(left)} are not converted: write a Deployment or DaemonSet that "
-            f"requests the resource."
-        )
+    env = {"UDEV_DEVNODE": "{devNode}"}
+    if (properties := spec.at("brokerProperties")) is not None:
+        for key in properties.keys:
+            value = properties.text(key)
+            if "{" in value or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key):
+                remarks.append(f"brokerProperties {key} is not a valid variable name: omitted.")
+            else:
+                env[key] = value
+    known = ("capacity", "brokerProperties", "discoveryHandler", "protocol")
+    if left := spec.others(*known, "discoveryDetails", "enabled", "name"):
+        what = "write a Deployment or DaemonSet that requests the resource"
+        spec.source.note(f"{name}: {', '.join(left)} are not converted: {what}.")
     if details.group_recursive:
-        remarks.append(
-            "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. "
-            "A group with a member for each kind of node joins them by their hardware."
-        )
+        remarks.append(_RECURSIVE)
     member: dict[str, Written] = {"where": several(blocks), "permissions": details.permissions}
+    if not blocks:
+        remarks.append(f"{full} has no rule that can be converted: omitted.")
+        return Entry(remarks=remarks), blocks, member
     share = given(share={"replicas": capacity} if capacity > 1 else "")
     group: Group = {"name": name, "members": [member], "env": env}
-    entry = Entry(full, "udev", [{"group": name}], share, remarks, [group])
-    if not blocks:
-        entry = Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."])
-    return _Found(entry, blocks, member)
-
-
-def _number(capacity: Value) -> int:
-    node = capacity.take()
-    number = int(node.text) if isinstance(node, Scalar) and node.text.isdecimal() else 0
-    if not 1 <= number <= MAX_REPLICAS:
-        capacity.place.report(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
-    return number
-
-
-def _properties(spec: Value, remarks: list[str]) -> Iterator[tuple[str, str]]:
-    found = spec.at("brokerProperties") or spec
-    for name in found.keys if found is not spec else ():
-        value = found.text(name)
-        if "{" in value or not _VARIABLE.fullmatch(name):
-            remarks.append(f"brokerProperties {name} is not a valid variable name: omitted.")
-        else:
-            yield name, value
+    return Entry(full, "udev", [{"group": name}], share, remarks, [group]), blocks, member
 
 
 def _rule(rule: str, remarks: list[str]) -> list[Block]:
-    """The blocks of one rule.
-
-    Raises:
-        Invalid: Akri refuses it.
-        Inexpressible: devhost has no equivalent.
-    """
+    """The blocks of one rule, unless Akri refuses it or devhost has no equivalent."""
     choices: dict[str, list[tuple[Block]]] = {}
     never: list[Block] = []
     mine: list[str] = []
@@ -230,39 +176,35 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
-    found_blocks: list[Block] = []
-    for chosen in regular.in_order(*choices.values()):
-        refused = [*never, *(block["not"] for block in chosen if "not" in block)]
-        merged = {key: value for block in chosen for key, value in block.items()}
-        found_blocks.append({**merged, **given(**{"not": several(refused)})})
+    found_blocks = regular.in_order(*choices.values())
     remarks += mine
-    return found_blocks
+    return [
+        {key: value for block in chosen for key, value in block.items()}
+        | given(**{"not": several([*never, *(block["not"] for block in chosen if "not" in block)])})
+        for chosen in found_blocks
+    ]
 
 
 def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str]) -> tuple[str, list[Glob]]:
-    """The attribute of a term, and its globs; none if every device meets it.
-
-    Args:
-        holds: whether the operator is ``==``.
-    """
-    is_glob = holds  # what libudev compares are globs
+    """The attribute of a term, and its globs; none if every device meets it. ``holds``: for ``==``."""
+    attribute, is_glob = "", True
     match name:
         case "KERNEL":
-            attribute = "sysName"
+            attribute, is_glob = "sysName", holds  # libudev compares globs
             if holds and "|" in value:
                 remarks.append(f"KERNEL {value}: libudev takes | literally, and so does this entry.")
         case "SUBSYSTEM":
-            attribute, is_glob = "subsystem", True
+            attribute = "subsystem"
         case "ATTR":
-            attribute, is_glob = f"sysattr.{key}", True
+            attribute = f"sysattr.{key}"
         case "ENV" if key in ("MAJOR", "MINOR"):
-            attribute, is_glob = key.lower(), True
+            attribute = key.lower()
             if not value and not holds:
                 return attribute, []  # every device with a node has them
             if not value.isdecimal():
                 raise Inexpressible(f"{key} is a number in devhost")
         case "ENV":
-            attribute = key if key.startswith("ID_") else _PROPERTIES.get(key, "")
+            attribute, is_glob = key if key.startswith("ID_") else _PROPERTIES.get(key, ""), holds
             if not attribute:
                 raise Inexpressible(f"the property {key} is not an attribute of devhost")
             if attribute == "devNode" and value[:1].isalnum():
@@ -272,13 +214,13 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
         case "DRIVER" | "DRIVERS":
             attribute, is_glob = "driver", False
         case "DEVPATH":
-            attribute, value = "sysPath", literal(value) if holds else value
+            attribute, value, is_glob = "sysPath", literal(value) if holds else value, holds
         case "SUBSYSTEMS":
             if value not in _BUSES:
                 raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} can be expressed")
-            attribute, value, is_glob = _BUSES[value], "*", True
+            attribute, value = _BUSES[value], "*"
         case "ATTRS" if key in ("vendor", "device") and PCI_ID.fullmatch(value) and value[:2] in ("0x", "0X"):
-            attribute, value, is_glob = f"pci{key.title()}", pci_id(value), True
+            attribute, value = f"pci{key.title()}", pci_id(value)
         case "ATTRS":
             attribute, is_glob = _OF_USB.get(key, f"sysattr.{key}"), False
             if key not in _OF_USB:
@@ -286,7 +228,7 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
         case "KERNELS":
             if not _PCI_ADDRESS.fullmatch(value):
                 raise Inexpressible("of KERNELS only a PCI address can be expressed")
-            attribute, is_glob = "pciBusID", True
+            attribute = "pciBusID"
         case "TAG" | "TAGS":
             raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
         case _:
@@ -294,6 +236,10 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
     return attribute, [Glob(value)] if is_glob else regular.globs(value, whole=True)
 
 
+_RECURSIVE = (
+    "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. A group with a "
+    "member for each kind of node joins them by their hardware."
+)
 _DIFFERS = [
     "Akri offers a device in two resources, that of the Configuration and one for this device with a hash in "
     "its name; devhost only in the first. For a particular device add an entry with its serial or usbPort",

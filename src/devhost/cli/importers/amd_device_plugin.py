@@ -8,83 +8,60 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 from devhost.config.diagnostics import shown
 from devhost.config.document import Scalar
 
 from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
 from .workload import WORKLOADS, Container, Option, containers
-from .writing import Block, Entry, Written, document
-
-DOMAIN = "amd.com"
+from .writing import Block, Entry, document, given
 
 _SWITCHES = ("logtostderr", "alsologtostderr", "v")
-_KNOWN = {
+_KNOWN = {  # flags that matter to devhost, and their values
     "resource_naming_strategy": ("single", "mixed"),
     "driver_type": ("container", "vf-passthrough", "pf-passthrough"),
 }
-"""Flags that matter to devhost, and their values."""
+_OF_THE_PROCESS = (
+    "alsologtostderr", "kubelet-url", "log_dir", "logtostderr", "pulse", "stderrthreshold", "v", "vmodule",
+)  # fmt: skip
+_CHARTS = ("amd-gpu", "gpu-operator-charts")  # those of the plugin and of the AMD GPU operator
 
-_OF_THE_PROCESS = frozenset(
-    {"alsologtostderr", "kubelet-url", "log_dir", "logtostderr", "pulse", "stderrthreshold", "v", "vmodule"}
-)
-"""Flags that control its process and log, or that need no equivalent."""
-
-_CHARTS = ("amd-gpu", "gpu-operator-charts")
-"""Charts of the plugin and of the AMD GPU operator."""
-
+# what the names of an AMD plugin's image, container and object have, of which one may be a mirror's
 _NAMES = re.compile(r"rocm|amd(?!64)")
-"""What the names of an AMD plugin's image, container and object have, of which one may be a mirror's."""
 
 _READ = ("devicePluginArguments", "driverType", "enableDevicePlugin", "enableNodeLabeller")
+_OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
-@dataclass(frozen=True, slots=True)
-class _Flags:
-    """The plugin's flags."""
-
-    strategy: str = ""
-    mode: str = ""
-
-
-def _flags(given: Callable[[str], Option | None]) -> _Flags:
-    return _Flags(*(_one_of(option) if (option := given(name)) else "" for name in _KNOWN))
+_Flags = tuple[str, str]
+"""The values of :data:`_KNOWN`."""
 
 
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml.
-
-    Raises:
-        ConfigError: nothing in the input starts the plugin, several parts of it start it with different
-            flags, or the plugin would refuse a flag.
-    """
+    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "amd-device-plugin")
     found: list[tuple[Value, _Flags]] = []
     has_labeller = False
     for one in filter(_is_amd, containers(source)):
-        is_labeller = "labeller" in one.holder.name or "labeller" in one.image  # the same image has both
+        is_labeller = "labeller" in f"{one.holder.name} {one.image}"  # the same image has both
         has_labeller |= is_labeller
         if is_labeller or one.is_owned:
             one.holder.take()
-            continue
-        options = one.options(_SWITCHES)
-        found.append((one.holder, _flags(options.flag)))
-        options.finish(*_OF_THE_PROCESS)
-    specs: list[tuple[Value, Value]] = [
-        (one, one.at("spec") or one) for one in source.objects if one.kind == "DeviceConfig"
-    ]
-    values = source.values(*_CHARTS, recognized=_are_values)
-    if values is not None:
+        else:
+            options = one.options(_SWITCHES)
+            found.append((one.holder, _flags(options.flag)))
+            options.finish(*_OF_THE_PROCESS)
+    policies = [one for one in source.objects if one.kind == "DeviceConfig"]
+    specs = [(one, one.at("spec") or one) for one in policies]
+    if values := source.values(*_CHARTS, recognized=_are_values):
         has_labeller |= values.is_true("labeller", "enabled")
         specs.append((values, values.at("deviceConfig", "spec") or values))
-        mine = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
         if pods := values.at("dp"):
             pods.for_pods()
-        values.leave("settings of the chart, which are not converted.", *mine)
-    for given, spec in specs:
-        found.append((given, _of_operator(spec)))
+        values.leave("settings of the chart, which are not converted.", *_OF_CHART)
+    for holder, spec in specs:
+        found.append((holder, _of_operator(spec)))
         by_default = spec is not values  # the plugin's own chart has no labeller by default
         has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=by_default)
         _leave(spec)
@@ -93,9 +70,12 @@ def convert(data: bytes, file_name: str) -> str:
             source.refuse(_HINT)
         what = "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"
         source.objects[0].fail(what, _HINT)
-    made = [list(_entries(flags)) for _, flags in found]
-    source.one_of([value for value, _ in found], "the AMD GPU device plugin", made)
-    return _written(found[0][1], source, has_labeller=has_labeller)
+    made = [list(_entries(*flags)) for _, flags in found]
+    source.one_of([holder for holder, _ in found], "the AMD GPU device plugin", made)
+    if has_labeller:
+        source.note("labels: those of the node labeller: remove it, or both write them.")
+    differs, labels = list(_differs(*found[0][1])), given(write=has_labeller)
+    return document(source, "the AMD GPU device plugin", differs, made[0], labels=labels)
 
 
 def _is_amd(one: Container) -> bool:
@@ -106,28 +86,26 @@ def _is_amd(one: Container) -> bool:
 
 
 def _are_values(value: Value) -> bool:
-    names = set(value.keys)
-    return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= names
+    return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= {*value.keys}
+
+
+def _flags(given: Callable[[str], Option | None]) -> _Flags:
+    for name, known in _KNOWN.items():
+        if (option := given(name)) and option.text not in known:
+            option.place.report(option, f"must be one of {', '.join(known)}, not {shown(option.text)}")
+    strategy, mode = (option.text if (option := given(name)) else "" for name in _KNOWN)
+    return strategy, mode
 
 
 def _of_operator(spec: Value) -> _Flags:
-    source, arguments = spec.source, spec.at("devicePlugin", "devicePluginArguments")
-    given = {
-        name: Option(name, value.node, value)
-        for name, value in (arguments.members() if arguments else ())
-        if isinstance(value.node, Scalar)
-    }
-    flags = _flags(given.get)
-    for name, option in given.items():
-        option.value.take()
-        if name not in (*_KNOWN, *_OF_THE_PROCESS):
-            source.note(f"-{name}: {UNKNOWN}")
-    driver = spec.at("driver", "driverType")
-    if driver is not None and isinstance(node := driver.take(), Scalar) and not flags.mode:
-        flags = replace(flags, mode=_one_of(Option("driver_type", node, driver)))
-    if flags.mode.endswith("passthrough") and not flags.strategy:  # the operator's default
-        flags = replace(flags, strategy="mixed")
-    return flags
+    driver, arguments = spec.at("driver", "driverType"), spec.at("devicePlugin", "devicePluginArguments")
+    every = [*([("driver_type", driver)] if driver else ()), *(arguments.members() if arguments else ())]
+    given = {name: Option(name, one.node, one) for name, one in every if isinstance(one.node, Scalar)}
+    strategy, mode = _flags(given.get)
+    unknown = given.keys() - {*_KNOWN, *_OF_THE_PROCESS}
+    spec.source.note(*(f"-{name}: {UNKNOWN}" for name in given if name in unknown))
+    by_default = "mixed" if mode.endswith("passthrough") else ""
+    return strategy or by_default, mode
 
 
 def _leave(spec: Value) -> None:
@@ -142,42 +120,27 @@ def _leave(spec: Value) -> None:
         spec.leave("parts of the AMD GPU operator, which keep their settings.", "devicePlugin", "driver")
 
 
-def _one_of(option: Option) -> str:
-    known = _KNOWN[option.name]
-    if option.text not in known:
-        option.place.report(option, f"must be one of {', '.join(known)}, not {shown(option.text)}")
-    return option.text
-
-
-def _entries(flags: _Flags) -> Iterator[Entry]:
-    is_mixed = flags.strategy == "mixed"
-    if flags.mode.endswith("passthrough"):
-        kind = flags.mode[:2]
+def _entries(strategy: str, mode: str) -> Iterator[Entry]:
+    is_mixed = strategy == "mixed"
+    if mode.endswith("passthrough"):
+        kind = mode[:2]
         where: Block = {"vendor": "1002", "kind": kind, "pciClass": ["03*", "12*"], "driver": "vfio-pci"}
-        name = f"gpu_{kind}" if is_mixed else "gpu"
-        remark = f"driver_type {flags.mode}: for virtual machines of KubeVirt."
-        yield Entry(f"{DOMAIN}/{name}", "sriov", [where], {"kubevirt": True}, [remark])
+        remark = f"driver_type {mode}: for virtual machines of KubeVirt."
+        name = f"amd.com/gpu_{kind}" if is_mixed else "amd.com/gpu"
+        yield Entry(name, "sriov", [where], {"kubevirt": True}, [remark])
         return
     if is_mixed:
-        yield Entry(f"{DOMAIN}/{{profile}}", "gpu", [{"vendor": "amd", "profile": "*"}])
+        yield Entry("amd.com/{profile}", "gpu", [{"vendor": "amd", "profile": "*"}])
     remarks = ["GPUs that cannot be partitioned."] if is_mixed else []
-    yield Entry(f"{DOMAIN}/gpu", "gpu", [{"vendor": "amd"}], remarks=remarks)
+    yield Entry("amd.com/gpu", "gpu", [{"vendor": "amd"}], remarks=remarks)
 
 
-def _written(flags: _Flags, source: Source, *, has_labeller: bool) -> str:
-    differs = ["the plugin checks health only with -pulse; devhost always does"]
-    if flags.mode.endswith("passthrough"):
-        differs.append("device ids of the plugin are IOMMU groups, those of devhost PCI addresses")
-    elif flags.strategy != "mixed":
-        differs.append(
-            "the plugin refuses GPUs in different partition modes; devhost offers them under one name"
-        )
-    if not flags.mode:
-        differs.append(
-            "without driver_type the plugin falls back to GPUs bound to vfio-pci; for devhost add "
-            "driver_type, and import again"
-        )
-    if has_labeller:
-        source.note("labels: those of the node labeller: remove it, or both write them.")
-    labels: dict[str, Written] = {"write": True} if has_labeller else {}
-    return document(source, "the AMD GPU device plugin", differs, list(_entries(flags)), labels=labels)
+def _differs(strategy: str, mode: str) -> Iterator[str]:
+    yield "the plugin checks health only with -pulse; devhost always does"
+    if mode.endswith("passthrough"):
+        yield "device ids of the plugin are IOMMU groups, those of devhost PCI addresses"
+    elif strategy != "mixed":
+        yield "the plugin refuses GPUs in different partition modes; devhost offers them under one name"
+    if not mode:
+        what = "without driver_type the plugin falls back to GPUs bound to vfio-pci"
+        yield f"{what}; for devhost add driver_type, and import again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,16 @@ LIMIT = 1 << 26
 def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
     """The plugin's objects and workloads and the ConfigMaps that they name, as a List.
 
-    Args:
-        kinds: custom resources of the plugin and its operator, as kubectl names them.
-        words: one of them is in the image of each container that runs the plugin. Its parts between slashes
-            may also be in names, for the image of a mirror.
-
-    Raises:
-        UsageError: kubectl fails, or the cluster has no such object.
+    ``kinds`` are custom resources of the plugin and its operator. One of ``words`` is in the image of each
+    container that runs the plugin; its parts between slashes may also be in names, for the image of a mirror.
     """
     found = [one for kind in kinds for one in _get(kind)]
     for one in _get("daemonsets.apps"):
-        name = one.get("metadata", {}).get("name")
-        texts = [
-            f"{name} {each.get('name')} {each.get('image')}"
-            for each in _below(one, "spec", "template", "spec", "containers")
-        ]
-        found += [one] if any(_is_of(word, text) for word in words for text in texts) else []
+        name = _below(one, "metadata", "name")
+        pods = _below(one, "spec", "template", "spec", "containers") or []
+        texts = [f"{name} {each.get('name')} {each.get('image')}" for each in pods]
+        if any(all(part in text for part in word.split("/")) for word in words for text in texts):
+            found.append(one)
     if not found:
         what = ", ".join((*kinds, *(f"DaemonSets with the image {word}" for word in words)))
         raise UsageError(f"the cluster has none of: {what}", "give a file, or check kubectl's context")
@@ -46,29 +40,22 @@ def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": found}).encode()
 
 
-def _is_of(word: str, text: str) -> bool:
-    return all(part in text for part in word.split("/"))
-
-
-def _config_maps(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _config_maps(one: dict[str, Any]) -> list[tuple[str, str]]:
     """The names and namespaces of the ConfigMaps that an object names."""
-    namespace = one.get("metadata", {}).get("namespace", "")
-    for volume in _below(one, "spec", "template", "spec", "volumes"):
-        if name := volume.get("configMap", {}).get("name"):
-            yield name, namespace
-    for path in (("devicePlugin", "config"), ()):
-        spec = one.get("spec", {})
-        for key in path:
-            spec = spec.get(key) or {}
-        if name := spec.get("name" if path else "provisioningConfig"):
-            yield name, namespace
+    volumes = _below(one, "spec", "template", "spec", "volumes") or []
+    names = [_below(volume, "configMap", "name") for volume in volumes]
+    names += [
+        _below(one, "spec", "devicePlugin", "config", "name"),
+        _below(one, "spec", "provisioningConfig"),
+    ]
+    return [(name, _below(one, "metadata", "namespace") or "") for name in names if name]
 
 
-def _below(one: dict[str, Any], *path: str) -> list[dict[str, Any]]:
+def _below(one: dict[str, Any], *path: str) -> Any:
     found: Any = one
     for key in path:
-        found = found.get(key) or {}
-    return found or []
+        found = (found or {}).get(key)
+    return found
 
 
 def _get(kind: str, *more: str, where: Sequence[str] = ("-A",)) -> list[dict[str, Any]]:
@@ -89,7 +76,6 @@ def _get(kind: str, *more: str, where: Sequence[str] = ("-A",)) -> list[dict[str
             return []
         raise UsageError(f"{' '.join(command)} failed: {reason}", "check kubectl's context and your rights")
     try:
-        items = json.loads(done.output)["items"]
+        return [one for one in json.loads(done.output)["items"] if isinstance(one, dict)]
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{' '.join(command)} printed no list", "check kubectl") from None
-    return [one for one in items if isinstance(one, dict)]

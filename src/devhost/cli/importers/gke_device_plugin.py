@@ -7,9 +7,8 @@ variable ``XID_CONFIG``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
@@ -18,40 +17,33 @@ from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import WRONG, Bounds, keys
 
 from .source import Source
-from .workload import WORKLOADS, Option, Options, the_container
+from .workload import WORKLOADS, Options, the_container
 from .writing import Entry, Written, document
 
-CONFIG_KEY = "gpu_config.json"
-"""The file's name below ``/etc/nvidia``, which is also the key of a ConfigMap."""
-
-DRIVER = "/home/kubernetes/bin/nvidia"
-"""The driver's directory on the node, unless the flag ``-host-path`` names another."""
-
-_ALWAYS = 48
-"""The Xid that is always considered: a double-bit memory error."""
-
+CONFIG_KEY = "gpu_config.json"  # the file's name below /etc/nvidia, and the key of a ConfigMap
+DRIVER = "/home/kubernetes/bin/nvidia"  # on the node, unless the flag -host-path names another directory
+_ALWAYS = 48  # the Xid that is always considered: a double-bit memory error
 _VULKAN = "devhost always uses vulkan/icd.d in the driver's directory."
 _WITHOUT_PLACE = {
-    "host-vulkan-icd-path": _VULKAN,
-    "container-vulkan-icd-path": _VULKAN,
+    **dict.fromkeys(("host-vulkan-icd-path", "container-vulkan-icd-path"), _VULKAN),
     "enable-container-gpu-metrics": "devhost has no metrics of GPU usage.",
     "publish-driver-version": "devhost does not annotate the node.",
 }
-"""Flags without a counterpart."""
-
 _SWITCHES = (
-    *("logtostderr", "alsologtostderr", "enable-container-gpu-metrics"),
-    *("enable-health-monitoring", "publish-driver-version"),
-)
-_OF_THE_PROCESS = frozenset(
-    {"alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port", "logtostderr"}
-    | {"plugin-directory", "v", "stderrthreshold", "host-path"}
-)
-_WITHOUT_FILE = (
-    f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node has it "
-    "in /etc/nvidia, add it as a further document."
-)
+    "alsologtostderr", "enable-container-gpu-metrics", "enable-health-monitoring", "logtostderr",
+    "publish-driver-version",
+)  # fmt: skip
+_OF_THE_PROCESS = (
+    "LD_LIBRARY_PATH", "alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port",
+    "logtostderr", "plugin-directory", "stderrthreshold", "v",
+)  # fmt: skip
 _HINT = "give gpu_config.json, a ConfigMap that contains it, or the plugin's DaemonSet"
+_DIFFERS = [
+    "device ids of the plugin are nvidia0 and nvidia0/vgpu0, those of devhost UUIDs: drain the node before "
+    "the switch",
+    "partitions of other sizes are an error for the plugin; devhost does not offer them",
+    "the plugin sets the node condition XidCriticalError; devhost does not",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,44 +67,36 @@ class _Config:
     Health_critical_xid: tuple[int, ...] = ()
 
 
-class _Started(NamedTuple):
-    """What the plugin's flags and variables set."""
-
-    driver: str = DRIVER
-    is_watched: bool = True
-    xids: Sequence[int] = ()
-
-
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml.
-
-    ``key`` is the entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
-
-    Raises:
-        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
-    """
+    """The text of an equivalent devhost.yaml. ``key`` is the ConfigMap's entry, else :data:`CONFIG_KEY`."""
     source = Source(data, file_name, "gke-device-plugin")
     every = source.of_kinds("", "ConfigMap", *WORKLOADS, hint=_HINT)
-    config, started = _Config(), _Started()
-    plugin = the_container(
-        source, lambda one: one.starts("nvidia-gpu-device-plugin"), "the GKE GPU device plugin"
-    )
-    if plugin is not None:
-        started = _of_flags(plugin.options(_SWITCHES), source)
+    program = "nvidia-gpu-device-plugin"
+    plugin = the_container(source, lambda one: one.starts(program), "the GKE GPU device plugin")
+    driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
     bare = source.one_of(source.bare)
-    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare
-    if found is not None:
+    config = _Config()
+    if found := source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare:
         if found.is_mapping:
             found.expected(sorted(keys(_Config)), _is_config)
         read = found.as_dataclass(_Config, source.remark)
         config = config if read is WRONG else read
-    elif plugin is None:
-        what = "none of its containers runs the GKE GPU device plugin (nvidia-gpu-device-plugin)"
-        source.diagnostics.fail(every[0].node.mark, what, _HINT)
+    elif plugin:
+        source.note(
+            f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node "
+            "has it in /etc/nvidia, add it as a further document."
+        )
     else:
-        source.note(_WITHOUT_FILE)
-    source.check()
-    return _written(config, started, source)
+        what = f"none of its containers runs the GKE GPU device plugin ({program})"
+        source.diagnostics.fail(every[0].node.mark, what, _HINT)
+    options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": driver}
+    if xids is None:
+        options["healthChecks"] = "none"
+    else:
+        heeded = sorted({_ALWAYS, *config.Health_critical_xid, *xids})
+        options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": heeded}
+    backends = {"gpu": options}
+    return document(source, "the GKE GPU device plugin", _DIFFERS, [_entry(config)], backends=backends)
 
 
 def _is_config(node: Node) -> bool:
@@ -120,51 +104,29 @@ def _is_config(node: Node) -> bool:
     return isinstance(node, Fields) and any(key.lower() in names for key in node.entries)
 
 
-def _of_flags(options: Options, source: Source) -> _Started:
+def _of_flags(options: Options) -> tuple[str, list[int] | None]:
+    """The driver's directory, and the Xids to consider as well; ``None`` if the plugin considers none."""
     watch, driver, path = map(options.flag, ("enable-health-monitoring", "host-path", "container-path"))
     if path and path.text != "/usr/local/nvidia":
-        source.note(f"-container-path {path.text}: devhost always uses /usr/local/nvidia.")
-    xids = options.variable("XID_CONFIG")
-    options.finish("LD_LIBRARY_PATH", *_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    is_watched = watch is not None and watch.is_true
-    return _Started(driver.text if driver else DRIVER, is_watched, list(_xids(xids)) if xids else [])
+        path.value.source.note(f"-container-path {path.text}: devhost always uses /usr/local/nvidia.")
+    xids: list[int] = []
+    if given := options.variable("XID_CONFIG"):
+        for number in given.text.split(","):
+            if number.strip().isdecimal():
+                xids.append(int(number))
+            else:
+                given.place.report(given, f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
+    options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
+    return driver.text if driver else DRIVER, xids if watch and watch.is_true else None
 
 
-def _xids(given: Option) -> Iterator[int]:
-    for number in given.text.split(","):
-        if number.strip().isdecimal():
-            yield int(number)
-        else:
-            message = f"XID_CONFIG: {shown(number)} is not a number"
-            given.place.report(given, message, "as in 74,79")
-
-
-def _written(config: _Config, started: _Started, source: Source) -> str:
-    sharing = config.GPU_sharing_config
-    strategy, clients = sharing.GPU_sharing_strategy, sharing.Max_shared_clients_per_GPU
-    if config.Max_time_shared_clients_per_GPU:
-        strategy, clients = "time-sharing", config.Max_time_shared_clients_per_GPU
-    where: dict[str, Written] = {"vendor": "nvidia", "kind": "gpu"}
-    if config.GPU_partition_size:
-        where = {"vendor": "nvidia", "kind": "mig", "profile": config.GPU_partition_size}
-    keys: dict[str, Written] = {}
-    if strategy == "mps":
-        keys["share"] = {"replicas": clients}
-        keys["mps"] = {"pipeDirectory": "/tmp/nvidia-mps"}
+def _entry(config: _Config) -> Entry:
+    size, sharing = config.GPU_partition_size, config.GPU_sharing_config
+    clients = config.Max_time_shared_clients_per_GPU or sharing.Max_shared_clients_per_GPU
+    shared: dict[str, Written] = {}
+    if sharing.GPU_sharing_strategy == "mps" and not config.Max_time_shared_clients_per_GPU:
+        shared = {"share": {"replicas": clients}, "mps": {"pipeDirectory": "/tmp/nvidia-mps"}}
     elif clients:
-        keys["share"] = {"replicas": clients, "maxPerContainer": 1}
-    keys["permissions"] = "mrw"
-    xids = sorted({_ALWAYS, *config.Health_critical_xid, *started.xids})
-    options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": started.driver}
-    if started.is_watched:
-        options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": xids}
-    else:
-        options["healthChecks"] = "none"
-    differs = [
-        "device ids of the plugin are nvidia0 and nvidia0/vgpu0, those of devhost UUIDs: drain the node "
-        "before the switch",
-        "partitions of other sizes are an error for the plugin; devhost does not offer them",
-        "the plugin sets the node condition XidCriticalError; devhost does not",
-    ]
-    entry = Entry("nvidia.com/gpu", "gpu", [where], keys)
-    return document(source, "the GKE GPU device plugin", differs, [entry], backends={"gpu": options})
+        shared = {"share": {"replicas": clients, "maxPerContainer": 1}}
+    kind = {"kind": "mig", "profile": size} if size else {"kind": "gpu"}
+    return Entry("nvidia.com/gpu", "gpu", [{"vendor": "nvidia", **kind}], {**shared, "permissions": "mrw"})

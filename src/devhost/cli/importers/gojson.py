@@ -18,10 +18,8 @@ from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import Raw, keys, members
 
-PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")
-"""A vendor or device id in any notation."""
-
-_GLOB = re.compile(r"[*?\[]")
+PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any notation
+UNKNOWN_KEY = "this import does not know it"  # another release of the plugin may read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +35,21 @@ class Remark:
         return one_line(f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else ""))
 
 
-UNKNOWN_KEY = "this import does not know it"
-"""The remark on an unknown key: another release of the plugin may read it."""
+Report = Callable[[Remark], None]
+Hints = Mapping[str, str] | None
+Keys = Collection[str]
 
 
 def pruned(
-    node: Node,
-    wanted: Any,
-    place: Place,
-    remark: Callable[[Remark], None],
-    elsewhere: Mapping[str, str] | None = None,
-    only: Collection[str] = (),
+    node: Node, wanted: Any, place: Place, remark: Report, elsewhere: Hints = None, only: Keys = ()
 ) -> Node:
-    """The value with only those keys, at any depth, that the plugin reads. Keys with null are dropped.
+    """The value with only those keys, at any depth, that the plugin reads into the type ``wanted``. Keys with
+    null are dropped.
 
-    Args:
-        wanted: the type that the value is read as.
-        remark: called with each key that is ignored.
-        elsewhere: hints for keys that occur in files although the plugin ignores them.
-        only: the keys of the value itself that the plugin reads; all if empty.
+    ``remark`` is called with each key that is ignored. ``elsewhere`` has hints for keys that occur in files
+    although the plugin ignores them. Of the value itself it reads ``only`` these keys; all if empty.
     """
-    if typing.get_origin(wanted) is Annotated:
-        wanted = typing.get_args(wanted)[0]
+    wanted = without_annotation(wanted)
     if wanted == Raw:
         return node
     if isinstance(node, Items):
@@ -66,9 +57,8 @@ def pruned(
         items = (pruned(one, inner, place.item(n), remark, elsewhere) for n, one in enumerate(node.items))
         return Items(node.mark, tuple(items))
     cls = next((one for one in members(wanted) if dataclasses.is_dataclass(one)), None)
-    if not isinstance(node, Fields) or cls is None:
+    if not isinstance(node, Fields) or not isinstance(cls, type):
         return node
-    assert isinstance(cls, type)
     names = {key.lower(): (key, one) for key, (_, one) in keys(cls).items() if not only or key in only}
     found = Fields(node.mark)
     for key, entry in node.entries.items():
@@ -81,6 +71,10 @@ def pruned(
             value = pruned(entry.value, known[1], place.key(key), remark, elsewhere)
             found.entries[known[0]] = Entry(entry.mark, value)
     return found
+
+
+def without_annotation(wanted: Any) -> Any:
+    return typing.get_args(wanted)[0] if typing.get_origin(wanted) is Annotated else wanted
 
 
 def pci_id(value: str) -> str:
@@ -98,32 +92,21 @@ def odd_ids(
 
 
 def check(key: str, values: Iterable[str], form: str, what: str, hint: str = "") -> None:
-    """Refuses values under ``key`` without this form.
-
-    Raises:
-        OptionError: there is one; ``what`` describes it.
-    """
+    """Refuses values under ``key`` without this form, as ``what`` describes them."""
     for n, value in enumerate(values):
         if not re.fullmatch(form, value, re.DOTALL):
             raise OptionError(f"{shown(value)} {what}", key=f"{key}[{n}]", hint=hint)
 
 
 def check_ids(key: str, values: Iterable[str]) -> None:
-    """Refuses values that are not PCI ids."""
     check(key, values, PCI_ID.pattern, "is not a PCI id", 'four hex digits, as in "15b3"')
 
 
 def check_texts(key: str, values: Sequence[str]) -> None:
-    """Refuses empty text.
-
-    Raises:
-        OptionError: a value under ``key`` is empty.
-    """
-    for n, value in enumerate(values):
-        if not value:
-            raise OptionError("is empty", key=f"{key}[{n}]", hint="remove it")
+    if "" in values:
+        raise OptionError("is empty", key=f"{key}[{values.index('')}]", hint="remove it")
 
 
 def literal(value: str) -> str:
     """A name as a glob in which ``*``, ``?`` and ``[`` are literal, as they are for the plugin."""
-    return _GLOB.sub(lambda sign: f"[{sign[0]}]", value)
+    return re.sub(r"[*?\[]", r"[\g<0>]", value)

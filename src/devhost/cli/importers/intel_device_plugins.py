@@ -6,10 +6,11 @@ SGX and NPU. ``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
@@ -17,37 +18,26 @@ from devhost.config.document import Fields, Scalar, parse
 from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import WRONG, Bounds, keys
 
-from .gojson import PCI_ID, pci_id
+from .gojson import PCI_ID, check, pci_id
 from .source import OF_PODS, Object, Source, Value, text_at
 from .workload import Container, containers, tag_of, typed, version_of
-from .writing import Block, Entry, Written, document, several
+from .writing import Block, Entry, Written, document, given, several
 
-DEFAULT_SERVICES = "sym;asym"
-"""The services of a QAT device of generation 4 unless the file or the user names others."""
-
+DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the file or the user names others
 _SERVICES = ("sym", "asym", "cy", "dc", "dcc", "decomp")
 _CONFIGURED = re.compile(r"^\s*ServicesEnabled\s*=\s*(\S+)", re.MULTILINE)
 
-_VF_DRIVERS: Mapping[str, Sequence[str]] = {
-    "dh895xccvf": ("0442", "0443"),
-    "c6xxvf": ("37c9",),
-    "c3xxxvf": ("19e3",),
-    "c4xxxvf": ("18a1",),
-    "d15xxvf": ("6f55",),
-    "4xxxvf": ("4941", "4943", "4945"),
-    "420xxvf": ("4947",),
-    "6xxxvf": ("4949",),
-}
-"""PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)."""
+# PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)
+_VF_DRIVERS = {
+    "dh895xccvf": ("0442", "0443"), "c6xxvf": ("37c9",), "c3xxxvf": ("19e3",), "c4xxxvf": ("18a1",),
+    "d15xxvf": ("6f55",), "4xxxvf": ("4941", "4943", "4945"), "420xxvf": ("4947",), "6xxxvf": ("4949",),
+}  # fmt: skip
+_BY_SERVICE = ("4xxxvf", "420xxvf", "6xxxvf")  # drivers of devices whose resources are named after services
 
-_BY_SERVICE = frozenset({"4xxxvf", "420xxvf", "6xxxvf"})
-"""Drivers of devices whose resources are named after their services."""
-
+# flags that do not have the name of the object's key
 _FLAGS = {"bypathMode": "bypath", "preferredAllocationPolicy": "allocation-policy", "provisioningConfig": ""}
-"""The plugins' flags that do not have the name of the object's key."""
-
-_LIMIT = "set backends: {gpu: {temperatureLimit: …}} to this number of degrees."
 _HEALTH = "devhost checks the health of GPUs itself."
+_LIMIT = "set backends: {gpu: {temperatureLimit: …}} to this number of degrees."
 _WITHOUT_PLACE = {
     **dict.fromkeys(("health-management", "xpumd-endpoint"), _HEALTH),
     **dict.fromkeys(("temp-limit", "gpu-temp-limit", "memory-temp-limit"), _LIMIT),
@@ -56,297 +46,90 @@ _WITHOUT_PLACE = {
     "resource-manager": "devhost has no fractions of GPUs (millicores, memory.max, tiles).",
     "mode": "devhost offers no device of QAT for the kernel's own mode.",
 }
-"""Flags without a counterpart, and what to do instead."""
-
 _OF_THE_PROCESS = (
-    *("v", "logtostderr", "stderrthreshold", "alsologtostderr"),
-    *("kubeconfig", "master", "node-name", "prefix"),
-)
+    "v", "logtostderr", "stderrthreshold", "alsologtostderr", "kubeconfig", "master", "node-name", "prefix",
+)  # fmt: skip
 
-_POLICIES = {"balanced": "spread", "packed": "pack"}
-Policy = Literal["balanced", "packed", "none", ""]
-Shared = Annotated[int, Bounds(1, MAX_REPLICAS)]
+_IDS = "ids of {} for the plugin, {} for devhost: drain the node before the switch"
+_OF_IDXD = [_IDS.format("queues have a number", "the PCI address")]
+_DIFFERS = {
+    "gpu": [_IDS.format("GPUs are card0-0", "PCI addresses")],
+    "fpga": [_IDS.format("FPGAs are dfl-port.0", "PCI addresses"),
+             "in mode region a webhook and a hook program a region for a pod; with devhost the entry's "
+             "program does"],
+    "qat": ["the plugin binds QAT virtual functions to {}; devhost offers those that are bound to it: "
+            "backends.sriov.virtualFunctions makes and binds them",
+            "the plugin sets QAT0, QAT1, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses",
+            "the plugin offers at most maxNumDevices QAT devices; devhost offers all, unless vfIndex "
+            "selects fewer"],
+    "vfio-pci": ["the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses"],
+    "dsa": _OF_IDXD, "iaa": _OF_IDXD,
+    "dlb": ["neither the plugin nor devhost offers a DLB with virtual functions"],
+    "sgx": ["sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them"],
+    "npu": [_IDS.format("NPUs are accel0-0", "PCI addresses")],
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """The ``spec`` of an object; ``_KINDS`` lists the keys that each kind has."""
+    """The ``spec`` of an object. The last note of a key names the plugins whose objects have it."""
 
-    shared_dev_num: Shared = 1
-    allow_IDs: str = ""
-    deny_IDs: str = ""
-    preferred_allocation_policy: Policy = ""
-    bypath_mode: Literal["none", "single", "all", ""] = ""
-    enable_monitoring: bool = False
-    monitoring_mode: Literal["single", "split", ""] = ""
-    mode: Literal["af", "region", "regiondevel"] = "af"
-    dpdk_driver: Literal["vfio-pci", "igb_uio"] = "vfio-pci"
-    kernel_vf_drivers: tuple[str, ...] = ()
-    max_num_devices: Annotated[int, Bounds(1, 10000)] = 64
-    provisioning_config: str = ""
-    driver: Literal["idxd", "vfio-pci"] = "idxd"
-    enclave_limit: Shared = 110
-    provision_limit: Shared = 110
+    shared_dev_num: Annotated[int, Bounds(1, MAX_REPLICAS), "gpu dsa iaa npu"] = 1
+    allow_IDs: Annotated[str, "gpu"] = ""
+    deny_IDs: Annotated[str, "gpu"] = ""
+    preferred_allocation_policy: Annotated[Literal["balanced", "packed", "none", ""], "gpu qat"] = ""
+    bypath_mode: Annotated[Literal["none", "single", "all", ""], "gpu"] = ""
+    enable_monitoring: Annotated[bool, "gpu"] = False
+    monitoring_mode: Annotated[Literal["single", "split", ""], "gpu"] = ""
+    mode: Annotated[Literal["af", "region", "regiondevel"], "fpga"] = "af"
+    dpdk_driver: Annotated[Literal["vfio-pci", "igb_uio"], "qat"] = "vfio-pci"
+    kernel_vf_drivers: Annotated[tuple[str, ...], "qat"] = ()
+    max_num_devices: Annotated[int, Bounds(1, 10000), "qat"] = 64
+    provisioning_config: Annotated[str, "qat dsa iaa"] = ""
+    driver: Annotated[Literal["idxd", "vfio-pci"], "dsa iaa"] = "idxd"
+    enclave_limit: Annotated[int, Bounds(1, MAX_REPLICAS), "sgx"] = 110
+    provision_limit: Annotated[int, Bounds(1, MAX_REPLICAS), "sgx"] = 110
 
     def __post_init__(self) -> None:
         for key, text in (("allowIDs", self.allow_IDs), ("denyIDs", self.deny_IDs)):
-            for value in text.split(",") if text else ():
-                if not PCI_ID.fullmatch(value.strip()):
-                    hint = 'as in "0x56c0,0x56c1"'
-                    raise OptionError(f"{shown(value)} is not a PCI id", key=key, hint=hint)
+            ids = text.split(",") if text else ()
+            check(key, ids, rf"\s*{PCI_ID.pattern}\s*", "is not a PCI id", 'as in "0x56c0,0x56c1"')
         if self.allow_IDs and self.deny_IDs:
             raise OptionError("cannot be used with allowIDs", key="denyIDs", hint="remove one of the two")
-        for n, driver in enumerate(self.kernel_vf_drivers):
-            if driver not in _VF_DRIVERS:
-                hint = f"known: {', '.join(_VF_DRIVERS)}"
-                message = f"{shown(driver)} is not a driver of virtual functions"
-                raise OptionError(message, key=f"kernelVfDrivers[{n}]", hint=hint)
+        what, hint = "is not a driver of virtual functions", f"known: {', '.join(_VF_DRIVERS)}"
+        check("kernelVfDrivers", self.kernel_vf_drivers, "|".join(_VF_DRIVERS), what, hint)
 
     @property
     def prefer(self) -> dict[str, Written]:
-        policy = _POLICIES.get(self.preferred_allocation_policy)
-        return {"prefer": policy} if policy else {}
+        words = {"balanced": "spread", "packed": "pack"}
+        return given(prefer=words.get(self.preferred_allocation_policy, ""))
 
 
-@dataclass(slots=True)
-class _Result:
-    source: Source
-    services: str
-    configured: Mapping[str, str]
-    entries: list[Entry] = field(default_factory=list)
-    differs: dict[str, None] = field(default_factory=dict)
-    options: dict[str, Written] = field(default_factory=dict)
-    made: dict[str, list[tuple[Value, object]]] = field(default_factory=dict)
-    """What each configuration of a plugin leads to, by the plugin."""
-
-    def add(self, name: str, backend: str, where: Block, replicas: int = 1, /, **more: Written) -> None:
-        share: dict[str, Written] = {"share": {"replicas": replicas}} if replicas > 1 else {}
-        self.entries.append(Entry(name, backend, [where], {**share, **more}))
-
-
-def _gpu(one: _Spec, result: _Result) -> None:
-    where: dict[str, Written] = {"vendor": "intel"}
-    if one.allow_IDs:
-        where["deviceID"] = several(_ids(one.allow_IDs))
-    if one.deny_IDs:
-        where["not"] = {"deviceID": several(_ids(one.deny_IDs))}
-    if one.bypath_mode not in ("", "single"):
-        result.options.setdefault("bypath", one.bypath_mode)
-    both: dict[str, Written] = {"exclusive": False} if one.enable_monitoring else {}
-    result.add("gpu.intel.com/{driver}", "gpu", where, one.shared_dev_num, **one.prefer, **both)
-    if not one.enable_monitoring:
-        return
-    names: dict[str, Mapping[str, Written]] = {"monitoring": {}}
-    if one.monitoring_mode == "split":
-        names = {f"{driver}_monitoring": {"driver": driver} for driver in ("i915", "xe")}
-    for name, driver in names.items():
-        whole: Block = {**where, **driver}
-        result.add(f"gpu.intel.com/{name}", "gpu", whole, share={"of": "all"}, exclusive=False, firmware=True)
-
-
-def _ids(text: str) -> list[str]:
-    return [pci_id(value.strip()) for value in text.split(",")]
-
-
-def _fpga(one: _Spec, result: _Result) -> None:
-    kind = "af" if one.mode == "af" else "region"
-    more: dict[str, Written] = {"development": True} if one.mode == "regiondevel" else {}
-    result.add("fpga.intel.com/{intelName}", "fpga", {"vendor": "intel", "kind": kind}, **more)
-
-
-def _qat(one: _Spec, result: _Result) -> None:
-    for is_named in (False, True):
-        if some := [driver for driver in one.kernel_vf_drivers if (driver in _BY_SERVICE) is is_named]:
-            name = _service_name(one, result) if is_named else "generic"
-            devices = [device for driver in some for device in _VF_DRIVERS[driver]]
-            where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
-            result.add(f"qat.intel.com/{name}", "sriov", where, **one.prefer)
-
-
-def _service_name(one: _Spec, result: _Result) -> str:
-    """The plugin's name for the resource of a device with these services (``cfg_services`` in sysfs)."""
-    services = result.configured.get(one.provisioning_config) or result.services
-    if not services:
-        services = DEFAULT_SERVICES
-        result.source.note(
-            f"qat.intel.com/cy: the name depends on the services of the devices. The ConfigMap "
-            f"{one.provisioning_config} sets them, but is not in the input or has none: add it. "
-            "sym;asym is assumed; use --services for others."
-            if one.provisioning_config
-            else "qat.intel.com/cy: the object does not name the services of a device of generation 4; "
-            "its cfg_services does. sym;asym is assumed; use --services for others."
-        )
-    return service_name(services)
-
-
-def service_name(services: str) -> str:
-    """The plugin's name for the services of a QAT device: ``cy`` for ``sym;asym``.
-
-    Raises:
-        ValueError: it is not a list of services.
-    """
-    names = services.split(";")
-    if not set(names) <= {*_SERVICES} or len(set(names)) < len(names):
-        raise ValueError(f"{shown(services)} are not services of QAT: write for example sym;asym or dc")
-    if set(names) == {"sym", "asym"}:
-        return "cy"
-    return "-".join(sorted(names, key=_SERVICES.index))
-
-
-def _queues(domain: str, node: str) -> Callable[[_Spec, _Result], None]:
-    def add(one: _Spec, result: _Result) -> None:
-        if one.driver == "vfio-pci":
-            where = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
-            result.add(f"{domain}/vfio", "sriov", where)
-            return
-        if one.provisioning_config:
-            result.source.note(
-                f"provisioningConfig {one.provisioning_config}: devhost configures no queues. Keep the "
-                "init container with accel-config, or use a systemd unit."
-            )
-        for mode, replicas in (("dedicated", 1), ("shared", one.shared_dev_num)):
-            queues = {"subsystem": "dsa", "devNode": f"/dev/{node}/wq*", "sysattr.../type": "user"}
-            queues |= {"sysattr.../mode": mode, "sysattr.../state": "enabled"}
-            result.add(f"{domain}/wq-user-{mode}", "udev", queues, replicas)
-
-    return add
-
-
-def _rows(*rows: tuple[str, Block, str]) -> Callable[[_Spec, _Result], None]:
-    """Entries of the udev backend, with the field that has the number of replicas."""
-
-    def add(one: _Spec, result: _Result) -> None:
-        for name, where, number in rows:
-            result.add(name, "udev", where, getattr(one, number) if number else 1)
-
-    return add
-
-
-_VFS_OF_DLB = "sysattr.device/sriov_numvfs"
-_dlb = _rows(
-    ("dlb.intel.com/pf", {"subsystem": "dlb2", _VFS_OF_DLB: "0"}, ""),
-    ("dlb.intel.com/vf", {"subsystem": "dlb2", "not": {_VFS_OF_DLB: "*"}}, ""),
-)
-_sgx = _rows(
-    ("sgx.intel.com/enclave", {"devNode": "/dev/sgx_enclave"}, "enclave_limit"),
-    ("sgx.intel.com/provision", {"devNode": "/dev/sgx_provision"}, "provision_limit"),
-)
-_IS_NPU = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"}
-_npu = _rows(("npu.intel.com/accel", _IS_NPU, "shared_dev_num"))
-
-
-_OF_QUEUES = "sharedDevNum provisioningConfig driver"
-_OF_QAT = "dpdkDriver kernelVfDrivers maxNumDevices preferredAllocationPolicy provisioningConfig"
-_OF_GPU = "sharedDevNum allowIDs denyIDs preferredAllocationPolicy bypathMode enableMonitoring monitoringMode"
-_KINDS: Mapping[str, tuple[Callable[[_Spec, _Result], None], list[str]]] = {
-    name: (add, keys.split())
-    for name, add, keys in (
-        ("gpu", _gpu, _OF_GPU),
-        ("fpga", _fpga, "mode"),
-        ("qat", _qat, _OF_QAT),
-        ("dsa", _queues("dsa.intel.com", "dsa"), _OF_QUEUES),
-        ("iaa", _queues("iaa.intel.com", "iax"), _OF_QUEUES),
-        ("dlb", _dlb, "-"),
-        ("sgx", _sgx, "enclaveLimit provisionLimit"),
-        ("npu", _npu, "sharedDevNum"),
-    )
+_KINDS = {
+    name: [key for key, (_, wanted) in keys(_Spec).items() if name in wanted.__metadata__[-1].split()]
+    for name in ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")
 }
-"""The plugins: what makes their entries, and the keys of their objects."""
+_OBJECTS = {f"{name.title()}DevicePlugin": name for name in _KINDS}
+_NOT_IN_OBJECT = ("allocationPolicy", "name", "nodeFeatureRule")
+_OF_CHARTS = {*keys(_Spec), *_NOT_IN_OBJECT, "resourceManager", *OF_PODS}
 
+# defaults of the charts that differ from those of the plugins
 _QUEUES = {"sharedDevNum": "10"}
-_OF_CHART = {"gpu": {"enableMonitoring": "true"}, "dsa": _QUEUES, "iaa": _QUEUES}
-"""Defaults of the charts that differ from those of the plugins."""
+_DEFAULTS = {"gpu": {"enableMonitoring": "true"}, "dsa": _QUEUES, "iaa": _QUEUES}
 
+# defaults that name resources, of plugins and charts, by the first release that has them
 _BY_RELEASE = {
     "monitoringMode": {(0, 36): "single", (): "split"},
     "kernelVfDrivers": {
-        (0, 31): "[4xxxvf, 420xxvf]",
-        (0, 30): "[c6xxvf, 4xxxvf, 420xxvf]",
-        (): "[c6xxvf, 4xxxvf]",
+        (0, 31): "[4xxxvf, 420xxvf]", (0, 30): "[c6xxvf, 4xxxvf, 420xxvf]", (): "[c6xxvf, 4xxxvf]",
     },
-}
-"""Defaults that name resources, of plugins and charts, by the first release that has them."""
-
+}  # fmt: skip
+_IMAGE = re.compile(rf"intel-({'|'.join(_KINDS)})-plugin")
+# in a name, such as intel-gpu-plugin or gpudeviceplugin-sample, or in a label
 _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
-"""The plugin in a name, such as ``intel-gpu-plugin`` or ``gpudeviceplugin-sample``, or in a label."""
-
-_OF_CHARTS = {key for _, keys in _KINDS.values() for key in keys} | {
-    *("allocationPolicy", "name", "nodeFeatureRule", "resourceManager"),
-    *OF_PODS,
-}
-"""The keys of the charts' values."""
-
-_IDS = "ids of {} for the plugin, {} for devhost: drain the node before the switch"
-_DIFFERS = {
-    "gpu": [_IDS.format("GPUs are card0-0", "PCI addresses")],
-    "fpga": [
-        _IDS.format("FPGAs are dfl-port.0", "PCI addresses"),
-        "in mode region a webhook and a hook program a region for a pod; with devhost the entry's program "
-        "does",
-    ],
-    "qat": [
-        "the plugin binds QAT virtual functions to dpdkDriver; devhost offers those that are bound to it: "
-        "backends.sriov.virtualFunctions makes and binds them",
-        "the plugin sets QAT0, QAT1, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses",
-        "the plugin offers at most maxNumDevices QAT devices; devhost offers all, unless vfIndex selects "
-        "fewer",
-    ],
-    "vfio-pci": ["the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses"],
-    "dsa": (_OF_IDXD := [_IDS.format("queues have a number", "the PCI address")]),
-    "iaa": _OF_IDXD,
-    "dlb": ["neither the plugin nor devhost offers a DLB with virtual functions"],
-    "sgx": ["sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them"],
-    "npu": [_IDS.format("NPUs are accel0-0", "PCI addresses")],
-}
 
 
-def convert(data: bytes, file_name: str, services: str = "") -> str:
-    """The text of an equivalent devhost.yaml.
-
-    ``services`` are those of QAT devices of generation 4, in the format of ``cfg_services``. If empty: those
-    of the ConfigMap that the object names, if that is in the file, else :data:`DEFAULT_SERVICES`.
-
-    Raises:
-        ConfigError: it contains no such object, or the operator would refuse one.
-        ValueError: ``services`` is invalid.
-    """
-    if services:
-        service_name(services)
-    source = Source(data, file_name, "intel-device-plugins")
-    result = _Result(source, services, dict(_configured(source.objects)))
-    of_kind = {f"{name.title()}DevicePlugin": name for name in _KINDS}
-    found = [
-        _Given(
-            of_kind[one.kind],
-            one.at("spec") or replace(one, node=Fields(one.node.mark)),
-            one,
-            tag_of(image),
-        )
-        for one in source.objects
-        if one.kind in of_kind
-        for image in (text_at(one.node, "spec", "image"),)
-    ]
-    for container in containers(source):
-        if (name := _plugin_of(container)) and container.is_owned:
-            container.holder.take()
-        elif name:
-            found.append(_of_container(container, name))
-    found += _of_values(source)
-    if not found:
-        kinds = f"{', '.join(of_kind)} of deviceplugin.intel.com/v1"
-        source.refuse(f"give one of {kinds}, a DaemonSet, or values of a chart")
-    for one in found:
-        _convert(one, result)
-    source.check()
-    for name, made in result.made.items():
-        source.one_of([holder for holder, _ in made], f"intel-{name}-plugin", [each for _, each in made])
-    backends = {"gpu": result.options} if result.options else {}
-    differs = [*result.differs, "set nodeSelector and tolerations for the pods of devhost"]
-    return document(source, "the Intel device plugins", differs, result.entries, backends=backends)
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(NamedTuple):
     """The settings of a plugin as the ``spec`` of its object; ``release`` is empty if unknown."""
 
     plugin: str
@@ -355,45 +138,137 @@ class _Given:
     release: tuple[int, ...]
 
 
-def _convert(one: _Given, result: _Result) -> None:
-    name, (add, known) = one.plugin, _KINDS[one.plugin]
-    one.spec.for_pods()
-    value = _as_of_release(one.spec, known, one.release)
-    if value.is_true("resourceManager"):
-        result.source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
-    given = value.without("resourceManager", *OF_PODS)
-    spec = given.as_dataclass(_Spec, result.source.remark, only=known)
-    if spec is WRONG:
-        return
-    if name == "gpu" and spec.prefer and spec.shared_dev_num < 2:
-        key, hint = "preferredAllocationPolicy", "set sharedDevNum to 2 or more, or remove it"
-        value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
-    differs = _DIFFERS[spec.driver if spec.driver == "vfio-pci" else name]
-    result.differs |= dict.fromkeys(one.replace("to dpdkDriver", f"to {spec.dpdk_driver}") for one in differs)
-    above = len(result.entries)
-    add(spec, result)
-    made = result.made.setdefault(name, [])
-    made.append((one.holder, (result.entries[above:], spec.bypath_mode or "single")))
-    if len(made) > 1:  # they are equal, or refused below
-        del result.entries[above:]
+def convert(data: bytes, file_name: str, services: str = "") -> str:
+    """The text of an equivalent devhost.yaml.
+
+    A ConfigMap that the object names in the file sets the services of QAT devices of generation 4, else
+    ``services`` in the format of ``cfg_services``, else :data:`DEFAULT_SERVICES`.
+    """
+    service = service_name(services) if services else ""
+    source = Source(data, file_name, "intel-device-plugins")
+    configured = dict(_configured(source.objects))
+    found = list(_found(source))
+    if not found:
+        kinds = f"{', '.join(_OBJECTS)} of deviceplugin.intel.com/v1"
+        source.refuse(f"give one of {kinds}, a DaemonSet, or values of a chart")
+    entries: list[Entry] = []
+    differs: dict[str, None] = {}
+    options: dict[str, Written] = {}
+    made: dict[str, list[tuple[Value, object]]] = {}
+    for one in found:
+        if (spec := _spec(one)) is None:
+            continue
+        mine = list(_entries(one.plugin, spec, configured.get(spec.provisioning_config, service), source))
+        texts = _DIFFERS.get(spec.driver) or _DIFFERS[one.plugin]
+        differs |= dict.fromkeys(text.format(spec.dpdk_driver) for text in texts)
+        if spec.bypath_mode not in ("", "single"):
+            options.setdefault("bypath", spec.bypath_mode)
+        if one.plugin not in made:  # several are equal, or refused below
+            entries += mine
+        made.setdefault(one.plugin, []).append((one.holder, (mine, spec.bypath_mode or "single")))
+    source.check()
+    for name, each in made.items():
+        source.one_of([holder for holder, _ in each], f"intel-{name}-plugin", [result for _, result in each])
+    differs["set nodeSelector and tolerations for the pods of devhost"] = None
+    return document(source, "the Intel device plugins", [*differs], entries, backends={"gpu": options})
 
 
-def _plugin_of(one: Container) -> str:
-    """The name of the plugin that a container runs; empty for other containers."""
-    found = re.search(rf"intel-({'|'.join(_KINDS)})-plugin", one.image)
-    return found[1] if found else ""
+def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
+    """Names of ConfigMaps, and of the services that the init container would set for QAT devices."""
+    for one in every:
+        text = text_at(one.node, "data", "qat.conf") if one.kind == "ConfigMap" else ""
+        if found := _CONFIGURED.search(text):
+            with contextlib.suppress(ValueError):
+                yield one.name, service_name(found[1])
+                one.take()
+
+
+def service_name(services: str) -> str:
+    """The plugin's name for services of a QAT device (``cy`` for ``sym;asym``), or a ValueError."""
+    names = services.split(";")
+    if not set(names) <= {*_SERVICES} or len(set(names)) < len(names):
+        raise ValueError(f"{shown(services)} are not services of QAT: write for example sym;asym or dc")
+    return "cy" if set(names) == {"sym", "asym"} else "-".join(sorted(names, key=_SERVICES.index))
+
+
+def _found(source: Source) -> Iterator[_Given]:
+    for one in source.objects:
+        if one.kind in _OBJECTS:
+            spec = one.at("spec") or replace(one, node=Fields(one.node.mark))
+            yield _Given(_OBJECTS[one.kind], spec, one, tag_of(text_at(one.node, "spec", "image")))
+    for container in containers(source):
+        if (plugin := _IMAGE.search(container.image)) and container.is_owned:
+            container.holder.take()
+        elif plugin:
+            yield _of_container(container, plugin[1])
+    charts = {f"intel-device-plugins-{name}": name for name in _KINDS}
+    charts |= {f"{name}-device-plugin": name for name in _KINDS}
+    for values in source.charts(*charts, recognized=lambda one: bool(_plugin_of(one))):
+        yield _of_chart(charts.get(values.chart) or _plugin_of(values), values)
+    unclear = source.values(recognized=lambda one: not _plugin_of(one) and set(one.keys) <= _OF_CHARTS)
+    if unclear is not None:
+        hint = "give the object that the chart made: kubectl get gpudeviceplugins -o yaml, or another kind"
+        unclear.fail("these values do not show which plugin they are for", hint)
 
 
 def _of_container(one: Container, name: str) -> _Given:
     """The flags of a plugin as the object that leads to them."""
     options = one.options(("enable-monitoring", "health-management", "wsl"))
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
-    for key, (given, wanted) in keys(_Spec).items():
-        flag = _FLAGS.get(key, given.name.lower().replace("_", "-"))
-        if key in _KINDS[name][1] and flag and (option := options.flag(flag)):
+    for key, (field, wanted) in keys(_Spec).items():
+        flag = _FLAGS.get(key, field.name.lower().replace("_", "-"))
+        if key in _KINDS[name] and flag and (option := options.flag(flag)):
             spec = spec.put((key,), typed(Scalar(option.mark, option.text, "str"), wanted))
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
     return _Given(name, spec, one.holder, one.version)
+
+
+def _of_chart(name: str, values: Object) -> _Given:
+    """Values of a chart as the object that the chart makes of them."""
+    release = version_of(text_at(values.node, "image", "tag")) or version_of(values.version)
+    spec: Value = values
+    values.omit("name", "nodeFeatureRule")
+    if (policy := values.at("allocationPolicy")) is not None:
+        spec = spec.put(("preferredAllocationPolicy",), policy.take())
+    spec = _completed(spec.without(*_NOT_IN_OBJECT), _DEFAULTS.get(name, {}), "is the chart's default.")
+    return _Given(name, spec, values, release)
+
+
+def _plugin_of(value: Value) -> str:
+    """The plugin that a chart is for, by what only its values have; empty if they do not show it."""
+    selector = value.at("nodeSelector")
+    text = " ".join([text_at(value.node, "name"), *(selector.keys if selector else ())])
+    if len(named := set(_NAMED.findall(text))) == 1:
+        return str(named.pop())
+    owners = [[name for name, known in _KINDS.items() if key in known] for key in value.keys]
+    mine = {found[0] for found in owners if len(found) == 1}
+    mine |= {"gpu"} if "allocationPolicy" in value.keys else set()
+    return mine.pop() if len(mine) == 1 else ""
+
+
+def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
+    """The same with defaults for keys that are missing."""
+    for key, text in defaults.items():
+        if spec.at(key) is None:
+            spec = spec.put((key,), parse(text.encode(), spec.source.diagnostics))
+            spec.source.note(*([f"{key}: {text} {remark}"] if remark else []))
+    return spec
+
+
+def _spec(one: _Given) -> _Spec | None:
+    """The settings with the defaults of the release; ``None`` if they are wrong."""
+    known, source = _KINDS[one.plugin], one.spec.source
+    one.spec.for_pods()
+    value = _as_of_release(one.spec, known, one.release)
+    if value.is_true("resourceManager"):
+        source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
+    mine = value.without("resourceManager", *OF_PODS)
+    found = mine.as_dataclass(_Spec, source.remark, only=known or ("-",))
+    spec: _Spec | None = None if found is WRONG else found
+    if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
+        key, hint = "preferredAllocationPolicy", "set sharedDevNum to 2 or more, or remove it"
+        value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
+    return spec
 
 
 def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -> Value:
@@ -413,59 +288,85 @@ def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -
     return spec
 
 
-def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
-    """The same with defaults for keys that are missing."""
-    for key, text in defaults.items():
-        if spec.at(key) is None:
-            spec = spec.put((key,), parse(text.encode(), spec.source.diagnostics))
-            spec.source.note(*([f"{key}: {text} {remark}"] if remark else []))
-    return spec
+def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[Entry]:
+    """The entries of a plugin; ``service`` is the name for QAT devices of generation 4 if it is known."""
+    if name == "gpu":
+        yield from _gpu(spec)
+    elif name == "fpga":
+        where = {"vendor": "intel", "kind": spec.mode.removesuffix("devel")}
+        development = given(development=spec.mode == "regiondevel")
+        yield Entry("fpga.intel.com/{intelName}", "fpga", [where], development)
+    elif name == "qat":
+        yield from _qat(spec, service, source)
+    elif spec.driver == "vfio-pci":
+        functions: Block = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
+        yield Entry(f"{name}.intel.com/vfio", "sriov", [functions])
+    else:
+        if spec.provisioning_config:
+            source.note(
+                f"provisioningConfig {spec.provisioning_config}: devhost configures no queues. Keep the "
+                "init container with accel-config, or use a systemd unit."
+            )
+        for resource, block, number in _OF_UDEV[name]:
+            replicas = getattr(spec, number) if number else 1
+            yield Entry(f"{name}.intel.com/{resource}", "udev", [block], _shared(replicas))
 
 
-def _of_values(source: Source) -> Iterator[_Given]:
-    """Values of charts as the objects that the charts make of them."""
-    charts = {f"intel-device-plugins-{name}": name for name in _KINDS}
-    charts |= {f"{name}-device-plugin": name for name in _KINDS}
-    for values in source.charts(*charts, recognized=lambda one: bool(_plugin_of_values(one))):
-        yield _of_chart(charts.get(values.chart) or _plugin_of_values(values), values)
-    unclear = source.values(recognized=lambda one: not _plugin_of_values(one) and set(one.keys) <= _OF_CHARTS)
-    if unclear is not None:
-        hint = "give the object that the chart made: kubectl get gpudeviceplugins -o yaml, or another kind"
-        unclear.fail("these values do not show which plugin they are for", hint)
+def _shared(replicas: int) -> dict[str, Written]:
+    return {"share": {"replicas": replicas}} if replicas > 1 else {}
 
 
-def _of_chart(name: str, given: Object) -> _Given:
-    release = version_of(text_at(given.node, "image", "tag")) or version_of(given.version)
-    values: Value = given
-    values.omit("name", "nodeFeatureRule")
-    if (policy := values.at("allocationPolicy")) is not None:
-        values = values.put(("preferredAllocationPolicy",), policy.take())
-    values = values.without("allocationPolicy", "name", "nodeFeatureRule")
-    return _Given(
-        name, _completed(values, _OF_CHART.get(name, {}), "is the chart's default."), given, release
-    )
+def _gpu(one: _Spec) -> Iterator[Entry]:
+    where = {"vendor": "intel"} | given(deviceID=_ids(one.allow_IDs))
+    where |= given(**{"not": given(deviceID=_ids(one.deny_IDs))})
+    both: dict[str, Written] = {"exclusive": False} if one.enable_monitoring else {}
+    keys = {**_shared(one.shared_dev_num), **one.prefer, **both}
+    yield Entry("gpu.intel.com/{driver}", "gpu", [where], keys)
+    drivers = ("i915", "xe") if one.monitoring_mode == "split" else ("",)
+    for driver in drivers if one.enable_monitoring else ():
+        name = f"gpu.intel.com/{driver}_monitoring" if driver else "gpu.intel.com/monitoring"
+        keys = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
+        yield Entry(name, "gpu", [where | given(driver=driver)], keys)
 
 
-def _plugin_of_values(value: Value) -> str:
-    """The name of the plugin that a chart is for, by what only its values have."""
-    selector = value.at("nodeSelector")
-    text = " ".join([text_at(value.node, "name"), *(selector.keys if selector else ())])
-    if len(named := set(_NAMED.findall(text))) == 1:
-        return str(named.pop())
-    owners = [[name for name, (_, known) in _KINDS.items() if key in known] for key in value.keys]
-    mine = {found[0] for found in owners if len(found) == 1}
-    mine |= {"gpu"} if "allocationPolicy" in value.keys else set()
-    return mine.pop() if len(mine) == 1 else ""
+def _ids(text: str) -> Written:
+    return several([pci_id(value.strip()) for value in text.split(",")])
 
 
-def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
-    """Names of ConfigMaps, and the services that the init container would set for QAT devices."""
-    for one in every:
-        text = text_at(one.node, "data", "qat.conf") if one.kind == "ConfigMap" else ""
-        if found := _CONFIGURED.search(text):
-            try:
-                service_name(found[1])
-            except ValueError:
-                continue
-            one.take()
-            yield one.name, found[1]
+def _qat(one: _Spec, service: str, source: Source) -> Iterator[Entry]:
+    by_service = [driver for driver in one.kernel_vf_drivers if driver in _BY_SERVICE]
+    others = [driver for driver in one.kernel_vf_drivers if driver not in _BY_SERVICE]
+    if by_service and not service:
+        service = service_name(DEFAULT_SERVICES)
+        why = (
+            f"the name depends on the services of the devices. The ConfigMap {one.provisioning_config} sets "
+            "them, but is not in the input or has none: add it."
+            if one.provisioning_config
+            else "the object does not name the services of a device of generation 4; its cfg_services does."
+        )
+        source.note(f"qat.intel.com/cy: {why} sym;asym is assumed; use --services for others.")
+    for name, drivers in (("generic", others), (service, by_service)):
+        if devices := [device for driver in drivers for device in _VF_DRIVERS[driver]]:
+            where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
+            yield Entry(f"qat.intel.com/{name}", "sriov", [where], one.prefer)
+
+
+def _queues(node: str) -> list[tuple[str, Block, str]]:
+    """The resources of the work queues with these device nodes."""
+    common = {"subsystem": "dsa", "devNode": f"/dev/{node}/wq*", "sysattr.../type": "user"}
+    return [
+        (f"wq-user-{mode}", common | {"sysattr.../mode": mode, "sysattr.../state": "enabled"}, number)
+        for mode, number in (("dedicated", ""), ("shared", "shared_dev_num"))
+    ]
+
+
+_VFS_OF_DLB = "sysattr.device/sriov_numvfs"
+_IS_NPU = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"}
+_OF_UDEV: Mapping[str, Sequence[tuple[str, Block, str]]] = {
+    "dsa": _queues("dsa"), "iaa": _queues("iax"), "npu": [("accel", _IS_NPU, "shared_dev_num")],
+    "dlb": [("pf", {"subsystem": "dlb2", _VFS_OF_DLB: "0"}, ""),
+            ("vf", {"subsystem": "dlb2", "not": {_VFS_OF_DLB: "*"}}, "")],
+    "sgx": [("enclave", {"devNode": "/dev/sgx_enclave"}, "enclave_limit"),
+            ("provision", {"devNode": "/dev/sgx_provision"}, "provision_limit")],
+}  # fmt: skip
+"""Resources of the backend udev by plugin: the name, the devices, and the key with the replicas."""

@@ -8,7 +8,7 @@ The input is a KubeVirt or HyperConverged object, alone or among others, or only
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -20,19 +20,14 @@ from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
 
 from .gojson import PCI_ID, pci_id
 from .source import Object, Source, Value, node_at, some, text_at
-from .writing import Block, Entry, Group, Written, document
+from .writing import Entry, Group, Written, document
 
-_PATHS = (
-    ("spec", "configuration", "permittedHostDevices"),
-    ("spec", "permittedHostDevices"),
-    ("configuration", "permittedHostDevices"),
-    ("permittedHostDevices",),
-)
-_HINT = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
-_SPELLINGS = {"pciDeviceSelector": "pciVendorSelector"}
-_OF_OTHERS = "another plugin serves it, and its selector is none: import the configuration of that plugin."
+_OF_KINDS = {
+    "KubeVirt": ("spec", "configuration", "permittedHostDevices"),
+    "HyperConverged": ("spec", "permittedHostDevices"),
+}
+_PATHS = (*_OF_KINDS.values(), ("configuration", "permittedHostDevices"), ("permittedHostDevices",))
 _OWN = "KubeVirt serves this resource as well until its selector has externalResourceProvider."
-
 
 _Ids = Annotated[
     str, Form(f"{PCI_ID.pattern}:{PCI_ID.pattern}", "a vendor id and a device id", 'as in "10de:1eb8"')
@@ -72,8 +67,8 @@ class _UsbSelector:
     def __post_init__(self) -> None:
         for key, value in (("vendor", self.vendor), ("product", self.product)):
             if not PCI_ID.fullmatch(value):
-                hint = 'four hex digits, as in "46f4"'
-                raise OptionError(f"{shown(value)} is not a USB id", key=key, hint=hint)
+                message, hint = f"{shown(value)} is not a USB id", 'four hex digits, as in "46f4"'
+                raise OptionError(message, key=key, hint=hint)
 
     @property
     def ids(self) -> dict[str, Written]:
@@ -85,30 +80,20 @@ class _Usb(_Device):
     selectors: Annotated[tuple[_UsbSelector, ...], Bounds(1, 100)] = option()
 
 
-_KINDS: Mapping[str, type[_Device]] = {
-    "pci_host_devices": _Pci,
-    "mediated_devices": _Mediated,
-    "usb": _Usb,
-    "usb_host_devices": _Usb,  # of a HyperConverged object
-}
+_KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDevices
+    "pci_host_devices": _Pci, "mediated_devices": _Mediated, "usb": _Usb, "usb_host_devices": _Usb,
+}  # fmt: skip
 
 
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml.
-
-    Args:
-        data: an object of KubeVirt, or a part of one, as YAML or JSON.
-        file_name: appears in the diagnostics.
-
-    Raises:
-        ConfigError: it has no ``permittedHostDevices``, or KubeVirt would refuse them.
-    """
+    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "kubevirt")
-    found = source.of_kinds("", "KubeVirt", "HyperConverged", hint=_HINT)
+    hint = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
+    found = source.of_kinds("", *_OF_KINDS, hint=hint)
     devices: list[_Device] = []
     lists = 0
     for one in found:
-        paths = {"KubeVirt": _PATHS[:1], "HyperConverged": _PATHS[1:2]}.get(one.kind, _PATHS)
+        paths = [_OF_KINDS[one.kind]] if one.kind else _PATHS
         for permitted in filter(None, (one.at(*path) for path in paths)):
             lists += 1
             devices += _devices(permitted)
@@ -116,7 +101,15 @@ def convert(data: bytes, file_name: str) -> str:
     if not lists:
         missing = "it has no spec.configuration.permittedHostDevices"
         source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
-    return _written(_entries(devices), source)
+    entries = [*_entries(devices)]
+    if own := [entry.name for entry in entries if entry.remarks == [_OWN]]:
+        source.note(_BOTH.format(", ".join(own)))
+    for entry in entries:
+        if entry.backend == "sriov" and len(entry.where) > 1:
+            entry.remarks = [*entry.remarks, _OF_ONE_CARD]
+    several = "both combine the first of each of several USB devices under one name"
+    differs = [*_DIFFERS, several] if any(entry.groups for entry in entries) else _DIFFERS
+    return document(source, "KubeVirt", differs, sorted(entries, key=lambda entry: entry.backend))
 
 
 def _name_others(value: Value, right: str) -> int:
@@ -128,8 +121,8 @@ def _name_others(value: Value, right: str) -> int:
             continue
         if key in map(camel, _KINDS) and (isinstance(inner.node, Items) or key != "usb"):
             count += 1
-            where = f"{inner.place.path}: KubeVirt ignores it here"
-            value.source.note(f"{where}: move it below {right}, and import again.")
+            hint = f"move it below {right}, and import again"
+            value.source.note(f"{inner.place.path}: KubeVirt ignores it here: {hint}.")
         elif isinstance(value, Object) and value.kind and key != "spec":
             continue
         elif key in ("spec", "configuration", "permittedHostDevices", "virtualization"):
@@ -161,7 +154,8 @@ def _devices(permitted: Value) -> Iterator[_Device]:
                 at = node_at(node, "resourceName") or node
                 here.key("resourceName").report(at, f"{shown(name)} {problem}")
             elif device is WRONG:  # KubeVirt does not read its selector
-                source.note(f"{name}: {_OF_OTHERS}")
+                what = "another plugin serves it, and its selector is none"
+                source.note(f"{name}: {what}: import the configuration of that plugin.")
             elif device.disabled:
                 source.note(f"{name} is disabled: omitted.")
             else:
@@ -172,75 +166,57 @@ def _spelled(node: Node) -> Node:
     """The mapping with KubeVirt's spelling of a key of a HyperConverged object, whose value is text."""
     if not isinstance(node, Fields):
         return node
-    found = {_SPELLINGS.get(key, key): entry for key, entry in node.entries.items()}
-    given = found.get("pciVendorSelector")
+    wanted = "pciVendorSelector"
+    found = {wanted if key == "pciDeviceSelector" else key: entry for key, entry in node.entries.items()}
+    given = found.get(wanted)
     if given and isinstance(given.value, Scalar) and given.value.kind != "null":  # 1002:15 is a number
-        found["pciVendorSelector"] = given._replace(value=replace(given.value, kind="str"))
+        found[wanted] = given._replace(value=replace(given.value, kind="str"))
     return Fields(node.mark, found)
 
 
-def _entries(devices: Sequence[_Device]) -> list[Entry]:
+def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
     entries: dict[str, Entry] = {}
-    own = [one for one in devices if isinstance(one, _Pci) and not one.external_resource_provider]
-    last = {one.pci_vendor_selector.lower(): one.resource_name for one in own}
+    pci = [one for one in devices if isinstance(one, _Pci) and not one.external_resource_provider]
+    last = {one.pci_vendor_selector.lower(): one.resource_name for one in pci}
     for device in devices:
-        name = last.get(device.pci_vendor_selector.lower(), "") if isinstance(device, _Pci) else ""
-        if device in own and name != device.resource_name:
-            why = f"of several names for a selector KubeVirt uses the last, here {name}: omitted."
-            entries[f"{device.resource_name} {name}"] = Entry(remarks=[f"{device.resource_name}: {why}"])
-        else:
-            _add(device, entries)
-    return [*entries.values()]
+        name, backend, omitted = device.resource_name, "udev", ""
+        keys: dict[str, Written] = {"kubevirt": True}
+        block, groups = dict[str, Written](), list[Group]()
+        if isinstance(device, _Mediated):
+            what = f"{name}, mediated devices {shown(device.mdev_name_selector)}"
+            omitted = f"{what}: KubeVirt must serve them, devhost does not."
+        elif isinstance(device, _Pci):
+            selector, backend = device.pci_vendor_selector.lower(), "sriov"
+            if not device.external_resource_provider and last[selector] != name:
+                why = f"of several names for a selector KubeVirt uses the last, here {last[selector]}"
+                omitted = f"{name}: {why}: omitted."
+            vendor, product = map(pci_id, selector.split(":"))
+            block = {"vendor": vendor, "device": product, "driver": "vfio-pci"}
+        elif isinstance(device, _Usb):
+            keys["permissions"] = "mrw"
+            block = {"devType": "usb_device", **device.selectors[0].ids}
+            if len(device.selectors) > 1:
+                group = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-63:].strip("._-")
+                groups = [{"name": group, "usb": [one.ids for one in device.selectors], "pair": "order"}]
+                block = {"group": group}
+        if not omitted and (former := entries.get(name)) and former.backend != backend:
+            omitted = f"{name}: USB devices under the name of PCI functions: omitted."
+        if omitted:
+            entries[omitted] = Entry(remarks=[omitted])
+            continue
+        entry = entries.setdefault(name, Entry(name, backend, keys=keys))
+        if not groups or block not in entry.where:
+            entry.where = [*entry.where, block]
+        entry.groups = [*entry.groups, *groups]
+        if not device.external_resource_provider:
+            entry.remarks = [_OWN]
+    return entries.values()
 
 
-def _add(device: _Device, entries: dict[str, Entry]) -> None:
-    name, backend = device.resource_name, "udev"
-    groups: list[Group] = []
-    keys: dict[str, Written] = {"kubevirt": True, "permissions": "mrw"}
-    block: Block = {}
-    if isinstance(device, _Mediated):
-        what = f"{name}, mediated devices {shown(device.mdev_name_selector)}"
-        entries[what] = Entry(remarks=[f"{what}: KubeVirt must serve them, devhost does not."])
-        return
-    if isinstance(device, _Pci):
-        backend, keys = "sriov", {"kubevirt": True}
-        vendor, product = map(pci_id, device.pci_vendor_selector.split(":"))
-        block = {"vendor": vendor, "device": product, "driver": "vfio-pci"}
-    elif isinstance(device, _Usb) and len(device.selectors) == 1:
-        block = {"devType": "usb_device", **device.selectors[0].ids}
-    elif isinstance(device, _Usb):
-        group = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-63:].strip("._-")
-        groups.append({"name": group, "usb": [one.ids for one in device.selectors], "pair": "order"})
-        block = {"group": group}
-    entry = entries.setdefault(name, Entry(name, backend, keys=keys))
-    if entry.backend != backend:
-        why = f"{name}: USB devices under the name of PCI functions: omitted."
-        entries[why] = Entry(remarks=[why])
-        return
-    if "group" not in block or block not in entry.where:
-        entry.where = [*entry.where, block]
-    entry.groups = [*entry.groups, *groups]
-    if not device.external_resource_provider:
-        entry.remarks = [_OWN]
-
-
-def _written(entries: list[Entry], source: Source) -> str:
-    if own := [entry.name for entry in entries if entry.remarks == [_OWN]]:
-        source.note(
-            "Set externalResourceProvider: true for the selectors of these in the KubeVirt object, before "
-            f"devhost starts: {', '.join(own)}. Otherwise KubeVirt's own plugin and devhost serve the same "
-            "name."
-        )
-    for entry in entries:
-        if entry.backend == "sriov" and len(entry.where) > 1:
-            entry.remarks = [*entry.remarks, _OF_ONE_CARD]
-    differs = [*_DIFFERS]
-    if any(entry.groups for entry in entries):
-        differs.append("both combine the first of each of several USB devices under one name")
-    entries.sort(key=lambda entry: entry.backend)
-    return document(source, "KubeVirt", differs, entries)
-
-
+_BOTH = (
+    "Set externalResourceProvider: true for the selectors of these in the KubeVirt object, before devhost "
+    "starts: {}. Otherwise KubeVirt's own plugin and devhost serve the same name."
+)
 _OF_ONE_CARD = (
     "A machine gets one function for each that it requests. If these are functions of one card, such as a "
     "GPU and its audio, give them different names, and request both."

@@ -7,7 +7,7 @@ the NVIDIA network operator, which contain it as a string. What the plugin refus
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -18,17 +18,11 @@ from devhost.config.reader import WRONG, Bounds, Raw, keys
 
 from .gojson import Remark, check_ids, check_texts, literal, odd_ids, pci_id
 from .network_operator import NAMED, configuration
-from .source import Source, Value
+from .source import Source
 from .writing import Entry, Written, document, several
 
-DEFAULT_PREFIX = "rdma"
-"""The domain of a resource that has no ``resourcePrefix``."""
-
-_OF_THE_PROCESS = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}
-"""Keys in the plugin's examples that no version of it reads, and where they belong."""
-
-_NAME = re.compile(r"[a-zA-Z0-9_]+")
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
+_Where = dict[str, dict[str, None]]  # the values of attributes, each once
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +43,6 @@ class _Selectors:
                 hint = suggest(value, _LINK_LAYERS, "link types")
                 raise OptionError(f"{shown(value)} is not a link type", key=f"linkTypes[{n}]", hint=hint)
 
-    def where(self) -> dict[str, tuple[str, ...]]:
-        """The same as attributes of the rdma backend, without keys that are not given."""
-        found = {
-            "vendor": tuple(map(pci_id, self.vendors)),
-            "device": tuple(map(pci_id, self.device_IDs)),
-            "driver": tuple(map(literal, self.drivers)),
-            "netDevs": tuple(map(literal, self.if_names)),
-            "linkLayer": tuple(_LINK_LAYERS[value] for value in self.link_types),
-        }
-        return {key: tuple(dict.fromkeys(values)) for key, values in found.items() if values}
-
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
@@ -70,30 +53,35 @@ class _Resource:
     devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.resource_name):
+        if not re.fullmatch("[a-zA-Z0-9_]+", self.resource_name):
             hint = "letters, digits and _ only"
             raise OptionError(f"{shown(self.resource_name)} is not a name", key="resourceName", hint=hint)
         if problem := naming.problem(self.name):
             raise OptionError(f"{shown(self.name)} {problem}", key="resourceName")
-        if self.devices and self.selectors != _Selectors():
-            raise OptionError(
-                "it cannot be combined with selectors", key="devices", hint="put the names into ifNames"
-            )
-        if not self.devices and self.selectors == _Selectors():
+        has_selectors = self.selectors != _Selectors()
+        if self.devices and has_selectors:
+            hint = "put the names into ifNames"
+            raise OptionError("it cannot be combined with selectors", key="devices", hint=hint)
+        if not self.devices and not has_selectors:
             known = ", ".join(keys(_Selectors))
             raise OptionError("it selects nothing: neither selectors nor devices", hint=f"selectors: {known}")
         check_texts("devices", self.devices)
 
     @property
     def name(self) -> str:
-        return f"{self.resource_prefix or DEFAULT_PREFIX}/{self.resource_name}"
+        return f"{self.resource_prefix or 'rdma'}/{self.resource_name}"
 
-    def where(self) -> dict[str, tuple[str, ...]]:
-        selectors = replace(self.selectors, if_names=self.devices) if self.devices else self.selectors
-        found = selectors.where()
-        if not {"vendor", "device"} & found.keys():
-            found["pciBusID"] = ("*",)
-        return found
+    def where(self) -> _Where:
+        """The selectors as attributes of the rdma backend, without those that are not given."""
+        found = {
+            "vendor": map(pci_id, self.selectors.vendors),
+            "device": map(pci_id, self.selectors.device_IDs),
+            "driver": map(literal, self.selectors.drivers),
+            "netDevs": map(literal, self.devices or self.selectors.if_names),
+            "linkLayer": map(_LINK_LAYERS.__getitem__, self.selectors.link_types),
+        }
+        where = {key: unique for key, values in found.items() if (unique := dict.fromkeys(values))}
+        return where if {"vendor", "device"} & where.keys() else {**where, "pciBusID": {"*": None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,70 +91,41 @@ class _File:
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml.
-
-    ``key`` is the entry of a ConfigMap to read; ``config.json`` if empty.
-
-    Raises:
-        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
-    """
+    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "rdma-shared-dev-plugin")
     found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared", key)
     if options is not None:
         options.finish("config-file", "v", "version", "logtostderr", "stderrthreshold", named=NAMED)
-    read = found.as_dataclass(_File, source.remark, _OF_THE_PROCESS)
-    imports: list[tuple[_Resource, list[str]]] = []
-    if read is not WRONG:
-        if read.periodic_update_interval is not None:
-            what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
-            source.note(f"{what}: the kernel notifies devhost of changes.")
-        place = found.place.key("configList")
-        listed = enumerate(read.config_list)
-        imports = _imports([replace(found, node=node, place=place.item(n)) for n, node in listed])
-    source.check()
-    served = {
-        one.name: {key: {*values} for key, values in one.where().items() if key != "pciBusID"}
-        for one, _ in imports
-        if one.rdma_hca_max
-    }
-    entries = [_entry(one, remarks, served) for one, remarks in imports]
-    return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
-
-
-def _imports(values: Sequence[Value]) -> list[tuple[_Resource, list[str]]]:
-    """The resources, and remarks on the source of each."""
-    found: list[tuple[_Resource, list[str]]] = []
-    names: set[str] = set()
-    for value in values:
+    of_examples = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}  # no version reads it
+    read = found.as_dataclass(_File, source.remark, of_examples)
+    if read is not WRONG and read.periodic_update_interval is not None:
+        what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
+        source.note(f"{what}: the kernel notifies devhost of changes.")
+    resources: list[tuple[_Resource, list[Remark]]] = []
+    for n, node in enumerate(() if read is WRONG else read.config_list):
+        value = replace(found, node=node, place=found.place.key("configList").item(n))
         remarks: list[Remark] = []
         resource = value.as_dataclass(_Resource, remarks.append)
         if resource is WRONG:
             continue
-        if (name := resource.resource_name) in names:
-            # the names of the plugin's sockets have no prefix, so it refuses this as well
-            value.place.key("resourceName").report(value.node, f"{shown(name)} occurs twice")
-        names.add(name)
+        # the names of the plugin's sockets have no prefix, so it refuses this as well
+        if any(resource.resource_name == one.resource_name for one, _ in resources):
+            message = f"{shown(resource.resource_name)} occurs twice"
+            value.place.key("resourceName").report(node, message)
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
-        remarks += odd_ids(ids, value.node.mark, value.place.key("selectors").path)
-        found.append((resource, list(map(str, remarks))))
-    return found
+        remarks += odd_ids(ids, node.mark, value.place.key("selectors").path)
+        resources.append((resource, remarks))
+    served = {one.name: one.where() for one, _ in resources if one.rdma_hca_max}
+    entries = [_entry(one, [*map(str, remarks)], served) for one, remarks in resources]
+    return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
 
 
-def _overlapping(name: str, served: Mapping[str, Mapping[str, Set[str]]]) -> list[str]:
-    """The other resources that can have an HCA in common: no selector that both have excludes it."""
-    mine = served[name]
-    return [
-        other
-        for other, theirs in served.items()
-        if other != name and all(mine[key] & theirs[key] for key in mine.keys() & theirs.keys())
-    ]
-
-
-def _entry(resource: _Resource, remarks: list[str], served: Mapping[str, Mapping[str, Set[str]]]) -> Entry:
+def _entry(resource: _Resource, remarks: list[str], served: Mapping[str, _Where]) -> Entry:
     if not resource.rdma_hca_max:
         why = f"{resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
         return Entry(remarks=[*remarks, why])
-    where = {key: several(values) for key, values in resource.where().items()}
+    mine = served[resource.name]
+    where = {key: several([*values]) for key, values in mine.items()}
     if "pciBusID" in where:
         remarks.append("pciBusID: the plugin offers only PCI devices, no rxe or siw.")
     remarks += [
@@ -176,7 +135,13 @@ def _entry(resource: _Resource, remarks: list[str], served: Mapping[str, Mapping
     ]
     share: Written = {"replicas": resource.rdma_hca_max, "of": "all"}
     keys: dict[str, Written] = {"share": share, "permissions": "rwm"}
-    if overlapping := _overlapping(resource.name, served):
+    overlapping = [  # no selector that both have excludes a common HCA
+        name
+        for name, theirs in served.items()
+        if name != resource.name
+        and all(mine[key].keys() & theirs[key].keys() for key in mine.keys() & theirs.keys())
+    ]
+    if overlapping:
         few = ", ".join(overlapping[:3])
         few += f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
         remarks.append(f"If an HCA is also selected by {few}, it serves both, as with the plugin.")

@@ -19,27 +19,24 @@ _WORDS = {
     "gke-device-plugin": r"\bGPU(PartitionSize|SharingConfig)\b|\bMaxTimeSharedClientsPerGPU\b"
     r"|\bHealthCriticalXid\b|/(nvidia-gpu-device-plugin|device-plugin-gpu)\b",
     "nvidia-device-plugin": r"\bmigStrategy\b|\btimeSlicing\b|\bdevice(ListStrategy|IDStrategy)\b|\bmps:"
-    r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b|\bnvidia\.com/v1\b|\bchart:\s*[\"']?(gpu-operator|nvidia-device-plugin)\b"
-    r"|\bmigManager:|\bnvidia-device-plugin-(ctr|daemonset)\b",
+    r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b|\bnvidia\.com/v1\b"
+    r"|\bchart:\s*[\"']?(gpu-operator|nvidia-device-plugin)\b|\bmigManager:"
+    r"|\bnvidia-device-plugin-(ctr|daemonset)\b",
     "generic-device-plugin": r"/generic-device-plugin\b|(?s:\bgroups[\"']?:.*\bpaths?[\"']?:)",
 }
 """By the name of the importer: keys, API groups and images. The most particular ones come first."""
 
+# keys that only a configuration of devhost has; that of the NVIDIA plugin has a mapping in resources
 _OWN = re.compile(r"""(?m)(^|[{,]\s*)"?(backends|backendPaths)"?\s*:|^resources:\s*(\[|-\s)""")
-"""Keys that only a configuration of devhost has; that of the NVIDIA plugin has a mapping in ``resources``."""
-
 _COMMENT = re.compile(r"(?m)(^|\s)#.*$")
 
 
 def importers_of(data: bytes) -> list[str]:
-    """The importers for a file that is not a configuration of devhost; none if no plugin is recognized.
-
-    An object of the NVIDIA network operator configures several plugins.
-    """
+    """The importers for a file that is not a configuration of devhost; none if no plugin is recognized."""
     text = _COMMENT.sub("", data.decode(errors="replace"))
     if _OWN.search(text):
         return []
     found = [name for name, words in _WORDS.items() if re.search(words, text)]
-    # an object may carry the settings of both plugins for adapters; otherwise the first match counts
+    # an object of the NVIDIA network operator may carry the settings of both plugins for adapters
     adapters = [name for name in found if name.startswith(("sriov-", "rdma-"))]
     return adapters if found and found[0] in adapters else found[:1]

@@ -18,19 +18,13 @@ from devhost.config.diagnostics import shown
 
 from .writing import Block, given
 
-MOST = 64
-"""The maximum number of globs for one expression."""
-
-LONGEST = 256
-"""The maximum number of characters that a repetition with a number is written out to."""
-
-LONGEST_RUN = 4
-"""The maximum number of repetitions of a class if ``*`` or ``+`` is not at the end of the expression."""
-
+MOST = 64  # globs for one expression
+LONGEST = 256  # characters that a repetition with a number is written out to
+LONGEST_RUN = 4  # repetitions of a class if * or + is not at the end of the expression
 BOUNDED = f"devhost matches a repetition that is not at the end up to {LONGEST_RUN} times."
-"""The remark on globs that are bounded."""
 
-_START, _END, _REST = r"\A", r"\z", "?*"
+_START, _END, _REST = "\x02", "\x03", "?*"  # anchors are characters that no name has
+_PART = r"(?:\[!?\]?[^]]*\]|[^]\[])"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\t\n\f\r "}
 _PARTS = {
     **{"^": _START, r"\A": _START, "$": _END, r"\z": _END, ".": "?"},
@@ -38,14 +32,14 @@ _PARTS = {
     **{rf"\{name.upper()}": f"[!{body}]" for name, body in _CLASSES.items()},
 }
 _TIMES = {"*": (0, -1), "+": (1, -1), "?": (0, 1)}
+# a part of an expression, or the start or end of a group, and how often it is repeated
 _TOKEN = re.compile(
-    r"(\((?:\?(?::|P?<\w+>))?|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.)((?:[*+?]|\{\d+(?:,\d*)?\})?)\??", re.DOTALL
+    r"(?s)(\((?:\?(?::|P?<\w+>))?|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.)((?:[*+?]|\{\d+(?:,\d*)?\})?)\??"
 )
-"""A part of an expression, or the start or end of a group, and how often it is repeated."""
 
 T = TypeVar("T")
+# parts in order: a glob for one character, the same with * for any number of them, or an anchor
 _Sequence = tuple[str, ...]
-"""Parts in order: a glob for one character, the same with ``*`` for any number of them, or an anchor."""
 
 
 class Inexpressible(ValueError):
@@ -71,28 +65,21 @@ class Glob:
 
 
 def globs(expression: str, *, whole: bool = False) -> list[Glob]:
-    """The globs that together match the same values as the expression.
-
-    Args:
-        expression: matches anywhere in the value.
-        whole: the expression must match the whole value.
-
-    Raises:
-        Inexpressible: no globs match the same.
-        Invalid: it is no regular expression.
-    """
+    """The globs that together match what the expression matches, anywhere in the value or as a ``whole``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of [[:alpha:]], which Go supports
         try:
             re.compile(re.sub(r"\(\?P?<\w+>", "(", expression.replace(r"\z", "$")))
         except (re.error, OverflowError, RecursionError) as error:
             raise Invalid(f"{shown(expression)} is not a regular expression: {error}") from None
-    sequences, _ = _alternatives(iter(_TOKEN.findall(expression)))
-    every = (glob for one in sequences for glob in _globs(_anchored(one, whole=whole)))
-    found = list(dict.fromkeys(islice(every, MOST + 1)))
-    if len(found) > MOST:
-        raise Inexpressible(f"it needs more than {MOST} globs")
-    return found
+    found: list[Glob] = []
+    for one in map("".join, _alternatives(iter(_TOKEN.findall(expression)))[0]):
+        before = "" if whole or one.startswith(_START) else _REST
+        after = "" if whole or one.endswith(_END) else _REST
+        found += islice(_globs(before + one.lstrip(_START).rstrip(_END) + after), MOST + 1)
+        if len(found) > MOST:
+            raise Inexpressible(f"it needs more than {MOST} globs")
+    return [*dict.fromkeys(found)]
 
 
 def _alternatives(tokens: Iterator[tuple[str, str]]) -> tuple[list[_Sequence], str]:
@@ -119,12 +106,12 @@ def _part(token: str) -> str:
     if token[0] == "[" and len(token) > 1:
         negated = "!" if token[1] == "^" else ""
         body = re.sub(r"\\([dws.])", lambda one: _CLASSES.get(one[1], one[1]), token[1 + len(negated) : -1])
-        if re.search(r"[]\[!^\\]", body):
+        if re.search(r"[]\[!^\\*?]", body):
             raise Inexpressible("it has a named class such as [[:alpha:]], or a special character in a class")
         return f"[{negated}{body}]"
     if len(token) == 2 and token[1].isalnum():
         raise Inexpressible(f"it has {token}")
-    return f"[{token[-1]}]" if token[-1] in "*?[" else token[-1]
+    return f"[{token[-1]}]" if token[-1] in "*?[]" else token[-1]
 
 
 def _repeated(some: list[_Sequence], times: str) -> list[_Sequence]:
@@ -143,44 +130,27 @@ def _repeated(some: list[_Sequence], times: str) -> list[_Sequence]:
 
 
 def in_order(*parts: Sequence[tuple[T, ...]]) -> list[tuple[T, ...]]:
-    """One alternative of each part, in every combination.
-
-    Raises:
-        Inexpressible: there are more than :data:`MOST`.
-    """
+    """One alternative of each part, in every combination, of which there may be :data:`MOST`."""
     if math.prod(map(len, parts)) > MOST:
         raise Inexpressible(f"it needs more than {MOST} globs")
     return [tuple(chain.from_iterable(one)) for one in product(*parts)]
 
 
-def _anchored(sequence: _Sequence, *, whole: bool) -> _Sequence:
-    """The sequence without anchors at its ends, and with ``.*`` at an end that had none."""
-    items, has_start, has_end = [*sequence], whole, whole
-    while items[:1] == [_START]:
-        has_start = bool(items.pop(0))
-    while items[-1:] == [_END]:
-        has_end = bool(items.pop())
-    return (*(() if has_start else (_REST,)), *items, *(() if has_end else (_REST,)))
-
-
-def _globs(items: _Sequence) -> Iterator[Glob]:
+def _globs(text: str) -> Iterator[Glob]:
     """The globs of a sequence; none if it still has an anchor, where it never matches."""
-    if _START in items or _END in items:
+    if _START in text or _END in text:
         return
-    neighbours = zip(("", *items), items, (*items[1:], ""), strict=False)
-    items = tuple(  # .* includes what is repeated beside it
-        one
-        for before, one, after in neighbours
-        if one[-1] != "*" or (before != _REST and (after != _REST or one == _REST))
-    )
-    at = next((n for n, one in enumerate(items) if one[-1] == "*" and one != _REST), -1)
-    if at < 0:
-        yield Glob("".join(items).replace(_REST, "*"))
-    elif at == len(items) - 1 and _REST not in items:
-        start, one = "".join(items[:-1]) + "*", items[-1][:-1]
-        others = f"[{one[2:]}" if one[:2] == "[!" else f"[!{one.strip('[]')}]"
-        yield Glob(start, f"{start}{others}*")
-    else:
-        for count in range(LONGEST_RUN + 1):
-            for found in _globs((*items[:at], *(items[at][:-1],) * count, *items[at + 1 :])):
-                yield replace(found, is_bounded=True)
+    text = re.sub(rf"(?s)({_PART}\*)*\?\*({_PART}\*)*", _REST, text)  # .* includes what is repeated beside it
+    every = re.finditer(rf"(?s)({_PART})(\*?)", text)
+    repeated = next((one for one in every if one[2] and one[0] != _REST), None)
+    if repeated is None:
+        yield Glob(text.replace(_REST, "*"))
+        return
+    before, one, after = text[: repeated.start()], repeated[1], text[repeated.end() :]
+    if not after and _REST not in before:
+        others = f"[{one[2:]}" if one[:2] == "[!" else f"[!{one.strip('[]') or ']'}]"
+        yield Glob(f"{before}*", f"{before}*{others}*")
+        return
+    for count in range(LONGEST_RUN + 1):
+        for found in _globs(before + one * count + after):
+            yield replace(found, is_bounded=True)

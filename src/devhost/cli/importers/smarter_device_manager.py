@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 from devhost.backend import OptionError, option
@@ -26,29 +25,16 @@ from .workload import the_container
 from .writing import Block, Entry, Group, Written, document, given, several
 
 PEER = "smarter-device-manager"
-
-CONFIG_KEY = "conf.yaml"
-"""The key of a ConfigMap that the plugin's manifests use."""
-
 DOMAIN = "smarter-devices"
+CONFIG_KEY = "conf.yaml"  # in the plugin's manifests
 
-_JETSON = "nvidia-gpu"
-"""The value that means the GPU of a Jetson to the plugin, instead of an expression."""
-
+# directories below /dev whose files have other names than the kernel's devices
 _OTHER_NAMES = ("bus/usb", "cpu", "dvb", "mapper")
-"""Directories below ``/dev`` whose files have other names than the kernel's devices."""
-
+# a link that udev makes; in a glob, ? is a dot of the expression
 _LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")
-"""A link that udev makes; in a glob, ? is a dot of the expression."""
-
 _VARIES = re.compile(r"[*?\[]")
-_UNNAMED = re.compile("[^A-Za-z0-9_-]")
-"""Characters for which the plugin writes _ in a name."""
-
+_UNNAMED = re.compile("[^A-Za-z0-9_-]")  # the plugin writes _ for these in a name
 _LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")
-"""Flags without an equivalent."""
-
-_IMAGE = "give conf.yaml of the plugin's repository, or the ConfigMap of the cluster"
 _HINT = "give conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that contains it"
 
 
@@ -64,32 +50,34 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Files of ``/dev`` that an entry offers.
-
-    ``is_path``: it is a directory or a link of udev's standard rules, whose nodes are found by its path.
-    ``is_plain``: none of them is a directory or a link.
-    """
+    """Files of ``/dev`` that an entry offers."""
 
     rule: _Rule
     name: str
     globs: Sequence[Glob]
     remarks: Sequence[str]
-    is_path: bool = False
-    is_plain: bool = True
+    is_path: bool = False  # a directory or a link of udev's standard rules, whose nodes are found by its path
+    is_plain: bool = True  # none of them is a directory or a link
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml.
-
-    Args:
-        data: the plugin's configuration, or Kubernetes objects of which one contains it.
-        file_name: appears in the diagnostics.
-        key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
-
-    Raises:
-        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
-    """
+    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, PEER)
+    read = [*_rules(_configuration(source, key))]
+    files = [(n, one) for n, one in enumerate(read) if isinstance(one, _Files)]
+    paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in files for glob in one.globs]
+
+    def apart(one: int, other: int) -> bool:  # without a link the same node is the same resource
+        return paths[one][2] and paths[other][2]
+
+    shared = {paths[n][0] for n in overlap.shared([path for _, path, _ in paths], apart)}
+    entries = [_entry(one, n, n in shared) if isinstance(one, _Files) else one for n, one in enumerate(read)]
+    missing = "a missing directory makes no resource for the plugin, an Unhealthy one for devhost"
+    differs = [*_DIFFERS, missing] if any(one.is_path for _, one in files) else _DIFFERS
+    return document(source, PEER, differs, entries)
+
+
+def _configuration(source: Source, key: str) -> Value:
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
     values = source.values(PEER, recognized=_is_chart)
     names, keys = plugin.config_maps if plugin else [], [CONFIG_KEY]
@@ -100,45 +88,22 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
         options.finish(*_LOGGING)
     if values is not None:
         values.for_pods()
-        if left := values.others("config"):
-            source.note(f"{some(left)}: settings of the chart, which are not converted.")
+        values.leave("settings of the chart, which are not converted.", "config")
+    maps = (data for one in source.objects if one.kind == "ConfigMap" and (data := one.at("data")))
+    texts = (text_at(one.node) for data in maps for _, one in data.members())
     found = None
-    if plugin is None or names or key or any("devicematch" in text for text in _texts(source)):
+    if plugin is None or names or key or any("devicematch" in text for text in texts):
         found = source.config_map(*keys, likely=_is_config, key=key, names=names)
     found = found or next((one for one in source.objects if not one.kind and one is not values), None)
     config = values.at("config") if values else None
-    if config and not (isinstance(config.node, Items) and not config.node.items):
+    if config and config.node != Items(config.node.mark, ()):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
     if found is None and (holder := values or plugin):
-        message, hint = "it has no configuration, so the file conf.yaml of the image counts", _IMAGE
         if names:
-            message, hint = f"its configuration is in the ConfigMap {some(names)}", "add the ConfigMap"
-        holder.place.diagnostics.fail(holder.node.mark, message, hint)
-    if found is None:
-        source.refuse(_HINT)
-    read = [*_rules(found)]
-    files = [(n, one) for n, one in enumerate(read) if isinstance(one, _Files)]
-    paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in files for glob in one.globs]
-
-    def apart(one: int, other: int) -> bool:  # without a link the same node is the same resource
-        return paths[one][2] and paths[other][2]
-
-    shared = {paths[n][0] for n in overlap.shared([path for _, path, _ in paths], apart)}
-    entries = [
-        _entry(one, n, is_shared=n in shared) if isinstance(one, _Files) else one
-        for n, one in enumerate(read)
-    ]
-    differs = [*_DIFFERS]
-    if any(one.is_path for _, one in files):
-        differs.append("a missing directory makes no resource for the plugin, an Unhealthy one for devhost")
-    return document(source, PEER, differs, entries)
-
-
-def _texts(source: Source) -> Iterator[str]:
-    """The entries of all ConfigMaps."""
-    for one in source.objects:
-        if one.kind == "ConfigMap" and (data := one.at("data")):
-            yield from map(partial(text_at, data.node), data.keys)
+            holder.fail(f"its configuration is in the ConfigMap {some(names)}", "add the ConfigMap")
+        hint = "give conf.yaml of the plugin's repository, or the ConfigMap of the cluster"
+        holder.fail("it has no configuration, so the file conf.yaml of the image counts", hint)
+    return found or source.refuse(_HINT)
 
 
 def _is_chart(values: Value) -> bool:
@@ -146,36 +111,30 @@ def _is_chart(values: Value) -> bool:
 
 
 def _is_config(node: Node) -> bool:
-    return isinstance(node, Items) and any(node_at(one, "devicematch") is not None for one in node.items)
+    return isinstance(node, Items) and any(node_at(one, "devicematch") for one in node.items)
 
 
 def _rules(value: Value) -> Iterator[_Files | Entry]:
     if not isinstance(value.node, Items):
-        value.place.diagnostics.fail(value.node.mark, f"it must be a list of rules, not {value.node}", _HINT)
+        value.fail(f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
         rule = one.as_dataclass(_Rule, one.source.remark)
-        if rule is not WRONG:
-            yield from _of_rule(rule, one)
-
-
-def _of_rule(rule: _Rule, value: Value) -> Iterator[_Files | Entry]:
-    quoted = shown(rule.devicematch)
-    if rule.nummaxdevices == 0:
-        why = f"devicematch {quoted} has nummaxdevices 0, so no pod ever gets it: omitted."
-        yield Entry(remarks=[why])
-    elif rule.devicematch == _JETSON:
-        mounts, env = [{"path": "/etc/nv_tegra_release"}], {"NVIDIA_VISIBLE_DEVICES": "0"}
-        group: Group = {"name": "nvidia-gpu0", "mounts": mounts, "env": env}
-        yield _resource(rule, "nvidia-gpu0", [{"group": "nvidia-gpu0"}], _OF_JETSON, group)
-    else:
-        try:
-            yield from _files(rule, regular.globs(rule.devicematch))
-        except Inexpressible as error:
-            why = f"devicematch {quoted} cannot be converted, because {error}: omitted."
-            yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
-        except Invalid as error:
-            place, node = value.place.key("devicematch"), node_at(value.node, "devicematch") or value.node
-            place.report(node, str(error), "the plugin does not start with it")
+        if rule is WRONG:
+            continue
+        match = f"devicematch {shown(rule.devicematch)}"
+        if rule.nummaxdevices == 0:
+            yield Entry(remarks=[f"{match} has nummaxdevices 0, so no pod ever gets it: omitted."])
+        elif rule.devicematch == "nvidia-gpu":  # instead of an expression
+            yield _udev(rule, "nvidia-gpu0", [{"group": "nvidia-gpu0"}], _OF_JETSON, _JETSON)
+        else:
+            try:
+                yield from _files(rule, regular.globs(rule.devicematch))
+            except Inexpressible as error:
+                why = f"{match} cannot be converted, because {error}: omitted."
+                yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
+            except Invalid as error:
+                place, node = one.place.key("devicematch"), node_at(one.node, "devicematch") or one.node
+                place.report(node, str(error), "the plugin does not start with it")
 
 
 def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
@@ -189,10 +148,9 @@ def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
         elif "/by-" in before:
             why = "The plugin makes a resource of each of these links, devhost one of all: change the pods."
             yield _of_path(rule, one, _VARIES.split(one.text)[0].rstrip("/._-"), [remark, why])
-        elif _VARIES.search(before) or before.startswith(_OTHER_NAMES):
-            varying.setdefault("", []).append(one)
         else:
-            varying.setdefault(f"{before}/", []).append(one)
+            is_by_path = _VARIES.search(before) or before.startswith(_OTHER_NAMES)
+            varying.setdefault("" if is_by_path else f"{before}/", []).append(one)
     for before, alike in varying.items():
         remarks, name = [remark], f"{before}{{sysName}}".lstrip("/").replace("/", "_")
         if not before:
@@ -222,26 +180,29 @@ def _of_path(rule: _Rule, glob: Glob, name: str, remarks: Sequence[str]) -> _Fil
     return _Files(rule, name, [glob], remarks, is_path, is_plain)
 
 
-def _entry(files: _Files, number: int, *, is_shared: bool) -> Entry:
+def _entry(files: _Files, number: int, is_shared: bool) -> Entry:
     """The entry; with a group if nodes have another path in the container, or another resource as well."""
     blocks = [glob.block("devNode", "/dev/") for glob in files.globs]
     if files.is_plain and not is_shared:
-        return _resource(files.rule, files.name, blocks, files.remarks)
+        return _udev(files.rule, files.name, blocks, files.remarks)
     path, is_one = f"/dev/{files.globs[0].text}", "{" not in files.name
     member: dict[str, Written] = {"where": several(blocks)} | given(containerPath=path if is_one else "")
     member = {"path": path} if files.is_path else member
     group = files.name if is_one else f"{_UNNAMED.split(files.globs[0].text)[0] or 'dev'}-rule{number + 1}"
     written: Group = {"name": group, "members": [member | given(shared=is_shared)]}
-    return _resource(files.rule, files.name, [{"group": group}], files.remarks, written)
+    return _udev(files.rule, files.name, [{"group": group}], files.remarks, written)
 
 
-def _resource(
-    rule: _Rule, name: str, where: Sequence[Block], remarks: Sequence[str], *groups: Group
-) -> Entry:
+def _udev(rule: _Rule, name: str, where: Sequence[Block], remarks: Sequence[str], *groups: Group) -> Entry:
     share = given(share={"replicas": rule.nummaxdevices} if rule.nummaxdevices > 1 else "")
     return Entry(f"{DOMAIN}/{name}", "udev", where, share, remarks, groups)
 
 
+_JETSON: Group = {
+    "name": "nvidia-gpu0",
+    "mounts": [{"path": "/etc/nv_tegra_release"}],
+    "env": {"NVIDIA_VISIBLE_DEVICES": "0"},
+}
 _OF_JETSON = [
     "devicematch: nvidia-gpu, the GPU of a Jetson: the plugin offers each /sys/devices/gpu.N, devhost the "
     "first.",

@@ -3,41 +3,46 @@
 The input is its configuration file, a ConfigMap that contains one (or one for each node, under the node's
 name), or a NicClusterPolicy or NicNodePolicy of the NVIDIA network operator, which contain it as a string.
 What the plugin refuses is refused as well.
+
+The plugin joins the keys of one object of selectors by "and", the members of one key by "or". Its
+``pkg/resources/deviceSelectors.go`` defines what it compares, its device providers which functions it
+considers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from itertools import product
+from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items
 from devhost.config.language import MAX_RESOURCES, naming
-from devhost.config.reader import WRONG, Bounds, Raw
+from devhost.config.reader import WRONG, Bounds, Raw, keys
 
-from .gojson import Remark
+from .gojson import Remark, check, check_ids, check_texts, literal, odd_ids, pci_id
 from .network_operator import NAMED, configuration
 from .source import Source, Value
-from .sriov_selectors import READ, DeviceType, Selectors
-from .writing import Entry, Written, document, several
+from .writing import Block, Entry, Written, document, given, several
 
-DEFAULT_PREFIX = "intel.com"
-"""The domain of a resource without ``resourcePrefix``, unless the plugin's flag of that name sets another."""
-
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
-_ELSEWHERE = {"isRdma": "put it into selectors", "needVhostNet": "put it into selectors"}
-"""Keys that only old versions read in a resource."""
-
-_ASSUMED = (
-    f"{DEFAULT_PREFIX}: the domain of resources without resourcePrefix is that of the plugin's flag "
-    f"--resource-prefix, which the input does not show. {DEFAULT_PREFIX} is its default; the SR-IOV network "
-    "operator sets openshift.io. Add the DaemonSet, or use --resource-prefix."
-)
+DEFAULT_PREFIX = "intel.com"  # of the plugin's flag --resource-prefix
 
 _OF_THE_PROCESS = ("config-file", "log-dir", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
+_ADDRESS = r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+_SPAN = r"[0-9]{1,9}(-[0-9]{1,9})?"
+
+_COMMON = ("vendors", "devices", "drivers")
+_NETWORK = ("pfNames", "rootDevices", "linkTypes", "isRdma", "needVhostNet")
+_READ: Mapping[str, Sequence[str]] = {  # by deviceType; the plugin ignores other selectors
+    "netDevice": (*_COMMON, "pciAddresses", "acpiIndexes", *_NETWORK, "ddpProfiles", "pKeys", "vdpaType"),
+    "auxNetDevice": (*_COMMON, "auxTypes", *_NETWORK),
+    "accelerator": (*_COMMON, "pciAddresses"),
+}
+_Numbers = tuple[tuple[int, int], ...] | None
+"""Ranges of numbers; ``None`` means any number, and functions without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,12 @@ class _Resource:
     resource_name: str = option(example='"intel_sriov_dpdk"')
     selectors: Raw = option(example='{"vendors": ["8086"]}')
     resource_prefix: str = ""
-    device_type: DeviceType = DeviceType.NET
+    device_type: Literal["netDevice", "auxNetDevice", "accelerator"] = "netDevice"
     exclude_topology: bool = False
     additional_info: dict[str, dict[str, str]] = option({})
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.resource_name):
+        if not re.fullmatch("[a-zA-Z0-9_-]+", self.resource_name):
             hint = "letters, digits, - and _ only"
             raise OptionError(f"{shown(self.resource_name)} is not a name", key="resourceName", hint=hint)
 
@@ -60,23 +65,108 @@ class _File:
     resource_list: Annotated[tuple[Raw, ...], Bounds(1, MAX_RESOURCES)] = option()
 
 
+@dataclass(frozen=True, slots=True)
+class _Selectors:
+    vendors: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    pci_addresses: tuple[str, ...] = ()
+    acpi_indexes: tuple[str, ...] = ()
+    pf_names: tuple[str, ...] = ()
+    root_devices: tuple[str, ...] = ()
+    link_types: tuple[str, ...] = ()
+    ddp_profiles: tuple[str, ...] = ()
+    p_keys: tuple[str, ...] = ()
+    is_rdma: bool = False
+    need_vhost_net: bool = False
+    vdpa_type: Literal["", "virtio", "vhost"] = ""
+    aux_types: tuple[Literal["sf"], ...] = ()
+
+    def __post_init__(self) -> None:
+        texts = {key: getattr(self, field.name) for key, (field, _) in keys(_Selectors).items()}
+        for key in ("vendors", "devices"):
+            check_ids(key, texts[key])
+        for key in ("drivers", "linkTypes", "ddpProfiles", "pKeys"):
+            check_texts(key, texts[key])
+        check("acpiIndexes", self.acpi_indexes, "[0-9]{1,9}", "is not a number")
+        check("pfNames", self.pf_names, "[^#].*", "does not name an interface")
+        for key, form in (("pciAddresses", _ADDRESS), ("rootDevices", f"{_ADDRESS}(#.*)?")):
+            check(key, texts[key], form, "is not a PCI address", 'as in "0000:3b:00.0"')
+        for key in ("pfNames", "rootDevices"):
+            check(key, texts[key], f"[^#]*(#{_SPAN}(,{_SPAN})*)?", "is not a range", 'as in "ens1f0#0-3,7"')
+        if self.is_rdma and self.vdpa_type:
+            raise OptionError("isRdma excludes it, for the plugin as well", key="vdpaType")
+
+    def where(self, kind: str) -> list[Block]:
+        """The blocks that select the same; none if the object can never select anything."""
+        common: dict[str, Sequence[Written]] = {
+            "pciClass": ["12*" if kind == "accelerator" else "02*"],
+            "vendor": [*map(pci_id, self.vendors)],
+            "device": [*map(pci_id, self.devices)],
+            "driver": [*map(literal, self.drivers)],
+            "acpiIndex": [*map(int, self.acpi_indexes)],
+            "linkType": [*map(literal, self.link_types)],
+            "ddpProfile": [*map(literal, self.ddp_profiles)],
+            "pKey": [*map(literal, self.p_keys)],
+            "isRdma": [True] if self.is_rdma else [],
+            "vdpaType": [self.vdpa_type] if self.vdpa_type else [],
+        }
+        indexes = given(acpiIndex=[*dict.fromkeys(map(int, self.acpi_indexes))])  # always a list
+        return [
+            {key: several([*dict.fromkeys(one)]) for key, one in {**part, **common}.items() if one} | indexes
+            for part in self._parts(kind)
+        ]
+
+    def _parts(self, kind: str) -> Iterator[dict[str, Sequence[str]]]:
+        """The selection among parts of physical functions, and among physical functions themselves.
+
+        The plugin treats a function that is part of none as its own physical function, without a number.
+        """
+        own, scalable = [*map(_address, self.pci_addresses)], kind == "auxNetDevice"
+        for (some, names), (others, roots) in product(_grouped(self.pf_names), _grouped(self.root_devices)):
+            numbers = _both(some, others)
+            if numbers == ():
+                continue
+            addresses, by_whole = [*map(_address, roots)], bool(names or roots)
+            spellings = [literal(one) for name in names for one in (name, name.lower())]
+            spans = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in numbers or ())
+            yield {
+                "kind": ["sf"] if scalable else ["vf"] if by_whole else ["pf", "vf"],
+                "pciBusID": own,
+                "pfName": spellings,
+                "pfPciBusID": addresses,
+                "sfNum" if scalable else "vfIndex": [spans] if spans else [],
+            }
+            if by_whole and not numbers and not scalable:
+                both = [address for address in addresses if address in own]
+                if both or not (own and addresses):
+                    yield {"kind": ["pf"], "pciBusID": both or own or addresses, "netDevs": spellings}
+
+    def remarks(self, value: Value) -> Iterator[Remark]:
+        """Remarks on selectors that do not select what they seem to select."""
+        mark, path = value.node.mark, value.place.path
+        yield from odd_ids((*self.vendors, *self.devices), mark, path)
+        yield from odd_ids(self.pci_addresses, mark, path, _address)
+        for texts in (self.pf_names, self.root_devices):
+            seen: dict[str, str] = {}
+            for text in dict.fromkeys(texts):
+                name, numbers = _numbered(text)
+                first = seen.setdefault(name.lower(), text)
+                if first != text:
+                    message = f"{shown(text)} has no effect: {shown(first)} takes precedence"
+                    yield Remark(mark, path, message, "put both ranges into one, with a comma")
+                elif numbers == ():
+                    yield Remark(mark, path, f"{shown(text)} selects nothing: its range is empty")
+
+
 def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str:
-    """The text of an equivalent devhost.yaml.
-
-    ``prefix`` is the value of the plugin's flag ``--resource-prefix``. If empty, the value in a DaemonSet
-    in the same file, else :data:`DEFAULT_PREFIX`. ``key`` is the entry of a ConfigMap to read.
-
-    Raises:
-        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
-    """
-    source = Source(data, file_name, "sriov-network-device-plugin")
-    found, options = configuration(
-        source, "sriovDevicePlugin", "resourceList", "sriov-network-device-plugin", key
-    )
+    """The text of an equivalent devhost.yaml. ``prefix`` has precedence over that of a DaemonSet."""
+    peer = "sriov-network-device-plugin"
+    source = Source(data, file_name, peer)
+    found, options = configuration(source, "sriovDevicePlugin", "resourceList", peer, key)
     if options is not None:
-        if option := options.flag("resource-prefix"):
-            prefix = prefix or option.text
-        prefix = prefix or DEFAULT_PREFIX
+        flag = options.flag("resource-prefix")
+        prefix = prefix or (flag.text if flag else "") or DEFAULT_PREFIX
         options.finish(*_OF_THE_PROCESS, named=NAMED)
     read = found.as_dataclass(_File, source.remark)
     entries: list[Entry] = []
@@ -84,75 +174,91 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     for n, node in enumerate(() if read is WRONG else read.resource_list):
         value = replace(found, node=node, place=found.place.key("resourceList").item(n))
         entries += _entries(value, prefix, names)
-    return document(source, "sriov-network-device-plugin", _DIFFERS, entries)
+    return document(source, peer, _DIFFERS, entries)
 
 
 def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
-    here, remarks = value.place, list[Remark]()
-    resource = value.as_dataclass(_Resource, remarks.append, _ELSEWHERE)
+    remarks: list[Remark] = []
+    former = dict.fromkeys(("isRdma", "needVhostNet"), "put it into selectors")  # only old versions read them
+    resource = value.as_dataclass(_Resource, remarks.append, former)
     if resource is WRONG:
         return
-    given = replace(value, node=resource.selectors, place=here.key("selectors"))
-    selectors = list(_selectors(given, resource.device_type, remarks.append))
+    inner = replace(value, node=resource.selectors, place=value.place.key("selectors"))
+    selectors = [*_selectors(inner, resource.device_type, remarks)]
     domain = resource.resource_prefix or prefix
     if not domain:
         value.source.note(_ASSUMED)
     name = f"{domain or DEFAULT_PREFIX}/{resource.resource_name}"
-    if problem := naming.problem(name):
-        here.key("resourceName").report(value.node, f"{shown(name)} {problem}")
-    elif name in names:
-        here.key("resourceName").report(value.node, f"{shown(name)} occurs twice")
+    if problem := naming.problem(name) or ("occurs twice" if name in names else ""):
+        value.place.key("resourceName").report(value.node, f"{shown(name)} {problem}")
     names.add(name)
-    said = [str(remark) for remark in remarks]
-    where = [
-        {key: _written(key, values) for key, values in block.items()}
-        for one in selectors
-        for block in one.where(resource.device_type)
-    ]
+    said = [*map(str, remarks)]
+    where = [block for one in selectors for block in one.where(resource.device_type)]
     if not where:
-        why = f"{name} selects nothing, neither with the plugin nor with devhost: omitted."
-        yield Entry(remarks=[*said, why])
+        said.append(f"{name} selects nothing, neither with the plugin nor with devhost: omitted.")
+        yield Entry(remarks=said)
         return
-    keys: dict[str, Written] = {}
-    for key, there, some in (
-        ("rdma", "isRdma", [one for one in selectors if one.is_rdma]),
-        ("vhostNet", "needVhostNet", [one for one in selectors if one.need_vhost_net]),
-    ):
-        if some:
-            keys[key] = True
-        if some and len(some) < len(selectors):
-            said.append(f"{there} is set in some of its selectors; devhost applies it to the whole resource.")
-    if info := {device: words for device, words in resource.additional_info.items() if words}:
-        keys["info"] = info
+    rdma, vhost = [one.is_rdma for one in selectors], [one.need_vhost_net for one in selectors]
+    for key, are in (("isRdma", rdma), ("needVhostNet", vhost)):
+        if any(are) and not all(are):
+            said.append(f"{key} is set in some of its selectors; devhost applies it to the whole resource.")
+    info = {device: words for device, words in resource.additional_info.items() if words}
+    written = given(rdma=any(rdma), vhostNet=any(vhost), info=info)
     if resource.exclude_topology:
-        keys["topology"] = False
-    yield Entry(name, "sriov", where, keys, said)
+        written["topology"] = False
+    yield Entry(name, "sriov", where, written, said)
 
 
-def _written(key: str, values: Sequence[str]) -> Written:
-    """The values of an attribute, without quotes for numbers and booleans."""
-    if key == "isRdma":
-        return True
-    return [int(one) for one in values] if key == "acpiIndex" else several(values)
-
-
-def _selectors(given: Value, kind: DeviceType, remark: Callable[[Remark], None]) -> Iterator[Selectors]:
+def _selectors(listed: Value, kind: str, remarks: list[Remark]) -> Iterator[_Selectors]:
     """The objects of which one must select a device; for the plugin one object is a list of one."""
-    node = given.node
-    if isinstance(node, Items) and not node.items:
-        given.place.report(node, "an empty list selects nothing", "write {} to select every function")
-    for value in given.each() if isinstance(node, Items) else (given,):
-        selectors = value.as_dataclass(Selectors, remark, only=READ[kind])
-        if selectors is WRONG:
-            continue
-        if kind is DeviceType.AUXILIARY and not selectors.aux_types:
+    if listed.node == Items(listed.node.mark, ()):
+        listed.place.report(listed.node, "an empty list selects nothing", "write {} to select every function")
+    for value in listed.each() if isinstance(listed.node, Items) else (listed,):
+        selectors = value.as_dataclass(_Selectors, remarks.append, only=_READ[kind])
+        if kind == "auxNetDevice" and selectors is not WRONG and not selectors.aux_types:
             value.place.report(value.node, "an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
-            continue
-        for one in selectors.remarks(value.node.mark, value.place.path):
-            remark(one)
-        yield selectors
+        elif selectors is not WRONG:
+            remarks += selectors.remarks(value)
+            yield selectors
 
 
+def _numbered(text: str) -> tuple[str, _Numbers]:
+    """The name and the numbers of ``name#0-3,7``; without ``#`` it means everything of that name."""
+    name, sign, numbers = text.partition("#")
+    spans = (one.partition("-") for one in numbers.split(",")) if sign else ()
+    found = ((int(low), int(high or low)) for low, _, high in spans)
+    return name, tuple((low, high) for low, high in found if low <= high) if sign else None
+
+
+def _grouped(texts: Sequence[str]) -> Iterable[tuple[_Numbers, Sequence[str]]]:
+    """The names by their numbers. Of two with one name the plugin uses the first."""
+    first: dict[str, tuple[str, _Numbers]] = {}
+    for name, numbers in map(_numbered, texts):
+        first.setdefault(name.lower(), (name, numbers))
+    groups: dict[_Numbers, list[str]] = {} if texts else {None: []}
+    for name, numbers in first.values():
+        groups.setdefault(numbers, []).append(name)
+    return groups.items()
+
+
+def _both(one: _Numbers, other: _Numbers) -> _Numbers:
+    """The numbers that are in both."""
+    if one is None or other is None:
+        return other if one is None else one
+    found = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return tuple((low, high) for low, high in found if low <= high)
+
+
+def _address(text: str) -> str:
+    """A PCI address in the kernel's notation."""
+    return text.lower() if text.count(":") == 2 else f"0000:{text.lower()}"
+
+
+_ASSUMED = (
+    f"{DEFAULT_PREFIX}: the domain of resources without resourcePrefix is that of the plugin's flag "
+    f"--resource-prefix, which the input does not show. {DEFAULT_PREFIX} is its default; the SR-IOV network "
+    "operator sets openshift.io. Add the DaemonSet, or use --resource-prefix."
+)
 _DIFFERS = [
     "the plugin ignores the case of interface names, devhost does not",
     "the plugin keeps only an interface with the IPv4 default route for the node. devhost also keeps one "

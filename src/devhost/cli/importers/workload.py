@@ -6,28 +6,22 @@ import re
 import shlex
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 from devhost.config.diagnostics import Mark, Place
-from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
 
+from .gojson import without_annotation
 from .source import TRUE, UNKNOWN, Object, Source, Value, node_at, some, text_at
 
-WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")
-"""Kinds that start a plugin."""
-
-_POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}
-"""The place of the pod's ``spec`` in objects that run containers."""
-
-_STARTING = ("command", "args", "env", "envFrom")
-"""Keys of a container that configure its program."""
-
-_OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")
-"""Keys of a workload that need no remark."""
-
+WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
+_POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}  # where its spec is
+_STARTING = ("command", "args", "env", "envFrom")  # keys of a container that configure its program
+_OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")  # they need no remark
 _FLAG = re.compile(r"--?[A-Za-z]")
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
@@ -43,8 +37,7 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The text; ``true`` for a flag without a value, as in Go."""
-        return "true" if self.bare else self.given.text.strip()
+        return "true" if self.bare else self.given.text.strip()  # as in Go
 
     @property
     def is_true(self) -> bool:
@@ -63,20 +56,19 @@ class Option:
 
 
 class Options:
-    """The flags and variables that start a program.
-
-    Args:
-        value: a mapping with ``command``, ``args`` and ``env``: a container, or a part of an object.
-        switches: names of flags that never use the next argument as their value.
-    """
+    """The flags and variables that start a program, of a mapping with ``command``, ``args`` and ``env``. The
+    ``switches`` are flags that never use the next argument as their value."""
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        self._words: list[Value] = []
-        self.flags = list(_flags(value, switches, self._words.append))
-        """All flags, also those that are given several times."""
+        words = _words(value)
+        self.flags = list(_flags(words, switches))  # also those that are given several times
         self.variables: dict[str, Option] = {}
-        for name, given, one in _variables(value):
-            if isinstance(given, Scalar):
+        self._words = [at for _, at in words]
+        env = value.at("env")  # a list, or a mapping as in many charts
+        named = [(text_at(one.node, "name"), one) for one in value.each("env")]
+        for name, one in (*named, *(env.members() if env else ())):
+            given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
+            if isinstance(given, Scalar) and name:
                 self.variables[name] = Option(name, given, one)
             elif node_at(one.node, "valueFrom", "fieldRef") is not None:  # such as NODE_NAME
                 self._words.append(one)
@@ -94,29 +86,21 @@ class Options:
         return next((self.variables[name] for name in names if name in self.variables), None)
 
     def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Adds a remark on each flag and variable that was not read.
-
-        Args:
-            omitted: names of those that control the process, or that need no equivalent.
-            named: what to do with those that devhost does not have; switches count only if they are on.
-        """
+        """Adds a remark on each flag and variable that was not read, except those ``omitted``, which control
+        the process. ``named``: what to do with those without equivalent; switches count if they are on."""
         for word in self._words:
             word.take()
         for one in (*self.flags, *self.variables.values()):
             one.value.take()
             what = f"{one}" if one.text == "true" else f"{one} {one.text}"
-            if one.name in self._used.union(omitted):
-                continue
-            if one.name not in named:
-                one.value.source.note(f"{what}: {UNKNOWN}")
-            elif one.text and (one.is_true or one.name not in self._switches):
-                one.value.source.note(f"{what}: {named[one.name]}")
+            counts = one.name not in named or (one.text and (one.is_true or one.name not in self._switches))
+            if counts and one.name not in self._used.union(omitted):
+                one.value.source.note(f"{what}: {named.get(one.name, UNKNOWN)}")
 
 
 def typed(node: Node, wanted: Any) -> Node:
     """The text of a flag, a variable or a chart's value as a file's value of this type."""
-    if typing.get_origin(wanted) is Annotated:
-        wanted = typing.get_args(wanted)[0]
+    wanted = without_annotation(wanted)
     if not isinstance(node, Scalar):
         return node
     items = [typing.get_args(one)[0] for one in members(wanted) if typing.get_origin(one) is tuple]
@@ -149,7 +133,6 @@ class Container(Value):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The version in the image's tag; empty if there is none."""
         return tag_of(self.image)
 
     @property
@@ -160,22 +143,7 @@ class Container(Value):
 
     @property
     def config_maps(self) -> list[str]:
-        """The names of the ConfigMaps that its pod mounts."""
         return [name for one in self._pod.each("volumes") for name, _ in _config_maps(one)]
-
-    def entry(self, path: str) -> tuple[str, str]:
-        """The names of the ConfigMap and of its entry that are a file of the container; else empty."""
-        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
-        for one in self.each("volumeMounts"):
-            directory, inner = text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath")
-            volume = volumes.get(text_at(one.node, "name"))
-            if volume is None or not (path == directory if inner else path.startswith(f"{directory}/")):
-                continue
-            for name, keys in _config_maps(volume):
-                file = inner or path.removeprefix(f"{directory}/")
-                if file in keys or not keys:
-                    return name, keys.get(file, file)
-        return "", ""
 
     @property
     def is_owned(self) -> bool:
@@ -184,26 +152,27 @@ class Container(Value):
         owners = [(text_at(one.node, "kind"), text_at(one.node, "name")) for one in references]
         return any((one.kind, one.name) in owners for one in self.source.objects)
 
-    @property
-    def _pod(self) -> Value:
-        return self.holder.at(*_POD[self.holder.kind]) or self.holder
-
     def starts(self, word: str, *vendors: str) -> bool:
         """Whether the image, the command or an argument contains this word; if the image of a mirror may
         mean several programs, one of ``vendors`` must be in the image or a name."""
         names = (self.image, text_at(self.node, "name"), self.holder.name)
-        if vendors and not any(vendor in name for vendor in vendors for name in names):
-            return False
-        return word in self.image or any(word in one.text for one, _ in _words(self))
+        is_meant = not vendors or any(vendor in name for vendor in vendors for name in names)
+        return is_meant and (word in self.image or any(word in one.text for one, _ in _words(self)))
+
+    def entry(self, path: str) -> tuple[str, str]:
+        """The names of the ConfigMap and of its entry that are a file of the container; else empty."""
+        for directory, inner, volume in self._mounts():
+            is_here = path == directory if inner else path.startswith(f"{directory}/")
+            file = inner or path.removeprefix(f"{directory}/")
+            for name, keys in _config_maps(volume) if is_here else ():
+                if file in keys or not keys:
+                    return name, keys.get(file, file)
+        return "", ""
 
     def mounted(self, path: str) -> str:
         """The directory of the host that the container has at this path; empty if there is none."""
-        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
-        for one in self.each("volumeMounts"):
-            volume = volumes.get(text_at(one.node, "name"))
-            if volume and text_at(one.node, "mountPath").rstrip("/") == path:
-                return text_at(volume.node, "hostPath", "path")
-        return ""
+        found = (volume for directory, _, volume in self._mounts() if directory == path)
+        return next((text_at(volume.node, "hostPath", "path") for volume in found), "")
 
     def options(self, switches: Collection[str] = ()) -> Options:
         """Its flags and variables. Everything else of the object is marked as read; what matters is named."""
@@ -213,25 +182,32 @@ class Container(Value):
             left += pod.others(key)
             pod = pod.at(key) or pod
         left += pod.others("containers", "initContainers")
-        every = [*pod.each("initContainers"), *pod.each("containers")]
-        others = [one for one in every if one.place.path != self.place.path]
-        for one in others:
-            one.take()
         left += self.others(*_STARTING)
         self.source.pods |= dict.fromkeys(one for one in left if one not in _OF_OBJECTS)
+        every = [*pod.each("initContainers"), *pod.each("containers")]
+        others = [one for one in every if one.place.path != self.place.path]
         if others:
-            names = some([text_at(one.node, "name") for one in others])
+            names = some([text_at(one.take(), "name") for one in others])
             self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
         return Options(self, switches)
 
+    @property
+    def _pod(self) -> Value:
+        return self.holder.at(*_POD[self.holder.kind]) or self.holder
+
+    def _mounts(self) -> Iterator[tuple[str, str, Value]]:
+        """The directory or file of each mount, the path in its volume, and the volume."""
+        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
+        for one in self.each("volumeMounts"):
+            if (volume := volumes.get(text_at(one.node, "name"))) is not None:
+                yield text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath"), volume
+
 
 def tag_of(image: str) -> tuple[int, ...]:
-    """The version in an image's tag; empty if there is none."""
     return version_of(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
 
 
 def version_of(tag: str) -> tuple[int, ...]:
-    """The version in the tag of an image; empty if it is none."""
     found = _VERSION.fullmatch(tag)
     return tuple(map(int, found.groups())) if found else ()
 
@@ -239,11 +215,9 @@ def version_of(tag: str) -> tuple[int, ...]:
 def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
     """The ConfigMaps of a volume, and the entries for its files if it lists them."""
     for one in (volume, *volume.each("projected", "sources")):
-        if (found := one.at("configMap")) is not None and (name := text_at(found.node, "name")):
-            yield (
-                name,
-                {text_at(each.node, "path"): text_at(each.node, "key") for each in found.each("items")},
-            )
+        files = one.each("configMap", "items")
+        if name := text_at(one.node, "configMap", "name"):
+            yield name, {text_at(each.node, "path"): text_at(each.node, "key") for each in files}
 
 
 def containers(source: Source) -> list[Container]:
@@ -252,49 +226,27 @@ def containers(source: Source) -> list[Container]:
         Container(source, value.root, value.node, value.place, one)
         for one in source.objects
         if one.kind in _POD
-        for pod in (one.at(*_POD[one.kind]),)
-        if pod is not None
-        for value in pod.each("containers")
-        if isinstance(value.node, Fields)
+        for value in one.each(*_POD[one.kind], "containers")
+        if value.is_mapping
     ]
 
 
 def the_container(source: Source, runs: Callable[[Container], bool], program: str) -> Container | None:
-    """The only container that runs a program; ``None`` if none does.
-
-    Raises:
-        ConfigError: several do, in different ways.
-    """
+    """The only container that runs a program, if any; several that start it differently are refused."""
     return source.one_of([one for one in containers(source) if runs(one)], program)
 
 
-def _variables(value: Value) -> Iterator[tuple[str, Node | None, Value]]:
-    """The name, the value and the place of each variable: of a list, or of a mapping as in many charts."""
-    for one in value.each("env"):
-        yield text_at(one.node, "name"), node_at(one.node, "value"), one
-    env = value.at("env")
-    for name in env.keys if env else ():
-        if env and (inner := env.at(name)):
-            yield name, inner.node if isinstance(inner.node, Scalar) else node_at(inner.node, "value"), inner
-
-
-def _flags(value: Value, switches: Collection[str], other: Callable[[Value], object]) -> Iterator[Option]:
-    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``; ``other`` gets words."""
-    words = _words(value)
-    n = 0
-    while n < len(words):
-        word, at = words[n]
-        other(at)
-        n += 1
+def _flags(words: list[tuple[Scalar, Value]], switches: Collection[str]) -> Iterator[Option]:
+    """The flags with two hyphens or one, as ``--name=value`` or ``--name value``."""
+    for n, (word, at) in enumerate(words):
         if not _FLAG.match(word.text):
             continue
         name, sign, text = word.text.lstrip("-").partition("=")
-        given, bare = Scalar(word.mark, text, "str"), not sign
-        if bare and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
-            given, at = words[n]
-            other(at)
-            n, bare = n + 1, False
-        yield Option(name, given, at, bare)
+        following = words[n + 1 : n + 2]
+        if sign or name in switches or not following or _FLAG.match(following[0][0].text):
+            yield Option(name, Scalar(word.mark, text, "str"), at, bare=not sign)
+        else:
+            yield Option(name, *following[0])
 
 
 def _words(value: Value) -> list[tuple[Scalar, Value]]:
@@ -303,14 +255,11 @@ def _words(value: Value) -> list[tuple[Scalar, Value]]:
     is_script = False
     for one in (*value.each("command"), *value.each("args")):
         if isinstance(one.node, Scalar):
-            parts = _split(one.node.text) if is_script else [one.node.text]
+            parts = [one.node.text]
+            if is_script:
+                parts = one.node.text.split()
+                with suppress(ValueError):  # quotes that are not closed
+                    parts = shlex.split(one.node.text)
             is_script = parts == ["-c"]
             found += [(replace(one.node, text="" if is_script else part), one) for part in parts]
     return found
-
-
-def _split(script: str) -> list[str]:
-    try:
-        return shlex.split(script)
-    except ValueError:  # quotes that are not closed
-        return script.split()

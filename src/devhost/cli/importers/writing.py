@@ -1,5 +1,4 @@
-"""Writes a devhost.yaml from entries and remarks: the differences at the top, other remarks at their
-entries."""
+"""Writes a devhost.yaml from entries and remarks: differences at the top, other remarks at their entries."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from devhost.backend import where
 from devhost.config.diagnostics import one_line
@@ -16,16 +16,15 @@ from devhost.config.language import naming
 from .source import Source
 
 Written = str | int | bool | Sequence["Written"] | Mapping[str, "Written"]
-Block = Mapping[str, Written]
-"""One block of ``where``."""
-
-Group = Mapping[str, Written]
-"""A group of the udev backend."""
+Block = Mapping[str, Written]  # one block of where
+Group = Mapping[str, Written]  # a group of the udev backend
 
 _WIDTH = 110
-
-_PLAIN = re.compile(r"[/A-Za-z][A-Za-z0-9_./-]*")
-_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|y|n)\Z)[/A-Za-z][A-Za-z0-9_./-]*")
+_SHARED = (
+    "As with {}, a node in several of these resources serves each of them: `shared: true`. Remove it if only "
+    "one pod at a time may have the node."
+)
 
 
 @dataclass(slots=True)
@@ -43,16 +42,6 @@ class Entry:
     groups: Sequence[Group] = ()
 
 
-_SHARED = (
-    "As with {}, a node in several of these resources serves each of them: `shared: true`. Remove it if only "
-    "one pod at a time may have the node."
-)
-
-
-_MEMBERS = ("members", "usb")
-"""Keys of a group whose devices may be in other groups as well."""
-
-
 def document(
     source: Source,
     peer: str,
@@ -62,58 +51,40 @@ def document(
     backends: Mapping[str, Mapping[str, Written]] | None = None,
     labels: Mapping[str, Written] | None = None,
 ) -> str:
-    """The whole file.
+    """The whole file, if nothing was wrong with the input, whose remarks are at the head.
 
-    Args:
-        source: the input, whose remarks are at the head.
-        peer: the plugin whose configuration was converted.
-        differs: the differences between the plugin and devhost, without a full stop.
-        entries: the entries, in the order of the file.
-        backends: options, by backend. In a list of mappings each mapping has its own line.
-        labels: the key ``labels``, if the plugin's companion labels nodes.
-
-    Raises:
-        ConfigError: something was wrong with the input.
+    ``differs`` are the differences between the plugin and devhost, without a full stop. ``backends`` are
+    options by backend; lists in them have a line for each mapping. ``labels`` are for a plugin with labels.
     """
     source.check()
     kept = [*_kept(entries)]
     groups = [group for entry in kept for group in entry.groups]
-    if any(
-        "shared" in one for group in groups for part in _MEMBERS for one in _mappings(group.get(part, ()))
-    ):
+    parts = [group.get(key, ()) for group in groups for key in ("members", "usb")]
+    if any("shared" in one for part in parts for one in _mappings(part)):
         source.note(_SHARED.format(peer))
     lines = [f"# Converted from a configuration of {peer}. Differences:"]
     for n, one in enumerate(differs, 1):
-        lines += _comment(one + ("." if n == len(differs) else ";"), "# - ", "#   ")
+        lines += _comment(one + ("." if n == len(differs) else ";"), "# - ")
     for note in source.remarks():
-        lines += _comment(note, "# ", "#   ")
+        lines += _comment(note, "# ")
     lines += ["version: 1", ""]
     if options := given(**(backends or {}), udev=given(groups=groups)):
         lines += ["backends:", *_nested(options, "  ", is_open=True), ""]
     if labels:
         lines += [f"labels: {flow(labels)}", ""]
     lines.append("resources:" if any(entry.name for entry in kept) else "resources: []")
-    for entry in kept:
-        lines += _entry(entry)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *chain.from_iterable(map(_entry, kept)), ""])
 
 
 def flow(value: Written) -> str:
-    """A value in YAML's flow style, which YAML reads back unchanged."""
-    if isinstance(value, (bool, int)):
-        return json.dumps(value)
-    if isinstance(value, str):
-        return text(value)
+    """A value in YAML's flow style, which YAML reads back unchanged; what does not print is escaped."""
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        return json.dumps(value, ensure_ascii=not value.isprintable()).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{text(key)}: {flow(one)}' for key, one in value.items())}}}"
-    return f"[{', '.join(map(flow, value))}]"
-
-
-def text(value: str) -> str:
-    """A string for YAML, with double quotes only if it needs them; what does not print is escaped."""
-    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
-        return value
-    return json.dumps(value, ensure_ascii=not value.isprintable()).replace("\x7f", "\\u007f")
+        return f"{{{', '.join(f'{flow(key)}: {flow(one)}' for key, one in value.items())}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(flow, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def given(**values: Written) -> dict[str, Written]:
@@ -134,10 +105,8 @@ def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
         takers = [_taker(above, entry, block) for block in blocks] if entry.name else [""]
         if all(takers):
             names = " and ".join(name for name in dict.fromkeys(takers) if name != entry.name)
-            taken = (
-                f"gets no device: {names} takes all of them first" if names else "is already offered above"
-            )
-            entry = Entry(remarks=[*entry.remarks, f"{entry.name} {taken}: omitted."])
+            why = f"gets no device: {names} takes all of them first" if names else "is already offered above"
+            entry = Entry(remarks=[*entry.remarks, f"{entry.name} {why}: omitted."])
         elif entry.name:
             above.append((entry, blocks))
         yield entry
@@ -156,9 +125,9 @@ def _taker(above: Sequence[tuple[Entry, where.Where]], later: Entry, block: wher
     return ""
 
 
+# attributes that backends compare as numbers, or without regard to case
 _NUMBERS = frozenset({"acpiIndex", "index", "sfNum", "vfIndex"})
 _HEX = frozenset({"device", "pKey", "pciBusID", "pciClass", "pfPciBusID", "vendor"})
-"""Attributes that backends compare as numbers, or without regard to case."""
 
 
 def _condition(block: Block) -> where.Block:
@@ -167,10 +136,10 @@ def _condition(block: Block) -> where.Block:
     refuse: list[where.Block] = []
     for key, value in block.items():
         values = [value] if isinstance(value, (str, int, Mapping)) else [*value]
-        if key == "not":
-            refuse += [_condition(one) for one in values if isinstance(one, Mapping)]
-            continue
         patterns: list[where.Pattern] = [where.Text(str(one), fold=key in _HEX) for one in values]
+        if key == "not":
+            refuse += map(_condition, _mappings(values))
+            continue
         if key in _NUMBERS:
             spans = (span.partition("-") for one in values for span in str(one).split(","))
             patterns = [where.Range(int(low), int(high or low)) for low, _, high in spans]
@@ -178,21 +147,16 @@ def _condition(block: Block) -> where.Block:
     return where.Block(tuple(terms), tuple(refuse))
 
 
-def _comment(remark: str, first: str, further: str) -> list[str]:
-    return textwrap.wrap(
-        one_line(remark, 2000),
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=further,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _comment(remark: str, first: str) -> list[str]:
+    further = first.partition("#")[0] + "#   "
+    words = textwrap.TextWrapper(_WIDTH, first, further, break_long_words=False, break_on_hyphens=False)
+    return words.wrap(one_line(remark, 2000))
 
 
 def _nested(values: Mapping[str, Written], indent: str, *, is_open: bool = False) -> Iterator[str]:
     """A mapping in YAML's block style; values that fit into a line are in flow style unless ``is_open``."""
     for key, value in values.items():
-        line = f"{indent}{text(key)}:"
+        line = f"{indent}{flow(key)}:"
         if isinstance(value, Mapping) and (is_open or len(f"{line} {flow(value)}") > _WIDTH):
             yield from (line, *_nested(value, f"{indent}  "))
         elif mappings := _mappings(value):
@@ -216,14 +180,12 @@ def _mappings(value: Written) -> list[Mapping[str, Written]]:
 
 def _entry(entry: Entry) -> Iterator[str]:
     for remark in entry.remarks:
-        yield from _comment(remark, "  # ", "  #   ")
-    if not entry.name:
-        return
-    yield f"  - name: {text(entry.name)}"
-    yield f"    backend: {entry.backend}"
-    if len(entry.where) == 1:
-        yield f"    where: {flow(entry.where[0])}"
-    elif entry.where:
-        yield "    where:"
-        yield from (f"      - {flow(block)}" for block in entry.where)
-    yield from (f"    {key}: {flow(value)}" for key, value in entry.keys.items())
+        yield from _comment(remark, "  # ")
+    if entry.name:
+        yield f"  - name: {flow(entry.name)}"
+        yield f"    backend: {entry.backend}"
+        if len(entry.where) > 1:
+            yield from ("    where:", *(f"      - {flow(block)}" for block in entry.where))
+        else:
+            yield from (f"    where: {flow(block)}" for block in entry.where)
+        yield from (f"    {key}: {flow(value)}" for key, value in entry.keys.items())

@@ -12,19 +12,15 @@ from devhost.config.document import Fields, Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Raw
 
-DOMAIN = "nvidia.com"
-GPU = f"{DOMAIN}/gpu"
-
-_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
-_NUMBER = re.compile(r"[0-9]{1,4}")
-_INSTANCE = re.compile(r"[0-9]{1,4}:[0-9]{1,4}")
+# a UUID, an index or a MIG index
+_DEVICE = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]{1,4}(:[0-9]{1,4})?")
 
 Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
 
 def full_name(name: str) -> str:
     """A resource's name with the plugin's domain, which its file may omit."""
-    return name if name.startswith(f"{DOMAIN}/") else f"{DOMAIN}/{name}"
+    return name if name.startswith("nvidia.com/") else f"nvidia.com/{name}"
 
 
 def _check_name(name: str, key: str) -> None:
@@ -92,9 +88,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
-    """``resources``."""
-
+class _Resources:
     gpus: tuple[Pattern, ...] = ()
     mig: tuple[Pattern, ...] = ()
 
@@ -113,54 +107,43 @@ class Shared:
         if self.rename:
             _check_name(self.rename, "rename")
         node = self.devices
-        if isinstance(node, Scalar) and node.text != "all" and (node.kind != "int" or not self.count):
-            raise OptionError(
-                f"must be all, a number or a list, not {node}", key="devices", hint="all is the default"
-            )
-        if isinstance(node, Fields):
-            raise OptionError(f"must be all, a number or a list, not {node}", key="devices")
+        is_wrong = isinstance(node, Scalar) and node.text != "all" and (node.kind != "int" or not self.count)
+        if is_wrong or isinstance(node, Fields):
+            hint = "all is the default" if is_wrong else ""
+            raise OptionError(f"must be all, a number or a list, not {node}", key="devices", hint=hint)
         for n, one in enumerate(node.items if isinstance(node, Items) else ()):
-            if not (isinstance(one, Scalar) and _is_device(one.text)):
+            if not (isinstance(one, Scalar) and _DEVICE.fullmatch(one.text)):
                 raise OptionError("is not an index, a MIG index or a UUID", key=f"devices[{n}]")
 
     @property
     def count(self) -> int:
         """The number of devices to share; 0 if the file does not give a number."""
-        node = self.devices
-        return int(node.text) if isinstance(node, Scalar) and _NUMBER.fullmatch(node.text) else 0
+        text = self.devices.text if isinstance(self.devices, Scalar) else ""
+        return int(text) if re.fullmatch("[0-9]{1,4}", text) else 0
 
     @property
-    def listed(self) -> tuple[str, ...]:
+    def listed(self) -> list[str]:
         """The devices to share; empty if the file does not list any."""
         items = self.devices.items if isinstance(self.devices, Items) else ()
-        return tuple(one.text for one in items if isinstance(one, Scalar))
-
-
-def _is_device(text: str) -> bool:
-    return any(form.fullmatch(text) for form in (_UUID, _NUMBER, _INSTANCE))
+        return [one.text for one in items if isinstance(one, Scalar)]
 
 
 @dataclass(frozen=True, slots=True)
-class Slicing:
-    """``sharing.timeSlicing`` or ``sharing.mps``."""
-
+class _Slicing:
     resources: Annotated[tuple[Shared, ...], Bounds(1, 1000)] = option()
     rename_by_default: bool = False
-    fail_requests_greater_than_one: bool | None = None
+    fail_requests_greater_than_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
-    """``sharing``."""
-
-    time_slicing: Slicing | None = None
-    mps: Slicing | None = None
+class _Sharing:
+    time_slicing: _Slicing | None = None
+    mps: _Slicing | None = None
 
     def __post_init__(self) -> None:
         if self.time_slicing and self.mps:
-            raise OptionError(
-                "a GPU can be shared by timeSlicing or mps, not both", key="mps", hint="remove one"
-            )
+            what = "a GPU can be shared by timeSlicing or mps, not both"
+            raise OptionError(what, key="mps", hint="remove one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +160,11 @@ class Config:
 
     version: Literal["v1", ""] = "v1"
     flags: Flags = Flags()
-    resources: Resources = Resources()
-    sharing: Sharing = Sharing()
+    resources: _Resources = _Resources()
+    sharing: _Sharing = _Sharing()
     imex: Imex = Imex()
 
     def __post_init__(self) -> None:
         if self.sharing.mps and self.flags.mig_strategy == "mixed":
             message = "with migStrategy mixed the plugin does not start"
             raise OptionError(message, key="sharing.mps", hint="use timeSlicing, or migStrategy none")
-
-    @property
-    def refuses_several(self) -> bool:
-        """Whether a container that requests two shares is refused.
-
-        With MPS it always is, regardless of the key (``ValidateRequest`` in the plugin's
-        ``internal/rm/rm.go``).
-        """
-        slicing = self.sharing.time_slicing
-        return self.sharing.mps is not None or bool(slicing and slicing.fail_requests_greater_than_one)

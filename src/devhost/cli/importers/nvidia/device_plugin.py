@@ -6,21 +6,26 @@ remark, because pods request what the plugin serves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from devhost.cli.importers.source import Source
-from devhost.cli.importers.writing import Written, document
+from devhost.cli.importers.writing import Written, document, given, several
 from devhost.config.language import LABEL_DIRECTORY
+from devhost.config.reader import keys
 
-from .config import Config
+from .config import Config, FeatureDiscovery, Plugin
 from .entries import Entries
-from .settings import Settings, settings
+from .settings import settings
 
 _DIFFERS = [
     "with devhost an Unhealthy GPU becomes Healthy again, with the plugin only after a restart",
     "devhost follows changes of GPUs and MIG instances, the plugin needs a restart",
 ]
+
+_APPLICATION = [13, 31, 43, 45, 68, 109]
+"""Xids that the plugin ignores unless they are enabled (``getDisabledHealthCheckXids`` in
+``internal/rm/health.go``)."""
 
 
 def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
@@ -28,110 +33,83 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
 
     ``key`` is the configuration to read if there are several; if empty, the chart's default. ``as_written``
     applies settings that the plugin reads but ignores.
-
-    Raises:
-        ConfigError: it is not a configuration, or the plugin would refuse it; with every error in it.
     """
     source = Source(data, file_name, "nvidia-device-plugin")
     found = settings(source, key)
     config = found.config.as_dataclass(Config, source.remark)
     source.check()
-    options = dict(_options(config, found, source))
+    options = _options(config, source) | _health(found.health)
+    source.note(*_without_place(config))
     entries = list(Entries(config, source.note, as_written=as_written).all())
     labels: dict[str, Written] = {}
     if config.flags.gfd is not None:
         directory = str(PurePosixPath(config.flags.gfd.output_file or LABEL_DIRECTORY / "gfd").parent)
-        labels["write"] = True
-        if directory != str(LABEL_DIRECTORY):
-            labels["directory"] = directory
+        labels = given(write=True, directory=directory != str(LABEL_DIRECTORY) and directory)
         source.note("labels: those of gpu-feature-discovery: remove that program, or both write them.")
-    return document(
-        source, "the NVIDIA device plugin", _DIFFERS, entries, backends={"gpu": options}, labels=labels
+    backends = {"gpu": options}
+    return document(source, "the NVIDIA device plugin", _DIFFERS, entries, backends=backends, labels=labels)
+
+
+def _options(config: Config, source: Source) -> dict[str, Written]:
+    flags, plugin = config.flags, config.flags.plugin
+    strategies = _strategies(plugin, source.note)
+    program = plugin.nvidia_CTK_path if "cdi" in strategies else ""
+    path = PurePosixPath(program)
+    is_ctk = path.name == "nvidia-ctk"
+    has_ctk = is_ctk or path.parent.name == "toolkit"  # NVIDIA's toolkit container installs both there
+    return given(
+        driverRoot=flags.nvidia_driver_root != "/" and flags.nvidia_driver_root,
+        devRoot=flags.nvidia_dev_root != flags.nvidia_driver_root and flags.nvidia_dev_root,
+        deviceListStrategy=strategies != ["envvar"] and several(strategies),
+        deviceIDStrategy=plugin.device_ID_strategy == "index" and "index",
+        nvidiaCTKPath=has_ctk and str(path.with_name("nvidia-ctk")),
+        nvidiaCDIHookPath=program != "" and not is_ctk and str(path),
+        gdsEnabled=flags.gds_enabled,
+        mofedEnabled=flags.mofed_enabled,
+        gdrcopyEnabled=flags.gdrcopy_enabled,
+        imexChannelIDs=config.imex.channel_IDs,
     )
 
 
-def _options(config: Config, found: Settings, source: Source) -> Iterator[tuple[str, Written]]:
-    """The options of the backend, with remarks on what they cannot express."""
-    flags, plugin = config.flags, config.flags.plugin
-    strategies = _strategies(config, source)
-    if flags.nvidia_driver_root not in ("", "/"):
-        yield "driverRoot", flags.nvidia_driver_root
-    if flags.nvidia_dev_root not in ("", flags.nvidia_driver_root):
-        yield "devRoot", flags.nvidia_dev_root
-    if strategies != ["envvar"]:
-        yield "deviceListStrategy", strategies if len(strategies) > 1 else strategies[0]
-    if plugin.device_ID_strategy == "index":
-        yield "deviceIDStrategy", "index"
-    if "cdi" in strategies and plugin.nvidia_CTK_path:
-        path = PurePosixPath(plugin.nvidia_CTK_path)
-        if path.name == "nvidia-ctk":
-            yield "nvidiaCTKPath", str(path)
-        else:
-            if path.parent.name == "toolkit":  # NVIDIA's toolkit container installs both there
-                yield "nvidiaCTKPath", str(path.with_name("nvidia-ctk"))
-            yield "nvidiaCDIHookPath", str(path)
-    extras = {
-        "gdsEnabled": flags.gds_enabled,
-        "mofedEnabled": flags.mofed_enabled,
-        "gdrcopyEnabled": flags.gdrcopy_enabled,
-    }
-    yield from ((name, True) for name, wanted in extras.items() if wanted)
-    if config.imex.channel_IDs:
-        yield "imexChannelIDs", list(config.imex.channel_IDs)
-        if config.imex.required:
-            source.note("imex.required is omitted: a container gets the channels that its node has.")
-    yield from _health(found.health)
-    source.note(*_without_place(config))
-
-
-def _strategies(config: Config, source: Source) -> list[str]:
-    plugin = config.flags.plugin
+def _strategies(plugin: Plugin, note: Callable[[str], None]) -> list[str]:
     found = [one for one in plugin.strategies if not one.startswith("cdi-")]
     for_cdi = [one for one in plugin.strategies if one.startswith("cdi-")]
-    if {"envvar", "volume-mounts"} <= set(found):
+    if {"envvar", "volume-mounts"} <= {*found}:
         found.remove("envvar")
-        source.note(
-            "deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted."
-        )
+        note("deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted.")
     if plugin.pass_device_specs and found:
         found.append("device-specs")
     elif plugin.pass_device_specs:
-        source.note("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
+        note("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
     if for_cdi and "cdi-cri" not in for_cdi:
-        source.note(
-            "cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri."
-        )
+        note("cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri.")
     return [*found, "cdi"] if for_cdi else found
 
 
-_APPLICATION = (13, 31, 43, 45, 68, 109)
-"""Xids that the plugin ignores unless they are enabled (``getDisabledHealthCheckXids`` in
-``internal/rm/health.go``)."""
-
-
-def _health(given: Mapping[str, str]) -> Iterator[tuple[str, Written]]:
-    """The plugin's variables for health checks.
+def _health(variables: Mapping[str, str]) -> dict[str, Written]:
+    """The options for the plugin's variables for health checks.
 
     ``all`` and ``xids`` mean the same there, and if all are disabled, none can be enabled. It ignores words.
     """
     off, on = (
-        [word.strip().lower() for word in given.get(name, "").split(",")]
+        {word.strip().lower() for word in variables.get(name, "").split(",")}
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     )
-    everything = {"all", "xids"}
-    if everything.intersection(on):
-        yield "heedXids", list(_APPLICATION)
-        return
-    if everything.intersection(off):
-        yield "healthChecks", "none"
-        return
-    for name, words in (("ignoreXids", off), ("heedXids", on)):
-        if numbers := sorted({int(word) for word in words if word.isdecimal() and int(word) > 0}):
-            yield name, numbers
+    if on & {"all", "xids"}:
+        return {"heedXids": _APPLICATION}
+    if off & {"all", "xids"}:
+        return {"healthChecks": "none"}
+    numbers = {
+        name: sorted({int(word) for word in words if word.isdecimal()} - {0})
+        for name, words in (("ignoreXids", off), ("heedXids", on))
+    }
+    return given(**numbers)
 
 
 def _without_place(config: Config) -> Iterator[str]:
     flags, plugin = config.flags, config.flags.plugin
+    if config.imex.channel_IDs and config.imex.required:
+        yield "imex.required is omitted: a container gets the channels that its node has."
     if config.sharing.mps:
         yield (
             "sharing.mps: devhost does not start MPS servers, it uses those of the plugin's "
@@ -144,20 +122,13 @@ def _without_place(config: Config) -> Iterator[str]:
     if not flags.fail_on_init_error:
         yield "failOnInitError is omitted: devhost retries GPUs that cannot be used."
     if flags.device_discovery_strategy not in ("auto", "nvml"):
-        strategy = flags.device_discovery_strategy
-        yield f"deviceDiscoveryStrategy {strategy}: devhost serves only PCI GPUs."
+        yield f"deviceDiscoveryStrategy {flags.device_discovery_strategy}: devhost serves only PCI GPUs."
     if plugin.container_driver_root:
         yield "containerDriverRoot is omitted: devhost resolves driverRoot below its --root."
     if plugin.cdi_annotation_prefix:
         yield "cdiAnnotationPrefix is omitted: devhost does not pass CDI names as annotations."
     if flags.use_node_feature_API is not None:
         yield "useNodeFeatureAPI is omitted: devhost writes labels as files."
-    if flags.gfd is not None:
-        given = {
-            "oneshot": flags.gfd.oneshot,
-            "noTimestamp": flags.gfd.no_timestamp,
-            "sleepInterval": flags.gfd.sleep_interval,
-            "machineTypeFile": flags.gfd.machine_type_file,
-        }
-        if names := [name for name, value in given.items() if value is not None]:
-            yield f"flags.gfd: {', '.join(names)} omitted: devhost writes labels when they change."
+    of_gfd = [key for key, (one, _) in keys(FeatureDiscovery).items() if getattr(flags.gfd, one.name, None)]
+    if names := [key for key in of_gfd if key != "outputFile"]:
+        yield f"flags.gfd: {', '.join(names)} omitted: devhost writes labels when they change."

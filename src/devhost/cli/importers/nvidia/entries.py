@@ -2,82 +2,82 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from devhost.cli.importers.writing import Entry, Written
+from devhost.cli.importers.writing import Entry, Written, given
 
-from .config import DOMAIN, GPU, Config, Pattern, Shared, full_name
-
-IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
-"""The remark for keys that the plugin reads but ignores."""
+from .config import Config, Pattern, Shared, full_name
 
 Where = dict[str, Written]
 
-_MIG = f"{DOMAIN}/mig-"
+_IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
 _INSTANCES: Where = {"vendor": "nvidia", "kind": "mig"}
+_MIG = "nvidia.com/mig-"
+_MPS_ROOT = "/run/nvidia/mps"  # in the plugin's chart
 
-_MPS_ROOT = "/run/nvidia/mps"
-"""The directory for the files of MPS in the plugin's chart."""
-
+# remarks on whole GPUs, by value of migStrategy
 _BY_STRATEGY = {
     "none": "The plugin offers a GPU with MIG instances as a whole; devhost does not.",
-    "single": (
-        "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers all "
-        "of them."
-    ),
+    "single": "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers "
+    "all of them.",
 }
-"""Remarks on whole GPUs, by value of ``migStrategy``."""
 
 
 class Entries:
-    """The entries for one configuration.
-
-    Args:
-        config: the configuration.
-        note: called with remarks for the head of the result.
-        as_written: apply settings that the plugin reads but ignores.
-    """
+    """The entries for one configuration. ``note`` is called with remarks for the head of the result."""
 
     def __init__(self, config: Config, note: Callable[[str], None], *, as_written: bool) -> None:
-        slicing = config.sharing.time_slicing or config.sharing.mps
-        policy = config.flags.plugin.shared_devices_allocation_policy
+        mps, slicing = config.sharing.mps, config.sharing.time_slicing or config.sharing.mps
         self._config = config
         self._note = note
         self._as_written = as_written
         self._shares: dict[str, list[Shared]] = {}
         for share in slicing.resources if slicing else ():
             self._shares.setdefault(full_name(share.name), []).append(share)
-        self._mps_root = ""
-        if config.sharing.mps:
-            self._mps_root = config.flags.mps_root.rstrip("/") or _MPS_ROOT
+        self._mps_root = (config.flags.mps_root.rstrip("/") or _MPS_ROOT) if mps else ""
+        # with MPS always, regardless of the key (ValidateRequest in the plugin's internal/rm/rm.go)
+        self._most = int(bool(mps or (slicing and slicing.fail_requests_greater_than_one)))
         self._renames = bool(slicing and slicing.rename_by_default)
+        policy = config.flags.plugin.shared_devices_allocation_policy
         self._prefer = "pack" if policy == "packed" else "spread"
         self._served: set[str] = set()
 
     def all(self) -> Iterator[Entry]:
-        """The entries in order."""
-        given, strategy = self._config.resources, self._config.flags.mig_strategy
-        if (given.gpus or given.mig) and not self._as_written:
-            self._note(f"resources: names by pattern: {IGNORED}")
+        resources, strategy = self._config.resources, self._config.flags.mig_strategy
+        if (resources.gpus or resources.mig) and not self._as_written:
+            self._note(f"resources: names by pattern: {_IGNORED}")
         is_single = strategy == "single" and not self._mps_root
         where: Where = {"vendor": "nvidia", "kind": ["gpu", "mig"] if is_single else "gpu"}
         if strategy == "single" and self._mps_root:
             self._note("migStrategy single: the plugin shares no MIG instances by MPS: they are not offered.")
-        patterns = (given.gpus if self._as_written else ()) or (Pattern("*", GPU),)
-        of_mig = given.mig if self._as_written and strategy == "mixed" else ()
-        instances = dict(_grouped(of_mig, _INSTANCES, "profile", self._note))
-        for name, blocks in _grouped(patterns, where, "product", self._note):
+        patterns = (resources.gpus if self._as_written else ()) or (Pattern("*", "gpu"),)
+        of_mig = resources.mig if self._as_written and strategy == "mixed" else ()
+        instances = self._grouped(of_mig, _INSTANCES, "profile")
+        for name, blocks in self._grouped(patterns, where, "product").items():
             remarks = [_BY_STRATEGY[strategy]] if is_single or strategy == "none" else []
-            yield from self._resource(name, [*blocks, *instances.pop(name, [])], remarks, self._mps_root)
+            yield from self._resource(name, [*blocks, *instances.pop(name, [])], remarks)
         if strategy == "mixed":
             yield from self._instances(instances)
-        for name in self._shares:
-            if name not in self._served:
-                self._note(f"sharing: {name} is not a resource with migStrategy {strategy}: omitted.")
+        for name in [one for one in self._shares if one not in self._served]:
+            self._note(f"sharing: {name} is not a resource with migStrategy {strategy}: omitted.")
+
+    def _grouped(self, patterns: Sequence[Pattern], where: Where, attribute: str) -> dict[str, list[Where]]:
+        """The conditions of each name. The first pattern that matches decides, so ``*`` is the last one."""
+        found: dict[str, list[Where]] = {}
+        for number, pattern in enumerate(patterns, 1):
+            # the plugin has only *, and a pattern can match a part of the text
+            glob = re.sub(r"\*+", "*", re.sub(r"([?[])", r"[\1]", f"*{pattern.pattern}*"))
+            block = where if glob == "*" else where | {attribute: glob}
+            found.setdefault(full_name(pattern.name), []).append(block)
+            if glob == "*":
+                if number < len(patterns):
+                    self._note(f"resources: patterns after {pattern.pattern} never match: omitted.")
+                break
+        return found
 
     def _instances(self, named: Mapping[str, list[Where]]) -> Iterator[Entry]:
-        """The entries of instances: those with names by pattern, except of a name that GPUs have as well,
-        and the others."""
+        """The entries of instances: those with names by pattern that no GPUs have, and the others."""
         for name, blocks in named.items():
             yield from self._resource(name, blocks, [])
         if self._as_written and any(one.pattern == "*" for one in self._config.resources.mig):
@@ -90,31 +90,25 @@ class Entries:
         where = _INSTANCES | {"not": {"profile": "?c.*"}}
         yield Entry(f"{_MIG}{{profile}}", "gpu", [where], remarks=[remark])
 
-    def _resource(
-        self, name: str, where: list[Where], remarks: list[str], mps_root: str = ""
-    ) -> Iterator[Entry]:
+    def _resource(self, name: str, where: list[Where], remarks: list[str]) -> Iterator[Entry]:
         """One resource, and others if some of its devices are shared under other names."""
         self._served.add(name)
-        most = 1 if self._config.refuses_several else None
-        overrides: list[tuple[Where, int]] = []
-        replicas = 1
+        overrides: list[Where] = []
         for share in self._effective(name, remarks):
-            renamed = f"{name}.shared" if self._renames else ""
-            renamed = full_name(share.rename) if share.rename else renamed
+            renamed = full_name(share.rename) if share.rename else f"{name}.shared" * self._renames
             some = self._some(share, where, remarks)
             if renamed or not some:
-                keys = self._keys(share.replicas, [], most, mps_root)
-                yield Entry(renamed or name, "gpu", some or where, keys, remarks)
+                yield Entry(renamed or name, "gpu", some or where, self._keys(share.replicas), remarks)
                 remarks = []
-            elif most:
+            elif self._most:
                 remarks.append(
-                    "maxPerContainer limits whole GPUs of this resource as well; the plugin limits "
-                    "only shares."
+                    "maxPerContainer limits whole GPUs of this resource as well; the plugin limits only "
+                    "shares."
                 )
             if not some:
                 return
-            overrides += [] if renamed else [(block, share.replicas) for block in some]
-        yield Entry(name, "gpu", where, self._keys(replicas, overrides, most, mps_root), remarks)
+            overrides += [{"where": one, "replicas": share.replicas} for one in some if not renamed]
+        yield Entry(name, "gpu", where, self._keys(0, overrides), remarks)
 
     def _effective(self, name: str, remarks: list[str]) -> list[Shared]:
         """The entries of ``sharing`` for a resource, as the plugin applies them.
@@ -127,70 +121,29 @@ class Entries:
         if self._as_written or not shares:
             return shares
         if any(share.rename for share in shares):
-            remarks.append(f"rename: {IGNORED}")
+            remarks.append(f"rename: {_IGNORED}")
         if any(share.count or share.listed for share in shares):
-            remarks.append(f"devices, which shares only some: {IGNORED}")
-        replicas = max(share.replicas for share in shares)
+            remarks.append(f"devices, which shares only some: {_IGNORED}")
         if len(shares) > 1:
-            remarks.append(
-                f"sharing has {len(shares)} entries for this resource; for the plugin the highest "
-                f"number counts."
-            )
+            what = f"sharing has {len(shares)} entries for this resource"
+            remarks.append(f"{what}; for the plugin the highest number counts.")
+        replicas = max(share.replicas for share in shares)
         return [Shared(name, replicas)]
 
-    def _keys(
-        self, replicas: int, overrides: Sequence[tuple[Where, int]], most: int | None, mps_root: str
-    ) -> dict[str, Written]:
-        share: dict[str, Written] = {"replicas": replicas} if replicas > 1 else {}
-        if not share and not overrides:
+    def _keys(self, replicas: int, overrides: Sequence[Where] = ()) -> dict[str, Written]:
+        if not replicas and not overrides:  # MPS serves only shared devices
             return {}
-        if most:
-            share["maxPerContainer"] = most
-        if overrides:
-            share["overrides"] = [{"where": block, "replicas": number} for block, number in overrides]
-        keys: dict[str, Written] = {"share": share}
-        if mps_root:  # MPS serves only shared devices
-            keys["mps"] = {"root": mps_root}
-        return keys | {"prefer": self._prefer}
+        share = given(replicas=replicas, maxPerContainer=self._most, overrides=overrides)
+        return given(share=share, mps=given(root=self._mps_root), prefer=self._prefer)
 
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
         """The devices that are shared; empty for all."""
         if share.count:
-            remarks.append(f"devices: {share.count} means the {share.count} devices with the lowest numbers.")
+            remarks += [f"devices: {share.count} means the {share.count} devices with the lowest numbers."]
             return [block | {"index": f"0-{share.count - 1}"} for block in where]
         numbers = [one for one in share.listed if one.isdigit()]
         uuids = [one for one in share.listed if one.startswith(("GPU-", "MIG-"))]
         if len(numbers) + len(uuids) < len(share.listed):
-            remarks.append(
-                "devices: devhost selects MIG instances only by UUID; those by number are omitted."
-            )
-        chosen: list[Where] = [{"index": ",".join(numbers)}] if numbers else []
-        chosen += [{"uuid": uuids}] if uuids else []
-        return [block | one for block in where for one in chosen]
-
-
-def _grouped(
-    patterns: Sequence[Pattern], where: Where, attribute: str, note: Callable[[str], None]
-) -> list[tuple[str, list[Where]]]:
-    """The conditions of each name.
-
-    The first pattern that matches decides, so those after ``*`` have no effect.
-    """
-    found: dict[str, list[Where]] = {}
-    for number, pattern in enumerate(patterns, 1):
-        block = where | _glob(attribute, pattern.pattern)
-        found.setdefault(full_name(pattern.name), []).append(block)
-        if block == where:
-            if number < len(patterns):
-                note(f"resources: patterns after {pattern.pattern} never match: omitted.")
-            break
-    return list(found.items())
-
-
-def _glob(attribute: str, pattern: str) -> Where:
-    """A condition for a pattern of the plugin, which has only ``*`` and can match a part of the text."""
-    signs = ("[" + sign + "]" if sign in "?[" else sign for sign in f"*{pattern}*")
-    glob = "".join(signs)
-    while "**" in glob:
-        glob = glob.replace("**", "*")
-    return {} if glob == "*" else {attribute: glob}
+            remarks += ["devices: devhost selects MIG instances only by UUID; those by number are omitted."]
+        chosen = [given(index=",".join(numbers)), given(uuid=uuids)]
+        return [block | one for block in where for one in chosen if one]

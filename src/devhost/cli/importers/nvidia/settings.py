@@ -8,132 +8,84 @@ has the same keys as the values of its chart (``TransformDevicePlugin`` in
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from devhost.cli.importers.gojson import UNKNOWN_KEY
 from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
 from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
-from devhost.config.diagnostics import Mark, suggest
+from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Node, Scalar
 from devhost.config.reader import WRONG, keys, read
 
 from .config import Config, Flags, Imex, Plugin
 
+# the configuration in a ConfigMap that the plugin's chart uses for a node without a label
 CONFIG_KEY = "default"
-"""The configuration in a ConfigMap that the plugin's chart uses for a node without a label."""
 
-_PLUGIN = ("flags", "plugin")
-_SECTIONS: Mapping[tuple[str, ...], type] = {("flags",): Flags, _PLUGIN: Plugin, ("imex",): Imex}
-
+# the place and the type of each key of the file that variables and flags set as well
+_SETTINGS = {
+    name: ((*section, name), wanted)
+    for section, cls in ((("flags",), Flags), (("flags", "plugin"), Plugin), (("imex",), Imex))
+    for name, (_, wanted) in keys(cls).items()
+    if name not in ("useNodeFeatureAPI", "plugin", "gfd")
+}
+# variables that do not have the name of the key (cmd/nvidia-device-plugin/main.go)
 _VARIABLES = {
     "nvidiaCTKPath": ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
     "containerDriverRoot": ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
     "channelIDs": ("IMEX_CHANNEL_IDS",),
     "required": ("IMEX_REQUIRED",),
 }
-"""Variables that do not have the name of the key."""
-
-_CHART_KEYS = {
+_NOT_IN_CHART = (
+    "cdiAnnotationPrefix", "channelIDs", "containerDriverRoot", "required", "sharedDevicesAllocationPolicy",
+)  # fmt: skip
+_IN_CHART = {name: (name,) for name in _SETTINGS if name not in _NOT_IN_CHART} | {
     "passDeviceSpecs": ("compatWithCPUManager",),
     "nvidiaCTKPath": ("cdi", "nvidiaHookPath"),
     "mpsRoot": ("mps", "root"),
 }
-"""Places in the values of the plugin's chart that do not have the name of the key."""
-
-_NOT_IN_CHART = {"cdiAnnotationPrefix", "containerDriverRoot", "sharedDevicesAllocationPolicy"}
-_NO_SETTING = {"useNodeFeatureAPI", "plugin", "gfd"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """A key of the file (``cmd/nvidia-device-plugin/main.go``)."""
-
-    section: tuple[str, ...]
-    name: str
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", self.name).upper()
-        return _VARIABLES.get(self.name, (usual,))
-
-    @property
-    def flags(self) -> list[str]:
-        found = [name.lower().replace("_", "-") for name in self.variables]
-        return [*found, *(one.removeprefix("nvidia-") for one in found if one.endswith("-root"))]
-
-    @property
-    def chart(self) -> tuple[str, ...]:
-        missing = self.section == ("imex",) or self.name in _NOT_IN_CHART
-        return () if missing else _CHART_KEYS.get(self.name, (self.name,))
-
-
-_SETTINGS = [
-    _Setting(section, name)
-    for section, cls in _SECTIONS.items()
-    for name in keys(cls)
-    if name not in _NO_SETTING
-]
-
-_HEALTH = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
-_SWITCHES = frozenset(
-    {"fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled"}
-    | {"pass-device-specs"}
-)
-"""Flags that need no value."""
-
-_WITHOUT_PLACE = {
-    **dict.fromkeys(
-        ("CDI_FEATURE_FLAGS", "cdi-feature-flags"), "devhost passes no feature flags to nvidia-ctk."
-    ),
-    **dict.fromkeys(
-        ("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), "devhost passes no disabled hooks to nvidia-ctk."
-    ),
-}
-"""Flags and variables without a counterpart."""
-
-_OF_THE_PROCESS = (
-    *("CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES"),
-    *("NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v"),
-)
-"""Flags and variables that control the plugin's process and its container."""
-
-_HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")
-"""Other programs in the plugin's image."""
-
-_CHART = frozenset(one.chart[0] for one in _SETTINGS if one.chart) | {"config", "devicePlugin", "gfd"}
-"""Keys of the plugin's chart that are read here."""
-
-_OPERATOR = frozenset({
-    "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects",
-    "gdrcopy", "gds",
-    "gpuCluster", "hostPaths", "kataManager", "kataSandboxDevicePlugin", "mig", "migManager", "nfd",
+_OF_CHART = {*(path[0] for path in _IN_CHART.values()), "config", "devicePlugin", "gfd"}
+_OF_OPERATOR = {  # keys of the chart, and of the ClusterPolicy
+    "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects", "gdrcopy",
+    "gds", "gpuCluster", "hostPaths", "kataManager", "kataSandboxDevicePlugin", "mig", "migManager", "nfd",
     "node-feature-discovery", "nodeStatusExporter", "operator", "platform", "psa", "psp",
-    "sandboxDevicePlugin",
-    "sandboxWorkloads", "toolkit", "validator", "vfioManager", "vgpuDeviceManager", "vgpuManager",
-})  # fmt: skip
-"""Keys of the GPU operator's chart, and of its ClusterPolicy."""
-
-_OF_OPERATOR = {
-    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS",
-    "config": "devicePlugin.config",
-    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY",
-    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY",
-    "migStrategy": "mig.strategy",
-    "mps": "devicePlugin.mps",
+    "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator", "vfioManager", "vgpuDeviceManager",
+    "vgpuManager",
+}  # fmt: skip
+# where the operator has what the plugin's own chart has at the top
+_IN_OPERATOR = {
+    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS", "config": "devicePlugin.config",
+    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY", "migStrategy": "mig.strategy",
+    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY", "mps": "devicePlugin.mps",
     "nvidiaDriverRoot": "hostPaths.driverInstallDir",
+}  # fmt: skip
+# places by which values of one of the charts are recognized
+_OF_VALUES = (
+    *_IN_CHART.values(), *(("config", name) for name in ("map", "name", "default", "fallbackStrategies")),
+    ("devicePlugin", "config"), ("devicePlugin", "env"), ("gfd", "enabled"), ("mig", "strategy"),
+    ("dcgmExporter",), ("migManager",), ("nodeStatusExporter",), ("sandboxDevicePlugin",),
+    ("driver", "enabled"), ("toolkit", "enabled"), ("hostPaths", "driverInstallDir"),
+)  # fmt: skip
+
+_SWITCHES = (
+    "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled",
+    "pass-device-specs",
+)  # fmt: skip
+_OF_THE_PROCESS = (
+    "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
+)  # fmt: skip
+_NO_CTK = "devhost passes no {} to nvidia-ctk."
+_WITHOUT_PLACE = {
+    **dict.fromkeys(("CDI_FEATURE_FLAGS", "cdi-feature-flags"), _NO_CTK.format("feature flags")),
+    **dict.fromkeys(("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), _NO_CTK.format("disabled hooks")),
 }
-"""Where the operator has what the plugin's own chart has at the top."""
-
-_CDI_SINCE = (25, 10)
-"""The year and month of the operator's first release whose chart enables CDI."""
-
-_CHARTS = ("nvidia-device-plugin", "gpu-operator")
+_HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")  # also in the plugin's image
+_CDI_SINCE = (25, 10)  # the operator's first release whose chart enables CDI
 _HINT = (
-    "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; "
-    "for other plugins "
-    f"see {GUIDE}"
+    "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; for other "
+    f"plugins see {GUIDE}"
 )
 
 
@@ -144,62 +96,61 @@ class Settings:
     config: Value
     health: dict[str, str] = field(default_factory=dict)
 
-    def set(self, section: tuple[str, ...], name: str, value: Value) -> None:
+    def set(self, name: str, value: Value) -> None:
         """Sets a key of the file unless the value is invalid, which is then among the diagnostics."""
-        kind = keys(_SECTIONS[section])[name][1]
-        node = typed(value.take(), kind)
-        if read(node, kind, value.place) is not WRONG:
-            self.config = self.config.put((*section, name), node)
+        path, wanted = _SETTINGS[name]
+        node = typed(value.take(), wanted)
+        if read(node, wanted, value.place) is not WRONG:
+            self.config = self.config.put(path, node)
 
-    def set_text(self, section: tuple[str, ...], **texts: str) -> None:
+    def set_text(self, **texts: str) -> None:
         """Sets keys of the file to what an operator or a chart sets by itself."""
         for name, text in texts.items():
-            node = typed(Scalar(self.config.node.mark, text, "str"), keys(_SECTIONS[section])[name][1])
-            self.config = self.config.put((*section, name), node)
+            self.set(name, replace(self.config, node=Scalar(self.config.node.mark, text, "str")))
 
     def follow(self, options: Options) -> None:
         """Applies variables, and then flags, which take precedence."""
-        for one in _SETTINGS:
-            for each in filter(None, (options.variable(*one.variables), options.flag(*one.flags))):
-                self.set(
-                    one.section,
-                    one.name,
-                    replace(each.value, node=replace(each.given, text=each.text, kind="str")),
-                )
-        for name in _HEALTH:
-            if (option := options.variable(name)) is not None:
+        for name in _SETTINGS:
+            usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
+            variables = _VARIABLES.get(name, (usual,))
+            flags = [one.lower().replace("_", "-") for one in variables]
+            flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
+            for each in filter(None, (options.variable(*variables), options.flag(*flags))):
+                self.set(name, replace(each.value, node=replace(each.given, text=each.text, kind="str")))
+        for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
+            if option := options.variable(name):
                 self.health[name] = option.text
         options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
 
+    def discover_features(self, *, enabled: bool) -> None:
+        """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
+        mark, given = self.config.node.mark, self.config.at("flags", "gfd") is not None
+        if given != enabled:
+            node = Fields(mark) if enabled else Scalar(mark, "", "null")
+            self.config = self.config.put(("flags", "gfd"), node)
+        if given and not enabled:
+            self.config.source.note(
+                "flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are "
+                "written."
+            )
+
 
 def settings(source: Source, key: str) -> Settings:
-    """The settings in an input.
-
-    Args:
-        source: the input.
-        key: which of several configurations; if empty, the default.
-
-    Raises:
-        ConfigError: there are none, they are elsewhere, or several are possible.
-    """
+    """The settings in an input; of several configurations those named ``key``, or the default."""
     policy = source.one_of([one for one in source.objects if one.kind == "ClusterPolicy"])
     if policy is not None:
-        return _of_operator(source, policy.at("spec") or policy, key, str(policy))
-    plugin = the_container(source, _runs_it, "the NVIDIA device plugin")
-    if plugin is not None:
-        return _of_container(source, plugin, key)
-    values = source.values(*_CHARTS, recognized=_are_values)
+        return _of_operator(policy.at("spec") or policy, key, policy=str(policy))
+    if plugin := the_container(source, _runs_it, "the NVIDIA device plugin"):
+        return _of_container(plugin, key)
+    values = source.values("nvidia-device-plugin", "gpu-operator", recognized=_are_values)
     if values is not None:
-        given = set(values.keys) - {"nfd", "node-feature-discovery"}  # both charts have these
-        paths = (("devicePlugin", name) for name in ("args", "config", "env"))
-        is_operator = given & _OPERATOR or any(node_at(values.node, *path) is not None for path in paths)
-        if values.chart == "gpu-operator" or (is_operator and values.chart != "nvidia-device-plugin"):
-            version = values.version if values.chart == "gpu-operator" else ""
-            return _of_operator(source, values, key, "", version)
-        return _of_chart(source, values, key)
-    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key)
-    if found is None:
-        found = source.one_of(source.bare)
+        given = {*values.keys} - {"nfd", "node-feature-discovery"}  # both charts have these
+        mine = [node_at(values.node, "devicePlugin", name) for name in ("args", "config", "env")]
+        is_operator = bool(given & _OF_OPERATOR) or mine != [None] * 3
+        if values.chart == "gpu-operator" or (is_operator and not values.chart):
+            return _of_operator(values, key, version=values.version if values.chart else "")
+        return _of_chart(values, key)
+    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
     if found is None:
         source.refuse(_HINT)
     _note_others(source, source.chosen, source.left)
@@ -218,48 +169,28 @@ def _is_config(node: Node) -> bool:
 
 
 def _are_values(value: Value) -> bool:
-    if set(value.keys) & {"version", "flags", "sharing", "imex"}:
+    if not isinstance(value, Object) or {*value.keys} & {"version", "flags", "sharing", "imex"}:
         return False
-    paths = [
-        *(one.chart for one in _SETTINGS if one.chart),
-        *(("config", name) for name in ("map", "name", "default", "fallbackStrategies")),
-        ("devicePlugin", "config"), ("devicePlugin", "env"), ("gfd", "enabled"), ("mig", "strategy"),
-        *((name,) for name in ("dcgmExporter", "migManager", "nodeStatusExporter", "sandboxDevicePlugin")),
-        ("driver", "enabled"), ("toolkit", "enabled"), ("hostPaths", "driverInstallDir"),
-    ]  # fmt: skip
-    return isinstance(value, Object) and bool(
-        value.holder == "the values" or any(node_at(value.node, *path) is not None for path in paths)
-    )
+    return value.holder == "the values" or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
 
 
-def _runs_it(container: Container) -> bool:
+def _runs_it(one: Container) -> bool:
     """Whether it is the NVIDIA device plugin, not a helper from the same image."""
-    name = text_at(container.node, "name")
-    ours = container.starts("k8s-device-plugin", "nvidia")
-    return ours and container.program not in _HELPERS and not name.startswith(_HELPERS)
+    is_helper = one.program in _HELPERS or text_at(one.node, "name").startswith(_HELPERS)
+    return one.starts("k8s-device-plugin", "nvidia") and not is_helper
 
 
-def _empty(value: Value) -> Value:
-    """An empty configuration file."""
-    return value.source.document(Fields(value.node.mark), value.place)
-
-
-def _of_container(source: Source, plugin: Container, key: str) -> Settings:
-    others = [one for one in containers(source) if one is not plugin]
-    defaults = {
-        name: text
-        for one in others
-        for each in one.each("env")
-        if (name := text_at(each.node, "name")) and (text := text_at(each.node, "value"))
-    }
-    options = plugin.options(_SWITCHES)
-    wanted = key or defaults.get("DEFAULT_CONFIG", "")
-    found = None
+def _of_container(plugin: Container, key: str) -> Settings:
+    source, note, options = plugin.source, plugin.source.note, plugin.options(_SWITCHES)
+    every = containers(source)
+    variables = [each.node for one in every for each in one.each("env")]
+    defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
     name, entry = plugin.entry(is_named.text) if is_named else ("", "")
-    wanted = key or entry or wanted
+    wanted = key or entry or defaults.get("DEFAULT_CONFIG", "")
+    found = None
     if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
-        source.note(f"A node without a label uses no configuration: {CHOOSE}.")
+        note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif is_named:
         names = [name] if name else plugin.config_maps
         found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=names)
@@ -272,135 +203,119 @@ def _of_container(source: Source, plugin: Container, key: str) -> Settings:
     result = Settings(found or _empty(plugin))
     root = plugin.mounted("/driver-root")
     if root and root != "/" and not options.variable("NVIDIA_DRIVER_ROOT"):
-        result.set_text(("flags",), nvidiaDriverRoot=root)
-        source.note(
-            f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node."
-        )
+        result.set_text(nvidiaDriverRoot=root)
+        note(f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node.")
     result.follow(options)
-    if any("gpu-feature-discovery" in (one.program, text_at(one.node, "name")) for one in others):
-        _discover_features(result, enabled=True)
+    if any("gpu-feature-discovery" in (one.program, text_at(one.node, "name")) for one in every):
+        result.discover_features(enabled=True)
     return result
 
 
-def _of_chart(source: Source, values: Value, key: str) -> Settings:
+def _of_chart(values: Value, key: str) -> Settings:
     """The settings of the plugin's own chart, which makes variables of them."""
-    section, fallbacks = values.at("config"), ["named", "single"]
+    source, fallbacks = values.source, ["named", "single"]
     if (strategies := values.at("config", "fallbackStrategies")) is not None:
         fallbacks = [text_at(one.node) for one in strategies.each()]
         strategies.take()
-    result = Settings(_chosen(source, values, section, "map", fallbacks, key) or _empty(values))
-    for one in _SETTINGS:
-        if one.chart and (value := values.at(*one.chart)) is not None:
-            result.set(one.section, one.name, value)
+    result = Settings(_chosen(values, ("config", "map"), fallbacks, key))
+    for name, path in _IN_CHART.items():
+        if (value := values.at(*path)) is not None:
+            result.set(name, value)
     if features := values.text("cdi", "featureFlags"):
-        source.note(f"cdi.featureFlags {features}: devhost passes no feature flags to nvidia-ctk.")
+        source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
     if not values.is_true("devicePlugin", "enabled", otherwise=True):
         source.note("devicePlugin.enabled is false: the chart does not start the plugin.")
-    _discover_features(result, enabled=values.is_true("gfd", "enabled"))
+    result.discover_features(enabled=values.is_true("gfd", "enabled"))
     for name in ("mps", "gfd", "devicePlugin"):
-        if (part := values.at(name)) and (names := set(part.others()) - {"enabled", "root"}):
+        if (part := values.at(name)) and (names := {*part.others()} - {"enabled", "root"}):
             source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
     if kept := values.omit("nfd", "node-feature-discovery"):
         source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
-    _name_unknown(values, _CHART)
+    _name_unknown(values, _OF_CHART, {})
     return result
 
 
-def _has_cdi(version: str) -> tuple[bool, bool]:
-    """Whether CDI is the default of the operator's chart of this version, and whether that is certain."""
+def _has_cdi(version: str) -> bool | None:
+    """Whether CDI is the default of the operator's chart of this version; ``None`` if that is not certain."""
     found = re.match(r"(\^?)[~=v ]*([0-9]{1,4})(?:\.([0-9]{1,4}))?", version)
-    if found is None:
-        return True, False
-    year, month = int(found[2]), int(found[3] or 0)
-    if year != _CDI_SINCE[0] or (found[3] and not found[1]):
-        return (year, month) >= _CDI_SINCE, True
-    return True, False  # such as 25.x or ^25.3
+    if found is None or (int(found[2]) == _CDI_SINCE[0] and (found[1] or not found[3])):
+        return None  # such as 25.x or ^25.3
+    return (int(found[2]), int(found[3] or 0)) >= _CDI_SINCE
 
 
-def _of_operator(source: Source, spec: Value, key: str, policy: str, version: str = "") -> Settings:
-    """The settings of the GPU operator: what it sets for the plugin, and then ``devicePlugin``.
-
-    ``policy`` is the ClusterPolicy; empty for values of the chart, which have other defaults. ``version`` is
-    that of the chart, if the input has it.
-    """
-    section = spec.at("devicePlugin", "config")
+def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") -> Settings:
+    """What the GPU operator sets for the plugin, and then ``devicePlugin``. ``policy`` names the object; it
+    is empty for values of the chart, which have other defaults."""
+    note = spec.source.note
     # the operator lets its config-manager fall back to no configuration
-    result = Settings(_chosen(source, spec, section, "data", ["empty"], key, policy) or _empty(spec))
+    result = Settings(_chosen(spec, ("devicePlugin", "config", "data"), ["empty"], key, policy))
     driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
     if not spec.is_true("driver", "enabled", otherwise=True):
         driver = spec.text("hostPaths", "rootFS") or "/"
-    strategy = spec.text("mig", "strategy") or ("" if policy else "single")
-    is_cdi = spec.is_true("cdi", "enabled", otherwise=True)
+    has_cdi: bool | None = spec.is_true("cdi", "enabled", otherwise=True)
     if not policy and spec.at("cdi", "enabled") is None:
-        is_cdi, is_known = _has_cdi(version or spec.text("operator", "version"))
-        if not is_known:
-            source.note(
-                "cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases."
-            )
-    mps_root = spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps"
-    result.set_text(_PLUGIN, passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
-    result.set_text(("flags",), failOnInitError="true")
+        has_cdi = _has_cdi(version or spec.text("operator", "version"))
+        if has_cdi is None:
+            note("cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases.")
+    result.set_text(passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
+    result.set_text(failOnInitError="true")
     if result.config.at("sharing", "mps") or spec.at("devicePlugin", "mps", "root"):
-        result.set_text(("flags",), mpsRoot=mps_root)
+        result.set_text(mpsRoot=spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps")
     if spec.is_true("gds", "enabled"):
-        result.set_text(("flags",), gdsEnabled="true", mofedEnabled="true")
+        result.set_text(gdsEnabled="true", mofedEnabled="true")
     if spec.is_true("gdrcopy", "enabled"):
-        result.set_text(("flags",), gdrcopyEnabled="true")
-    if strategy and (value := spec.at("mig", "strategy")) is not None:
-        result.set(("flags",), "migStrategy", value)
-    elif strategy:
-        result.set_text(("flags",), migStrategy=strategy)
-    if is_cdi:
-        result.set_text(_PLUGIN, deviceListStrategy="cdi-annotations,cdi-cri")
+        result.set_text(gdrcopyEnabled="true")
+    strategy = spec.at("mig", "strategy")
+    if strategy and (strategy.text() or not policy):
+        result.set("migStrategy", strategy)
+    elif not policy:
+        result.set_text(migStrategy="single")
+    if has_cdi is not False:
+        result.set_text(deviceListStrategy="cdi-annotations,cdi-cri")
         if spec.is_true("toolkit", "enabled", otherwise=True):
             directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
-            result.set_text(_PLUGIN, nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
-    if (plugin := spec.at("devicePlugin")) is not None:
+            result.set_text(nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
+    if plugin := spec.at("devicePlugin"):
         if not plugin.is_true("enabled", otherwise=True):
-            source.note("devicePlugin.enabled is false: the operator does not start the plugin.")
+            note("devicePlugin.enabled is false: the operator does not start the plugin.")
         result.follow(Options(plugin, _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
-    result.set_text(("flags",), nvidiaDriverRoot=driver)
-    _discover_features(result, enabled=spec.is_true("gfd", "enabled", otherwise=True))
+    result.set_text(nvidiaDriverRoot=driver)
+    result.discover_features(enabled=spec.is_true("gfd", "enabled", otherwise=True))
     if spec.is_true("sandboxWorkloads", "enabled"):
-        source.note(
+        note(
             "sandboxWorkloads.enabled: for GPUs of virtual machines keep sandboxDevicePlugin, or "
             "import KubeVirt's object."
         )
     for name in ("cdi", "gfd", "mig", "hostPaths", "devicePlugin"):
-        if (part := spec.at(name)) is not None:
+        if part := spec.at(name):
             part.for_pods()
             if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
-                source.note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
-    kept = spec.omit(*(name for name in spec.keys if name in _OPERATOR))
-    if kept := sorted(set(kept) - {"mig", "hostPaths", "cdi"}):
-        source.note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
-    _name_unknown(spec, _OPERATOR | {"cdi", "devicePlugin", "gfd"}, _OF_OPERATOR)
+                note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
+    if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
+        note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
+    _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
     return result
 
 
+def _empty(value: Value) -> Value:
+    return value.source.document(Fields(value.node.mark), value.place)
+
+
 def _chosen(
-    source: Source,
-    values: Value,
-    section: Value | None,
-    listed: str,
-    fallbacks: Sequence[str],
-    key: str,
-    policy: str = "",
-) -> Value | None:
+    values: Value, path: tuple[str, ...], fallbacks: Collection[str], key: str, policy: str = ""
+) -> Value:
     """One of the named configurations, in the order in which the plugin's config-manager looks for one."""
+    source, section = values.source, values.at(*path[:-1])
     default, name = (section.text("default"), section.text("name")) if section else ("", "")
-    place = section.place if section else values.place.key("config")
-    configs, place = section.at(listed) if section else None, place.key(listed)
+    place = (section.place if section else values.place.key("config")).key(path[-1])
+    configs = values.at(*path)
     if section and name and not (configs and configs.keys):
         maps = [one for one in source.objects if one.kind == "ConfigMap" and one.name == name]
         if not maps:
             which = f" --key {key or default}" if key or default else ""
-            first = (
-                "kubectl get clusterpolicies.nvidia.com -o yaml"
-                if policy
-                else "helm get values RELEASE -n NAMESPACE"
-            )
+            get_values = "helm get values RELEASE -n NAMESPACE"
+            first = "kubectl get clusterpolicies.nvidia.com -o yaml" if policy else get_values
             command = f"kubectl get configmap {name} -n NAMESPACE -o yaml"
             hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
             what = f"{policy} names" if policy else "the configuration is in"
@@ -409,19 +324,17 @@ def _chosen(
     if section:
         section.omit("create")
     names = configs.keys if configs else []
+    by_rule = {"named": [name for name in names if name == "default"], "single": names}
+    usable = (found[0] for rule, found in by_rule.items() if rule in fallbacks and len(found) == 1)
+    wanted = key or default or next(usable, "")
     if not configs or not names:
         if key:
             values.fail(f"it has no {place.key(key).path}")
-        return None
-    wanted = key or default
-    if not wanted and "named" in fallbacks and "default" in names:
-        wanted = "default"
-    if not wanted and "single" in fallbacks and len(names) == 1:
-        wanted = names[0]
+        return _empty(values)
     if not wanted and "empty" in fallbacks:
         configs.take()
         source.note(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
-        return None
+        return _empty(values)
     found = configs.at(wanted)
     if found is None:
         message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
@@ -432,7 +345,6 @@ def _chosen(
 
 
 def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
-    """The remark if there are more configurations than the one that was read."""
     if left := [*left]:
         source.note(
             f"This is the configuration {chosen}. For nodes with another one in the label "
@@ -440,22 +352,7 @@ def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
         )
 
 
-def _discover_features(result: Settings, *, enabled: bool) -> None:
-    """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
-    given = result.config.at("flags", "gfd")
-    if enabled and given is None:
-        result.config = result.config.put(("flags", "gfd"), Fields(Mark(1, 1)))
-    elif not enabled and given is not None:
-        result.config = result.config.put(("flags", "gfd"), Scalar(given.node.mark, "", "null"))
-        result.config.source.note(
-            "flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are "
-            "written."
-        )
-
-
-def _name_unknown(
-    values: Value, known: Collection[str], elsewhere: Mapping[str, str] = MappingProxyType({})
-) -> None:
+def _name_unknown(values: Value, known: Collection[str], elsewhere: Mapping[str, str]) -> None:
     values.for_pods()
     values.source.pods |= dict.fromkeys(values.omit("allowDefaultNamespace", "selectorLabelsOverride"))
     for key in values.others(*known):
