@@ -11,7 +11,7 @@ import pytest
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.cli.program import root as program
-from devhost.cli.root_directory import ROOT_HINT, check_root
+from devhost.config.root_directory import ROOT_HINT, check_root
 
 
 def paths(command: click.Command, name: str) -> Iterator[tuple[str, click.Path]]:

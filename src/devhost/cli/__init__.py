@@ -58,7 +58,7 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
-    from .memory import import_without_libraries, use_one_heap
+    from devhost.cli.memory import import_without_libraries, use_one_heap
 
     use_one_heap()
     import_without_libraries()
@@ -81,7 +81,7 @@ def _serve() -> int:
         from .program import call
 
         return call()
-    from .ending import ended
+    from devhost.telemetry.ending import ended
 
     return ended(lambda: serve(**options))
 

@@ -18,6 +18,7 @@ from devhost.backend.model import Device, Health
 from devhost.backend.sysfs import natural
 from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
+from devhost.config.root_directory import check_root
 from devhost.host.entries import State, wanted
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
@@ -25,7 +26,6 @@ from devhost.telemetry.document import held_by
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
-from .root_directory import check_root
 from .running_host import Verdict, View, view
 from .scan_once import ScanResult
 from .table import VALUE, cut, table

@@ -13,12 +13,12 @@ import click
 from devhost.backend.errors import BackendError, UsageError
 from devhost.backend.sysfs import natural
 from devhost.config.loader import DEFAULT, Loaded, load
+from devhost.config.root_directory import check_root
 from devhost.planning.device_classes import ClassesOverlap, DeviceClass, device_classes
 from devhost.planning.naming import fields
 from devhost.planning.settings import ResourceSettings, Serve
 
 from . import options as shared
-from .root_directory import check_root
 from .scan_once import scan_once
 
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*[./][\w./-]*")

@@ -17,6 +17,7 @@ from devhost.backend.sysfs import natural
 from devhost.backend.where import objection, show
 from devhost.config.loader import load_or_everything
 from devhost.config.reader import declared
+from devhost.config.root_directory import check_root
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.unserved import resolved, why_unserved
@@ -31,7 +32,6 @@ from devhost.telemetry.tables import reason, with_holders
 
 from . import options as shared
 from .discover import as_json, health_text, without_driver
-from .root_directory import check_root
 from .running_host import Published, View, view
 from .scan_once import ScanResult
 from .table import CELL, cut

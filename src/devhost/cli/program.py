@@ -14,8 +14,7 @@ import click
 from devhost import __version__
 from devhost.backend import descriptors
 from devhost.backend.errors import EnvironmentFailure
-
-from .ending import ended, output
+from devhost.telemetry.ending import ended, output
 
 COMMANDS = {
     "check": "check",

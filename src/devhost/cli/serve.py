@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, get_args
 
 from devhost.backend import descriptors, threads
 from devhost.backend.errors import ConfigError, DevhostError
+from devhost.cli.memory import (
+    import_grpc_without_typing_extensions,
+    import_protobuf_without_python_messages,
+)
 from devhost.telemetry import log as telemetry
-
-from .memory import import_grpc_without_typing_extensions, import_protobuf_without_python_messages
 
 log = telemetry.get(__name__)
 
@@ -188,7 +190,7 @@ def serve(
 
     Raises:
         DevhostError: it cannot start.
-        SystemExit: the same; the log says why.
+        SystemExit: the same; the reason is in the log.
     """
     telemetry.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
     try:
@@ -198,10 +200,9 @@ def serve(
         import asyncio
 
         from devhost.config.loader import DEFAULT
+        from devhost.config.root_directory import check_root
         from devhost.host import daemon
         from devhost.host.host import KUBELET_DIRECTORY
-
-        from .root_directory import check_root
 
         threads.provide()
         check_root(root)

@@ -12,8 +12,8 @@ from typing import NoReturn
 import click
 
 from devhost.cli import options as shared
-from devhost.cli.root_directory import check_root
 from devhost.config.loader import DEFAULT, load_or_everything
+from devhost.config.root_directory import check_root
 from devhost.telemetry.log import printable
 
 from . import MANIFEST, Recording, record
