@@ -76,7 +76,8 @@ async def test_stray_signals_do_not_end_devhost(toys: Any, tmp_path: Any) -> Non
 def test_a_bug_at_the_start_keeps_its_traceback_and_ends_without_a_reader(
     toys: Any, full_pipe: tuple[int, int]
 ) -> None:
-    code = "import devhost.telemetry.ending as e\ne.ended = lambda _: 1 / 0\nfrom devhost.cli import main\nmain()"
+    fault = "import devhost.telemetry.ending as ending\nending.ended = lambda _: 1 / 0\n"
+    code = f"{fault}from devhost.cli import main\nmain()"
     command = [sys.executable, "-c", code, "run"]
     assert subprocess.run(command, stderr=full_pipe[1], timeout=120, check=False).returncode == 1
     shown = subprocess.run(command, stderr=subprocess.PIPE, timeout=120, check=False)
