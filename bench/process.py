@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .recorder import Recorder, recording
+from .recorder import PATIENCE, Recorder, recording
 
 BACKENDS = Path(__file__).parent / "backends"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -49,15 +49,20 @@ class Running:
 
     async def scrape(self) -> bytes:
         """The answer of ``/metrics``; the process must be started with ``--listen 127.0.0.1:0``."""
-        text = (self.config.parent / "log").read_text(encoding="utf-8")
-        listening = re.search(r"listening address=127\.0\.0\.1:(\d+)", text)
-        assert listening, "devhost does not listen"
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(listening[1]))
+        reader, writer = await asyncio.open_connection("127.0.0.1", await self._port())
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: devhost\r\n\r\n")
         answer = await reader.read()
         writer.close()
         assert b"devhost_build_info" in answer, answer[:200]
         return answer
+
+    async def _port(self) -> int:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                text = (self.config.parent / "log").read_text(encoding="utf-8")
+                if listening := re.search(r"listening address=127\.0\.0\.1:(\d+)", text):
+                    return int(listening[1])
+                await asyncio.sleep(0.1)
 
     def tell(self, *messages: str) -> None:
         """Sends events to the synthetic backend."""
