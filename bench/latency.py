@@ -47,7 +47,7 @@ async def uevents() -> AsyncIterator[Result]:
     """Kernel uevents of zram devices; events of a backend if zram is not available."""
     if reason := why_not():
         async with serving(resources=1, devices=10 + PAIRS) as running:
-            samples = await _events(running, 1, WARM_UP + PAIRS)
+            samples = await events(running, 1, WARM_UP + PAIRS)
         yield Result(measures.UEVENT, samples[2 * WARM_UP :], note=f"simulated events: {reason}")
         return
     async with workplace() as (directory, kubelet):
@@ -155,27 +155,27 @@ async def changes() -> AsyncIterator[Result]:
 
 async def _changes(line: Measure, *, resources: int, devices: int, pairs: int, fresh: bool = False) -> Result:
     async with serving(resources=resources, devices=devices, fresh=fresh) as running:
-        samples = await _events(running, resources, 2 + pairs, REST)
+        samples = await events(running, resources, 2 + pairs, REST)
     return Result(line, samples[4:])
 
 
-async def _events(running: Running, resources: int, pairs: int, quiet: float = QUIET) -> tuple[float, ...]:
+async def events(running: Running, resources: int, pairs: int, quiet: float = QUIET) -> tuple[float, ...]:
     """Milliseconds until a list shows a change of health; a different device each time."""
     kubelet, samples = running.kubelet, []
     for number in range(pairs):
-        name, device = resource(number % resources), f"synthetic-{number:05}"
+        name = resource(number % resources)
         for action in ("unhealthy", "healthy"):
             await kubelet.quiet(quiet)
-            began = time.monotonic()
-            running.tell(f"{action} {number}")
-            wanted = action == "healthy"
-            shown = await kubelet.first(
-                name,
-                began,
-                lambda listing: listing.is_healthy(device) is wanted,  # noqa: B023
-            )
-            samples.append((shown.at - began) * 1e3)
+            samples.append(await change(running, name, number, healthy=action == "healthy"))
     return tuple(samples)
+
+
+async def change(running: Running, name: str, number: int, *, healthy: bool) -> float:
+    """Milliseconds until a list of a resource shows that a device is healthy, or is not."""
+    began, device = time.monotonic(), f"synthetic-{number:05}"
+    running.tell(f"{'healthy' if healthy else 'unhealthy'} {number}")
+    shown = await running.kubelet.first(name, began, lambda listing: listing.is_healthy(device) is healthy)
+    return (shown.at - began) * 1e3
 
 
 async def reload() -> AsyncIterator[Result]:

@@ -17,16 +17,13 @@ from devhost.testing.zram import Zram, why_not
 
 from . import measures
 from .chart import Series, draw
-from .latency import ZRAM, ZRAM_CONFIG
+from .latency import REST, ZRAM, ZRAM_CONFIG, change, events
 from .measure import Result, number, percentile
 from .process import Running, devhost, resource, serving, synthetic, workplace
 from .recorder import Recorder
 
 PAIRS = 12
 """Changes to unhealthy and back in each measurement."""
-
-REST = 1.1
-"""Seconds without a list before each change: after long scans devhost waits at most 1 s."""
 
 GAP = 0.12
 """Mean seconds between two changes at random times (exponential), as in a Poisson process."""
@@ -61,27 +58,10 @@ async def changes() -> AsyncIterator[Result]:
 
 async def _changes(running: Running, resources: int) -> tuple[tuple[float, ...], float]:
     """Milliseconds until a list shows each change, and milliseconds of CPU for each."""
-    samples: list[float] = []
-    before = 0.0
-    for change in range(2 + 2 * PAIRS):
-        count, wanted = change // 2, bool(change % 2)
-        await running.kubelet.quiet(REST)
-        if change == 2:
-            before = running.cpu_seconds()
-        samples.append(await _change(running, count, resources, healthy=wanted) * 1e3)
+    before = running.cpu_seconds()
+    samples = await events(running, resources, 2 + PAIRS, REST)
     await running.kubelet.quiet(REST)
-    used = running.cpu_seconds() - before
-    return tuple(samples[2:]), used / len(samples[2:]) * 1e3
-
-
-async def _change(running: Running, device: int, resources: int, *, healthy: bool) -> float:
-    """The seconds until a list shows that a device is healthy or not."""
-    began = time.monotonic()
-    running.tell(f"{'healthy' if healthy else 'unhealthy'} {device}")
-    shown = await running.kubelet.first(
-        resource(device % resources), began, lambda one: one.is_healthy(f"synthetic-{device:05}") is healthy
-    )
-    return shown.at - began
+    return samples[4:], (running.cpu_seconds() - before) / len(samples) * 1e3
 
 
 async def beside() -> AsyncIterator[Result]:
@@ -92,8 +72,8 @@ async def beside() -> AsyncIterator[Result]:
         await connection.dial(10.0)
 
         async def disturb() -> None:
-            for change in range(10_000):
-                running.tell(f"{'healthy' if change % 2 else 'unhealthy'} {change // 2 % 100}")
+            for turn in range(10_000):
+                running.tell(f"{'healthy' if turn % 2 else 'unhealthy'} {turn // 2 % 100}")
                 await asyncio.sleep(0.1)
 
         disturbing = asyncio.create_task(disturb())
@@ -146,9 +126,9 @@ async def _random_disks(kubelet: Recorder, disks: Zram, gaps: random.Random) -> 
 
 async def _random_events(running: Running, gaps: random.Random) -> tuple[float, ...]:
     samples = []
-    for change in range(CHANGES):
+    for turn in range(CHANGES):
         await asyncio.sleep(gaps.expovariate(1 / GAP))
-        samples.append(await _change(running, change // 2, 1, healthy=bool(change % 2)) * 1e3)
+        samples.append(await change(running, resource(0), turn // 2, healthy=bool(turn % 2)))
     return tuple(samples)
 
 
@@ -157,9 +137,9 @@ async def sustained() -> AsyncIterator[Result]:
     async with serving(resources=1, devices=1000) as running:
         lists = running.kubelet.resources[resource(0)]
         count, used, began = lists.count, running.cpu_seconds(), time.monotonic()
-        for change in range(RATE * LASTING):
-            running.tell(f"{'healthy' if change // 1000 % 2 else 'unhealthy'} {change % 1000}")
-            if left := began + (change + 1) / RATE - time.monotonic():
+        for turn in range(RATE * LASTING):
+            running.tell(f"{'healthy' if turn // 1000 % 2 else 'unhealthy'} {turn % 1000}")
+            if left := began + (turn + 1) / RATE - time.monotonic():
                 await asyncio.sleep(max(0.0, left))
         lasted = time.monotonic() - began
         cpu, sent = running.cpu_seconds() - used, lists.count - count

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from devhost.backend import Device
 
 ENTRIES = 40
@@ -32,31 +34,32 @@ async def turns(condition):
     raise AssertionError("it never became true")
 
 
-async def test_other_work_is_done_between_the_pieces_of_a_plan(rig, kubelet):
+@pytest.fixture
+async def host(rig, kubelet):
+    """A host that makes every plan in as many pieces as it can, and has offered all devices."""
     rig.scripts["toy"].devices = [*devices().values()]
     rig.timing = replace(rig.timing, plan_piece=0.0)
     entries(rig)
     async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/r39") == 1)
-        before, scanner = host.plan, host.scanners["toy"]
-        scanner.devices = devices(numa_node=3)
-        host.replan()
-        assert host.plan is before
-        host.replan()  # a second event does not begin again
-        assert ENTRIES <= await turns(lambda: host.plan is not before) <= 2 * ENTRIES
-        assert all(one.offers[0].device.numa_nodes == (3,) for one in host.plan.resources.values())
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(f"example.com/r{ENTRIES - 1}") == 1)
+        yield host
 
 
-async def test_a_plan_for_other_settings_is_made_in_pieces_before_they_take_effect(rig, kubelet):
-    rig.scripts["toy"].devices = [*devices().values()]
-    rig.timing = replace(rig.timing, plan_piece=0.0)
-    entries(rig)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/r39") == 1)
-        settings = rig.load().settings
-        preparing = asyncio.ensure_future(host.replanner.prepare(settings))
-        assert await turns(preparing.done) >= ENTRIES
-        entries(rig, first=1)
-        host.reload()
-        await rig.until(lambda: host.generation == 2)
-        assert host.plan.resources["example.com/r0"].offers[0].device.id == "d1"
+async def test_other_work_is_done_between_the_pieces_of_a_plan(host):
+    before, scanner = host.plan, host.scanners["toy"]
+    scanner.devices = devices(numa_node=3)
+    host.replan()
+    assert host.plan is before
+    host.replan()  # a second event does not begin again
+    assert ENTRIES <= await turns(lambda: host.plan is not before) <= 2 * ENTRIES
+    assert all(one.offers[0].device.numa_nodes == (3,) for one in host.plan.resources.values())
+
+
+async def test_a_plan_for_other_settings_is_made_in_pieces_before_they_take_effect(rig, host):
+    settings = rig.load().settings
+    preparing = asyncio.ensure_future(host.replanner.prepare(settings))
+    assert await turns(preparing.done) >= ENTRIES
+    entries(rig, first=1)
+    host.reload()
+    await rig.until(lambda: host.generation == 2)
+    assert host.plan.resources["example.com/r0"].offers[0].device.id == "d1"

@@ -58,7 +58,7 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
-    from devhost.cli.memory import import_without_libraries, use_one_heap
+    from .memory import import_without_libraries, use_one_heap
 
     use_one_heap()
     import_without_libraries()

@@ -47,7 +47,6 @@ class Replanner:
         dra: offers devices through Dynamic Resource Allocation.
         metrics: counts refusals.
         changed: called after each plan.
-        clock: monotonic seconds.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Replanner:
         dra: DraSide,
         metrics: Metrics,
         changed: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = Plan()
         self.started = False
@@ -86,7 +84,6 @@ class Replanner:
         self._dra = dra
         self._metrics = metrics
         self._changed = changed
-        self._clock = clock
         self._planner = Planner()
         self._settings = configuration.settings
         """Those for which the plan was made."""
@@ -151,9 +148,9 @@ class Replanner:
 
     def _piece(self, steps: Iterator[None]) -> bool:
         """Does some steps; true if there are more."""
-        until = self._clock() + self._parts.timing.plan_piece
+        until = time.monotonic() + self._parts.timing.plan_piece
         for _ in steps:
-            if self._clock() >= until:
+            if time.monotonic() >= until:
                 return True
         return False
 
