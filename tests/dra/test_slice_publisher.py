@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
-from publisher_scene import DRIVER, NODE, Node, offered, offers
+from publisher_scene import DRIVER, NODE, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import unhealthy
+from devhost.dra.publisher import Offers
 from devhost.testing.dra.api_objects import SLICES, Object
 
 
@@ -151,6 +152,21 @@ async def test_nothing_is_written_before_it_is_known_what_is_wanted(node: Node) 
     await node.restarts()
     await node.passes(60)
     assert len(node.server.writes) == writes
+
+
+@pytest.mark.parametrize(
+    ("pools", "complete"),
+    [({RESOURCE: ("gpu", None)}, True), ({}, False)],
+    ids=["a resource", "the resources of a name with fields"],
+)
+async def test_slices_do_not_agree_with_devices_that_are_not_known_yet(
+    node: Node, pools: Mapping[str, Offers], complete: bool
+) -> None:
+    node.publisher.follow(pools, complete=complete)
+    await node.passes(30)
+    assert node.publisher.status.synced_at is None
+    await node.publishes(offers(2))
+    assert node.publisher.status.synced_at is not None
 
 
 async def test_a_device_is_recorded_before_a_slice_has_it(node: Node) -> None:

@@ -122,3 +122,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         cluster.save(item.name)
         report.sections.append(("logs", f"of the cluster and of devhost: {cluster.logs}"))
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Shows at once why a test failed: the run may be stopped before pytest shows all failures at its end."""
+    if report.failed and report.nodeid.startswith("tests/e2e/"):
+        sys.__stdout__.write(f"\n{report.longreprtext}\n")

@@ -110,7 +110,7 @@ class PublisherStatus:
         writes: writes that the API server has accepted since the start.
         dropped: fields of devices that it drops.
         left_out: what slices leave out, each with its resource.
-        synced_at: when all slices last were as they must be, in Unix time; ``None`` if never.
+        synced_at: when slices last agreed with all devices, in Unix time; ``None`` until all were known once.
         error: why slices are not as they must be, or why that is not known; empty if nothing failed.
     """
 
@@ -508,7 +508,8 @@ class Publisher:
                     await self._attempt(self._publish(resource, state, state.offers), failures)
             if not failures:
                 await self._attempt(self._withdraw_others(complete=complete), failures)
-        self._report(failures)
+        known = complete and all(state.offers is not None for state in self._states.values())
+        self._report(failures, known=known)
         if failures:
             raise Retry("; ".join(dict.fromkeys(filter(None, failures))))
         return None
@@ -808,9 +809,10 @@ class Publisher:
             self._sides.unpublished(keys)
             self._replan()
 
-    def _report(self, failures: Sequence[str]) -> None:
+    def _report(self, failures: Sequence[str], *, known: bool) -> None:
+        """Records how a round went; ``known``: whether all devices were known."""
         self._unwritten = "; ".join(dict.fromkeys(filter(None, failures)))
-        if not failures:
+        if known and not failures:
             self._metrics.slices_synced(self._driver, len(self._stored), len(self._dropped))
             self.status = replace(self.status, synced_at=time.time())
         self._show()
