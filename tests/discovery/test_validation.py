@@ -119,6 +119,26 @@ def test_a_device_that_is_unusable_for_the_same_as_before_stays_the_same_object(
     assert other["d"].unusable_for == {"rdma": "another"}
 
 
+def test_a_device_in_the_place_of_another_replaces_it() -> None:
+    known, _ = valid_devices([Device("d"), Device("e")], DECLARED, {})
+    found, refused = valid_devices([Device("f"), known["e"]], DECLARED, known)
+    assert list(found) == ["f", "e"] and not refused
+    found, refused = valid_devices([known["e"], known["d"]], DECLARED, known)
+    assert found == known and not refused
+
+
+def test_an_invalid_device_in_the_place_of_a_valid_one_is_refused() -> None:
+    known, _ = valid_devices([Device("d"), Device("e")], DECLARED, {})
+    found, (refused,) = valid_devices([bad(health=None), known["e"]], DECLARED, known)
+    assert list(found) == ["e"] and refused.device == "d"
+
+
+def test_devices_of_which_nothing_has_changed_are_the_same_mapping() -> None:
+    """Nothing has to look at each of them then."""
+    known, _ = valid_devices([Device("d"), Device("e")], DECLARED, {})
+    assert valid_devices(list(known.values()), DECLARED, known)[0] is known
+
+
 @pytest.mark.parametrize("evil", ["A1\nX=1", "\x1b[2J", "\x7f", "\x85", "\u2028", "\u202e", "\udc80", "\0"])
 def test_an_attribute_that_is_more_than_text_is_left_out(evil: str) -> None:
     attributes = {"model": evil, "links": ("a", evil), "index": 1, "sysattr.x": "b"}

@@ -14,13 +14,15 @@ sys.path.append(str(Path(__file__).parent))
 from toy_resource import ToyResource
 
 from devhost.allocation.allocator import Granted
+from devhost.allocation.inventory import Entry, Snapshot
+from devhost.backend.model import HEALTHY, Health, unhealthy
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.api import api_pb2_grpc
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.server import PluginServer
+from devhost.kubelet.server import PART, ListEncoder, PluginServer, device_list
 from devhost.kubelet.sockets import channel
 from devhost.kubelet.timing import NODE, Timing
 from devhost.telemetry.metrics import Metrics
@@ -101,6 +103,37 @@ async def test_a_list_that_equals_the_last_one_is_not_sent(tmp_path: Path) -> No
         await until(lambda: server.up_to_date)
         resource.inventory.show("d")
         assert await newest(stream) == ["d"]
+
+
+async def test_a_list_of_several_parts_is_complete_after_every_change() -> None:
+    encoder, tokens = ListEncoder(), [f"d{number}" for number in range(3 * PART)]
+    entries = {token: Entry(token, token, (), (1,), HEALTHY, 0.0) for token in tokens}
+    for change in ({}, {"d7": unhealthy("hot")}, {tokens[-1]: None}, {"d7": None}, {tokens[-1]: HEALTHY}, {}):
+        for token, health in change.items():
+            entries.pop(token, None)
+            if health is not None:
+                entries[token] = Entry(token, token, (), (), health, 0.0)
+        shown = Snapshot(1, dict(entries))
+        assert await encoder.encoded(shown) == device_list(entries.values()).SerializeToString()
+    assert await encoder.encoded(Snapshot()) == b""
+
+
+async def test_a_part_of_a_list_that_has_not_changed_is_not_encoded_again() -> None:
+    read: list[int] = []
+
+    class Noticed(Health):
+        @property
+        def healthy(self) -> bool:  # type: ignore[override]
+            read.append(1)
+            return True
+
+    noticed = Noticed.__new__(Noticed)
+    entries = {f"d{n}": Entry(f"d{n}", f"d{n}", (), (), noticed, 0.0) for n in range(4 * PART)}
+    encoder = ListEncoder()
+    await encoder.encoded(Snapshot(1, entries))
+    assert len(read) == 4 * PART
+    await encoder.encoded(Snapshot(2, {**entries, "d7": entries["d7"]._replace(since=1.0)}))
+    assert len(read) == 5 * PART
 
 
 async def test_very_many_pods_may_be_admitted_at_once_on_a_new_connection(tmp_path: Path) -> None:

@@ -233,6 +233,29 @@ def test_every_offer_is_behind_tokens_and_no_token_is_a_device_of_another_kind(
             assert [(u.id, u.replicas) for u in units] == [(o.device.id, o.replicas) for o in resource.offers]
 
 
+@promise
+@given(st.data())
+def test_units_that_are_made_again_equal_those_made_from_nothing(data: st.DataObject) -> None:
+    devices = [Device(name, numa_nodes=(1,)) for name in "abc"]
+    known = plan.Units()
+    for _ in range(data.draw(st.integers(1, 6))):
+        some = data.draw(st.lists(st.sampled_from(devices), unique=True))
+        offers = tuple(plan.Offer(replace(one), data.draw(st.integers(1, 2))) for one in some)
+        of, topology = data.draw(st.sampled_from(Of)), data.draw(st.booleans())
+        for _ in range(2):
+            assert known.of(of, offers, topology=topology) == plan.units(of, offers, topology=topology)
+
+
+def test_a_unit_of_an_unchanged_offer_is_the_same_object() -> None:
+    units = plan.Units()
+    offers = [plan.Offer(Device(name)) for name in "abc"]
+    before = units.of(Of.EACH, tuple(offers))
+    offers[1] = plan.Offer(Device("b", {"index": 1}))
+    now = units.of(Of.EACH, tuple(offers))
+    assert [one is other for one, other in zip(before, now, strict=True)] == [True, False, True]
+    assert now[1].devices[0].attributes == {"index": 1}
+
+
 def encoded(resource: plan.PlannedResource) -> int:
     """Bytes of the list when every device is unhealthy, which is the longer word."""
     inventory = Inventory(lambda: 0.0, lambda: 0.0)

@@ -10,13 +10,18 @@ container holds and the kubelet has forgotten is Unhealthy, too, and has a Healt
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
+from operator import is_not
 from typing import NamedTuple
 
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
+from devhost.discovery.health import Grounds
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
+from devhost.planning.differences import differences
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
@@ -25,9 +30,6 @@ from .timing import NODE, Timing
 
 FORGOTTEN = "held by a pod, which the kubelet no longer knows"
 """The reason of a token that a container holds and the kubelet has forgotten."""
-
-MANY = 64
-"""Tokens of one unit from which on they are followed together while nothing about their devices changes."""
 
 NAMED_UNHEALTHY = 4
 """Maximum number of devices that the reason of a token names."""
@@ -138,21 +140,55 @@ class Entry(NamedTuple):
     held_by: tuple[AnyHolder, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many tokens a list has.
+
+    Attributes:
+        healthy: those that a pod could get, as the kubelet counts them.
+        tokens: all but second ids of others.
+        unhealthy: how many of these are unhealthy, by reason.
+    """
+
+    healthy: int = 0
+    tokens: int = 0
+    unhealthy: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, gone: Iterable[Entry], new: Iterable[Entry]) -> Tally:
+        """The same without some tokens, and with others."""
+        healthy, tokens, unhealthy = self.healthy, self.tokens, Counter(self.unhealthy)
+        for step, entries in ((-1, gone), (1, new)):
+            for entry in entries:
+                healthy += step * entry.health.healthy
+                if not entry.stands_in:
+                    tokens += step
+                    if not entry.health.healthy:
+                        unhealthy[entry.health.reason or ""] += step
+        return Tally(healthy, tokens, +unhealthy)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """All tokens of a resource at one revision. Revisions only grow; 0 means "no list yet".
 
-    ``caused_at`` is the monotonic time of the event that led to it, ``None`` if no event did.
+    ``caused_at`` is the monotonic time of the event that led to it, ``None`` if no event did. ``counted`` is
+    the :attr:`tally`, if it is known already.
     """
 
     revision: int = 0
     entries: Mapping[str, Entry] = field(default_factory=dict)
     caused_at: float | None = None
+    counted: Tally | None = None
 
     @cached_property
+    def tally(self) -> Tally:
+        """How many tokens it has."""
+        return self.counted or Tally().after((), self.entries.values())
+
+    @property
     def healthy(self) -> int:
         """Tokens a pod could get, as the kubelet counts them."""
-        return sum(1 for entry in self.entries.values() if entry.health.healthy)
+        return self.tally.healthy
 
     def entry(self, token: str) -> Entry | None:
         """The entry of a token, also of a stand-in that the kubelet chose just before it left the list."""
@@ -201,9 +237,11 @@ class Inventory:
         self.allocations = Allocations(clock).of("") if allocations is None else allocations
         self.backend = backend
         self._vanished: set[str] = set()
-        self._replicas: Mapping[str, int] = {}
-        self._listed: Mapping[str, Mapping[str, Entry]] = {}
-        """The tokens of units with :data:`MANY` of them, as they would be if no container held any."""
+        self._units: Sequence[Unit] = ()
+        self._by_id: dict[str, Unit] = {}
+        self._own: dict[str, Entry] = {}
+        """The tokens of all units, as they would be if no container held any."""
+        self._grounds: Grounds | None = None
         self._overruled: set[str] = set()
         """The tokens that are shown as Unhealthy because of a container."""
         self.names_holders = False
@@ -330,65 +368,35 @@ class Inventory:
         caused_at: float | None = None,
         *,
         topology: bool = True,
+        grounds: Grounds | None = None,
     ) -> bool:
         """Takes the present devices of the tokens of this resource; true if that made a new revision.
 
         Args:
-            units: the devices that its tokens represent now. verdict: the health of a device. why_gone: the
-            reason to show for a device, by id, whose token is no longer among the units. caused_at: monotonic
-            time of the event that led here, if one did. topology: whether the list has the NUMA nodes of
-            tokens that are not among the units. One token with
-                NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of its
-                device manager).
+            units: the devices that its tokens represent now; an unchanged unit should be the same object.
+            verdict: the health of a device.
+            why_gone: the reason to show for a device, by id, whose token is no longer among the units.
+            caused_at: monotonic time of the event that led here, if one did.
+            topology: whether the list has the NUMA nodes of tokens that are not among the units. One token
+                with NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of
+                its device manager).
+            grounds: what the verdicts follow from. Without it, every device is judged again.
         """
         old = self.snapshot.entries
-        self._replicas = {unit.id: unit.replicas for unit in units}
         now, wall = self._clock(), self._wall()
-        entries: dict[str, Entry] = {}
         was: dict[str, Member] = {}
         became: dict[str, Member] = {}
-        many: dict[str, Mapping[str, Entry]] = {}
-        for unit in units:
-            first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
-            members = _members(first.members if first is not None else (), unit.devices, verdict)
-            known = first.members if first is not None and first.gone_at is None else ()
-            if members is not known:
-                was.update(_by_id(known))
-                became.update(_by_id(members))
-            health, nodes = _joint(members), unit.numa_nodes
-            same = known is members and known and first is not None and first.numa_nodes == nodes
-            listed: Mapping[str, Entry] = self._listed.get(unit.id, {}) if same else {}
-            if len(listed) == unit.replicas:
-                names: Iterable[str] = listed.keys() & self._overruled
-                entries.update(listed)
-            else:
-                listed, numbers = {}, range(unit.replicas)
-                names = [numbered(unit.id, number) for number in numbers] if unit.numbered else (unit.id,)
-            for name in names:
-                before = old.get(name)
-                if before is None:
-                    entries[name] = Entry(name, unit.id, members, nodes, health, wall)
-                elif (
-                    before.members is members
-                    and before.numa_nodes == nodes
-                    and before.gone_at is None
-                    and _same(before.health, health)
-                ):
-                    entries[name] = before
-                else:
-                    since = before.since if before.health.healthy == health.healthy else wall
-                    entries[name] = Entry(name, unit.id, members, nodes, health, since)
-            if unit.replicas >= MANY:
-                made = {name: entries[name] for name in names}
-                many[unit.id] = {**listed, **made} if made else listed
-        self._listed, self._overruled = many, set()
+        for unit, names in self._to_judge(units, grounds):
+            self._judge(unit, names, verdict, wall, was, became)
+        self._units, self._grounds = units, grounds
+        entries = self._own.copy()
+        self._overruled = set()
         self.names_holders = False
         self._withhold_reshared(units, entries, wall)
         self._withhold_bound(units, entries, wall)
         self._stand_in(entries, wall)
-        vanished = [
-            before for name, before in old.items() if name not in entries and not self._outlived(before, now)
-        ]
+        absent = [] if old.keys() <= entries.keys() else [old[name] for name in old if name not in entries]
+        vanished = [before for before in absent if not self._outlived(before, now)]
         self._report(was, became, vanished, entries, why_gone)
         if not topology:
             vanished = [before._replace(numa_nodes=()) for before in vanished]
@@ -402,20 +410,89 @@ class Inventory:
         for token, reason in self.allocations.differing():
             if token in entries:
                 self._withhold(token, reason, entries, wall)
-        return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
+        return self._publish(entries, caused_at, first=self.snapshot.revision == 0)
+
+    def _to_judge(
+        self, units: Sequence[Unit], grounds: Grounds | None
+    ) -> Iterable[tuple[Unit, Collection[str] | None]]:
+        """The units whose tokens may differ from the last list, and which tokens do if their devices do not.
+
+        ``None`` means all tokens. If units come or go, all of them are judged from nothing.
+        """
+        before, last = self._units, self._grounds
+        changed = list(compress(units, map(is_not, units, before)))
+        known = self._by_id
+        if len(units) != len(before) or not all(_alike(known.get(one.id), one) for one in changed):
+            self._units, self._own, self._by_id = (), {}, {unit.id: unit for unit in units}
+            return [(unit, None) for unit in units]
+        known.update((unit.id, unit) for unit in changed)
+        overruled: dict[str, list[str]] = {}
+        for token in self._overruled:
+            if (entry := self._own.get(token)) is not None:
+                overruled.setdefault(entry.unit, []).append(token)
+        again: Iterable[str] = known
+        if grounds and last and grounds.common == last.common:
+            # a unit that has not changed is one device, whose id it has
+            names = (*(unit.id for unit in changed), *grounds.particular, *overruled)
+            again = [name for name in dict.fromkeys(names) if name in known]
+        return [(known[name], overruled.get(name, ())) for name in again]
+
+    def _judge(
+        self,
+        unit: Unit,
+        names: Collection[str] | None,
+        verdict: Callable[[Device], Health],
+        wall: float,
+        was: dict[str, Member],
+        became: dict[str, Member],
+    ) -> None:
+        """Makes the tokens of a unit, as they would be if no container held any.
+
+        Args:
+            names: the tokens to make if nothing about the devices has changed; ``None`` for all.
+            wall: seconds since the epoch.
+            was: gets the devices that may have changed, as they were in the list, by id.
+            became: gets them as they are.
+        """
+        old, own = self.snapshot.entries, self._own
+        first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
+        members = _members(first.members if first is not None else (), unit.devices, verdict)
+        known = first.members if first is not None and first.gone_at is None else ()
+        if members is not known:
+            was.update(_by_id(known))
+            became.update(_by_id(members))
+        health, nodes = _joint(members), unit.numa_nodes
+        if names is None or members is not known or first is None or first.numa_nodes != nodes:
+            numbers = range(unit.replicas)
+            names = [numbered(unit.id, number) for number in numbers] if unit.numbered else (unit.id,)
+        for name in names:
+            before = old.get(name)
+            if before is None:
+                own[name] = Entry(name, unit.id, members, nodes, health, wall)
+            elif (
+                before.members is members
+                and before.numa_nodes == nodes
+                and before.gone_at is None
+                and _same(before.health, health)
+            ):
+                own[name] = before
+            else:
+                since = before.since if before.health.healthy == health.healthy else wall
+                own[name] = Entry(name, unit.id, members, nodes, health, since)
 
     def replicas(self, unit: str) -> int:
         """How many tokens of ``unit`` are listed, without those that have vanished; at least 1."""
-        return self._replicas.get(unit, 1)
+        known = self._by_id.get(unit)
+        return 1 if known is None else known.replicas
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
         self._vanished = set()
-        self._replicas, self._listed = {}, {}
+        self._units, self._by_id, self._own, self._grounds = (), {}, {}, None
         self.allocations.keep_listed(())
         if present := self.present():
             self._changed(ending(present))
-        self._publish({}, bool(self.snapshot.entries), None)
+        self._publish({}, None, first=False)
 
     def next_change(self) -> float | None:
         """Seconds until a vanished token's grace ends; ``None`` when no token is waiting."""
@@ -424,9 +501,14 @@ class Inventory:
         waits = [entry.gone_at + self._grace - now for entry in gone if entry.gone_at is not None]
         return max(0.0, min(waits)) if waits else None
 
-    def _publish(self, entries: Mapping[str, Entry], changed: bool, caused_at: float | None) -> bool:
+    def _publish(self, entries: Mapping[str, Entry], caused_at: float | None, *, first: bool) -> bool:
         old = self.snapshot
-        self.snapshot = Snapshot(old.revision + changed, entries, caused_at if changed else old.caused_at)
+        new = differences(old.entries, entries)
+        gone = [before for name in new if (before := old.entries.get(name)) is not None]
+        tally = old.tally.after(gone, filter(None, new.values()))
+        changed = first or any(_differ(old.entries.get(name), entry) for name, entry in new.items())
+        caused_at = caused_at if changed else old.caused_at
+        self.snapshot = Snapshot(old.revision + changed, entries, caused_at, tally)
         if changed:
             for subscriber in tuple(self._subscribers):
                 subscriber()
@@ -675,14 +757,13 @@ def _listed_bytes(entry: Entry) -> int:
     return listed_bytes(len(entry.token), len(entry.numa_nodes))
 
 
-def _differs(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> bool:
+def _alike(one: Unit | None, other: Unit) -> bool:
+    """Whether two units of one id have the same tokens."""
+    return one is not None and (one.replicas, one.numbered) == (other.replicas, other.numbered)
+
+
+def _differ(before: Entry | None, now: Entry | None) -> bool:
     """Whether the kubelet would see a difference: it gets no reasons and attributes."""
-    if old.keys() != new.keys():
+    if before is None or now is None:
         return True
-    for name, entry in new.items():
-        before = old[name]
-        if before is not entry and (
-            before.health.healthy != entry.health.healthy or before.numa_nodes != entry.numa_nodes
-        ):
-            return True
-    return False
+    return before.health.healthy != now.health.healthy or before.numa_nodes != now.numa_nodes

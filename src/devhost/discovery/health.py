@@ -8,8 +8,9 @@ must stay healthy for a time that doubles with each failure, so that pods do not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from devhost.backend.model import HEALTHY, NO_REASON, Device, Health, sound_health, unhealthy
 
@@ -47,6 +48,20 @@ def worst(*verdicts: Health) -> Health:
     return sound_health(unhealthy("; ".join(reasons))) if reasons else HEALTHY
 
 
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What verdicts on devices follow from, beside the devices themselves and the time.
+
+    Attributes:
+        common: what counts for every device; equal if it has not changed.
+        particular: the ids of the devices of which more is known. The verdicts on others do not change with
+            time.
+    """
+
+    common: tuple[object, ...]
+    particular: frozenset[str]
+
+
 @dataclass(slots=True)
 class _History:
     healthy: bool = True
@@ -73,6 +88,10 @@ class Recovery:
                 return HEALTHY
             history = self._histories[device] = _History()
         return self._settle(history, raw, now)
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of the devices whose verdict may change although they do not."""
+        return iter(self._histories)
 
     def next_change(self, now: float, asked: float) -> float | None:
         """Seconds until some verdict changes only because time passes; ``None`` if none will.
@@ -151,6 +170,10 @@ class HealthTracker:
     def conditions(self) -> tuple[object, ...]:
         """What verdicts depend on beside the devices and the time: equal if they do not differ."""
         return self.stale, self.released, self._probed, tuple(self._missing_paths.items())
+
+    def particular(self) -> Iterator[str]:
+        """The ids of all devices of which more is known than their objects tell."""
+        return chain(self._recovery, self._probed, self._missing_paths)
 
     def verdict(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""

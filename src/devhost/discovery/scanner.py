@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -21,6 +21,7 @@ from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device
+from devhost.planning.differences import differences
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
@@ -315,7 +316,7 @@ class Scanner:
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
         """Publishes the current state if it has changed."""
         if not self._waits_for_probe():
-            changed |= _differ(self.devices, self._seen) or self.requested != self._seen_requested
+            changed |= bool(differences(self.devices, self._seen)) or self.requested != self._seen_requested
             self.devices, self.requested = self._seen, self._seen_requested
             self._listed = self.condition.last_scan is not None
             self.health.forget(self.devices)
@@ -373,7 +374,7 @@ class Scanner:
     def _stale_due(self) -> None:
         self._publish(None)
 
-    def _validated(self, devices: Iterable[object]) -> Mapping[str, Device]:
+    def _validated(self, devices: Sequence[object]) -> Mapping[str, Device]:
         """The devices by id; invalid ones are omitted, recorded, and logged once."""
         kind = self.runner.kind
         good, refused = valid_devices(devices, kind.attributes, self._seen, kind.claim_kinds)
@@ -397,8 +398,3 @@ class Scanner:
             log.info("device is no longer refused", backend=backend, device=device)
         if len(accepted) > LOGGED:
             log.info("more devices are no longer refused", backend=backend, devices=len(accepted) - LOGGED)
-
-
-def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:
-    """Whether any device was added, removed or changed; unchanged ones are the same objects."""
-    return len(old) != len(new) or any(old.get(name) is not device for name, device in new.items())

@@ -7,8 +7,10 @@ further type checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import is_not
 from typing import Any
 
 from devhost.backend import Attribute, claim
@@ -33,7 +35,7 @@ class RefusedDevice:
 
 
 def valid_devices(
-    returned: Iterable[object],
+    returned: Sequence[object],
     declared: Mapping[str, Attribute],
     known: Mapping[str, Device],
     kinds: Collection[str] = (),
@@ -46,6 +48,8 @@ def valid_devices(
             comparisons are by identity.
         kinds: the backend's ``claim_kinds``.
     """
+    if (others := _others(returned, declared, known, kinds)) is not None:
+        return ({**known, **others} if others else known), ()
     good: dict[str, Device] = {}
     refused: list[RefusedDevice] = []
     for device in returned:
@@ -58,6 +62,29 @@ def valid_devices(
         else:
             good[device.id] = _canonical(device, before)
     return good, tuple(refused)
+
+
+def _others(
+    returned: Sequence[object],
+    declared: Mapping[str, Attribute],
+    known: Mapping[str, Device],
+    kinds: Collection[str],
+) -> dict[str, Device] | None:
+    """The devices that are other objects; ``None`` if that is not all that has changed since the last scan.
+
+    Usually the others are few, and come in the same order. Then Python executes nothing for each device.
+    """
+    if len(returned) != len(known):
+        return None
+    pairs = compress(zip(returned, known.values(), strict=True), map(is_not, returned, known.values()))
+    others: dict[str, Device] = {}
+    for device, before in pairs:
+        if not isinstance(device, Device) or type(device.id) is not str or device.id != before.id:
+            return None
+        if flaw_of(device, declared, kinds):
+            return None
+        others[device.id] = _canonical(device, before)
+    return others
 
 
 def _canonical(device: Device, before: Device | None) -> Device:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import chain
 
 from devhost.backend.model import Device, Health
 from devhost.planning.settings import ResourceSettings
 
-from .health import Recovery, in_resource, worst
+from .health import Grounds, Recovery, in_resource, worst
 from .scanner import Scanner
 
 Verdict = Callable[[Device], Health]
@@ -38,12 +39,12 @@ class Verdicts:
         """The verdicts at this moment, for each device of the scanner."""
         known, now = self._scanner.health, time.monotonic()
         entry, recovery = self._entry, self._recovery
+        uses = entry.uses
 
         def usable(device: Device) -> Health:
-            return in_resource(device, known.verdict(device, now), entry.uses)
+            return in_resource(device, known.verdict(device, now), uses)
 
-        if not entry.healthy_while or not entry.watched() <= self._scanner.requested:
-            # after an edit the backend may not have read an attribute yet, which is no fault of the device
+        if not self._conditional():
             return usable
         self._judged_at = now
         recovery.forget(self._scanner.devices)
@@ -52,6 +53,20 @@ class Verdicts:
             return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
 
         return verdict
+
+    def grounds(self) -> Grounds:
+        """What the verdicts follow from at this moment."""
+        known, entry = self._scanner.health, self._entry
+        conditional = self._conditional()
+        particular = chain(known.particular(), self._recovery if conditional else ())
+        return Grounds((known, known.stale, known.released, entry, conditional), frozenset(particular))
+
+    def _conditional(self) -> bool:
+        """Whether the conditions of the entry count.
+
+        After an edit the backend may not have read an attribute yet, which is no fault of the device.
+        """
+        return bool(self._entry.healthy_while) and self._entry.watched() <= self._scanner.requested
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes a verdict of ``healthyWhile``; ``None`` if it will not."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -27,7 +26,7 @@ from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Offer, PlannedResource, units
+from devhost.planning.plan import Offer, PlannedResource, Units
 from devhost.planning.settings import Of, ResourceSettings
 from devhost.planning.sides import Listed
 from devhost.telemetry.metrics import Metrics
@@ -120,6 +119,7 @@ class ResourceService:
             parts.given,
         )
         self._offers: Sequence[Offer] = ()
+        self._units = Units()
         self._refused: Mapping[str, Reason] = NONE_REFUSED
         self._caused_at: float | None = None
         self._shown: tuple[object, ...] = ()
@@ -254,16 +254,24 @@ class ResourceService:
     def _publish(self) -> None:
         if self._left or not self._injection.ready.is_set():
             return
-        offers, verdict = self._injection.listable(self._offers, self._verdicts.now())
+        own = self._verdicts.now()
+        offers, verdict = self._injection.listable(self._offers, own)
         verdict = self._with_given(offers, verdict)
         topology = self.entry.topology
-        tokens = units(self.entry.share.of, offers, topology=topology)
-        self.inventory.update(tokens, verdict, self.why_not, self._caused_at, topology=topology)
+        tokens = self._units.of(self.entry.share.of, offers, topology=topology)
+        self.inventory.update(
+            tokens,
+            verdict,
+            self.why_not,
+            self._caused_at,
+            topology=topology,
+            grounds=self._verdicts.grounds() if verdict is own else None,
+        )
         self._caused_at = None
         self.removals.settle(self.inventory.snapshot.devices)
-        entries = [entry for entry in self.inventory.snapshot.entries.values() if not entry.stands_in]
-        unhealthy = Counter(entry.health.reason or "" for entry in entries if not entry.health.healthy)
-        self._metrics.devices(self.name, len(entries) - unhealthy.total(), unhealthy)
+        tally = self.inventory.snapshot.tally
+        unhealthy = tally.unhealthy
+        self._metrics.devices(self.name, tally.tokens - sum(unhealthy.values()), unhealthy)
         given = self.inventory.allocations.everything_given.differences
         bound = given or self.inventory.allocations.pod_claims()
         self._steady = not (unhealthy or self.entry.healthy_while or bound)

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from operator import is_
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,6 @@ from google.protobuf.message import DecodeError, Message
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
-from devhost.allocation.pieces import pieces
 from devhost.allocation.reports import together
 from devhost.backend.backoff import TokenBucket
 from devhost.backend.descriptors import exhausted
@@ -252,6 +252,7 @@ class PluginServer:
         self._changed()
         sent = (-1, self._round)
         latest = (b"", self._round)
+        encoder = ListEncoder()
         pace = [TokenBucket(size, interval) for size, interval in self._timing.lists]
         try:
             while True:
@@ -262,7 +263,7 @@ class PluginServer:
                 if self._ending.is_set() and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
-                    encoded = await encoded_list(snapshot)
+                    encoded = await encoder.encoded(snapshot)
                     sent, before, latest = wanted, latest, (hashlib.blake2b(encoded).digest(), wanted[1])
                     if latest != before:  # a device may have come back meanwhile
                         yield encoded
@@ -390,13 +391,39 @@ def register_request(endpoint: str, resource: str, *, prepares: bool) -> pb.Regi
     )
 
 
-async def encoded_list(snapshot: Snapshot) -> bytes:
-    """The complete list, encoded: each message replaces what the kubelet knew about the resource.
+PART = 256
+"""Tokens of a list that are encoded together."""
 
-    Protobuf joins the encoded parts of a repeated field when they follow each other.
+PARTS = 4
+"""Parts that are encoded in one go: about 10 ms."""
+
+
+class ListEncoder:
+    """Encodes complete lists: each message replaces what the kubelet knew about the resource.
+
+    Protobuf joins the encoded parts of a repeated field when they follow each other. A part with the same
+    entries as in the list before is not encoded again.
     """
-    entries = tuple(snapshot.entries.values())
-    return b"".join([device_list(piece).SerializeToString() async for piece in pieces(entries)])
+
+    def __init__(self) -> None:
+        self._parts: Sequence[tuple[Sequence[Entry], bytes]] = ()
+
+    async def encoded(self, snapshot: Snapshot) -> bytes:
+        """The list of a snapshot."""
+        entries = tuple(snapshot.entries.values())
+        parts: list[tuple[Sequence[Entry], bytes]] = []
+        made = 0
+        for start in range(0, len(entries), PART):
+            part = entries[start : start + PART]
+            known = self._parts[len(parts)] if len(parts) < len(self._parts) else ((), b"")
+            if len(part) != len(known[0]) or not all(map(is_, part, known[0])):
+                known = part, device_list(part).SerializeToString()
+                made += 1
+                if made % PARTS == 0:
+                    await asyncio.sleep(0)
+            parts.append(known)
+        self._parts = parts if len(parts) > 1 else ()
+        return b"".join(part for _, part in parts)
 
 
 def device_list(entries: Iterable[Entry]) -> pb.ListAndWatchResponse:

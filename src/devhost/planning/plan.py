@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import compress
+from operator import is_not
 from typing import NamedTuple
 
 from devhost.backend.model import AnyHolder, AttributeValue, Device
@@ -76,14 +78,39 @@ def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Uni
     A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and the
     kubelet would get a new, equal list whenever a device comes or goes.
     """
-    if of is Of.EACH:
-        return [
-            Unit(device.id, (device,), replicas, replicas > 1, device.numa_nodes if topology else ())
-            for device, replicas in offers
-        ]
-    if not offers:
-        return []
-    return [Unit(ALL, tuple(offer.device for offer in offers), offers[0].replicas, numbered=True)]
+    return Units().of(of, offers, topology=topology)
+
+
+class Units:
+    """Makes the units of one resource; those of unchanged offers stay the same objects."""
+
+    def __init__(self) -> None:
+        self._terms: tuple[Of, bool] | None = None
+        self._offers: Sequence[Offer] = ()
+        self._made: list[Unit] = []
+
+    def of(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
+        """See :func:`units`. The list is never changed afterwards; a unit of all devices is always new."""
+        if of is Of.ALL:
+            devices = tuple(offer.device for offer in offers)
+            return [Unit(ALL, devices, offers[0].replicas, numbered=True)] if offers else []
+        again: Iterable[int] = range(len(offers))
+        made = self._made
+        if self._terms == (of, topology) and len(offers) == len(made):
+            again = compress(again, map(is_not, offers, self._offers))
+            made = made.copy()
+        else:
+            made = [_NO_UNIT] * len(offers)
+        for at in again:
+            device, replicas = offers[at]
+            made[at] = Unit(
+                device.id, (device,), replicas, replicas > 1, device.numa_nodes if topology else ()
+            )
+        self._terms, self._offers, self._made = (of, topology), offers, made
+        return made
+
+
+_NO_UNIT = Unit("", ())
 
 
 def terms(entry: ResourceSettings, replicas: int) -> str:

@@ -18,6 +18,7 @@ from devhost.backend.where import Term, Text, Where, names_purpose, selected, sh
 
 from . import naming
 from .claims import ClaimIndex, Held, Key, binds_pod
+from .differences import differences
 from .plan import (
     LIST_LIMIT,
     Found,
@@ -167,7 +168,7 @@ class Planner:
         if held != self._held:
             dirty.add_held(self._held, held)
             self._held, self._given.held = held, ClaimIndex(held) if held else None
-        changed = {name: _changed(self._found.get(name, {}), devices) for name, devices in found.items()}
+        changed = {name: differences(self._found.get(name, {}), devices) for name, devices in found.items()}
         changed |= {name: dict.fromkeys(self._found[name]) for name in self._found.keys() - found.keys()}
         self._found = found
         few = {name: _Candidates(devices) for name, devices in changed.items()}
@@ -196,18 +197,6 @@ class Planner:
         plans = [one.plan for one in self._entries if one.plan is not None]
         resources = {name: resource for plan in plans for name, resource in plan.resources.items()}
         return Plan(resources, tuple(chain.from_iterable(plan.refusals for plan in plans)))
-
-
-def _changed(before: Mapping[str, Device], now: Mapping[str, Device]) -> dict[str, Device | None]:
-    """The devices that are new or other objects, and ``None`` for those that are gone."""
-    if before is now:
-        return {}
-    changed: dict[str, Device | None] = {
-        name: device for name, device in now.items() if before.get(name) is not device
-    }
-    if len(before) != len(now) or changed:
-        changed.update((name, None) for name in before if name not in now)
-    return changed
 
 
 @dataclass(frozen=True, slots=True)
