@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from work import counted, grows_linearly, least, rested
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
 from devhost.allocation.pieces import PIECE
-from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits
+from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
 from devhost.host.status import captured, holders
@@ -66,13 +66,20 @@ SHAPES = (
 )
 
 
-def cards(count: int, *, share: bool) -> type[Backend]:
+class HasDevices(Backend):
+    """A backend whose devices a test changes."""
+
+    exist: ClassVar[list[Device]]
+
+
+def cards(count: int, *, share: bool) -> type[HasDevices]:
     """A backend with so many devices, all of whose hooks a kubelet can cause to be called."""
     found = [Device(f"card{n:05}", numa_nodes=(n % 2,)) for n in range(count)]
 
-    class Cards(Backend):
+    class Cards(HasDevices):
         name = "card"
         takes_shares: ClassVar[bool] = share
+        exist: ClassVar[list[Device]] = found
 
         def discover(self) -> list[Device]:
             return found
@@ -93,6 +100,8 @@ class Scene:
     host: Host
     plugin: PluginConnection
     tokens: list[str]
+    exist: list[Device]
+    """The devices that the backend finds."""
 
     @property
     def inventory(self) -> Inventory:
@@ -134,6 +143,14 @@ class Scene:
 
     async def planned(self) -> None:
         self.host.replan()
+
+    async def changed(self) -> None:
+        """One device becomes unhealthy."""
+        self.exist[7] = replace(self.exist[7], health=unhealthy("hot"))
+        self.host.backends.dispatch(Event("", "change", "/sys/card7"))
+        async with asyncio.timeout(60):
+            while self.inventory.snapshot.entries[self.exist[7].id].health.healthy:
+                await asyncio.sleep(0.01)
 
     async def scraped(self) -> None:
         """The whole exposition with the names of pods, over HTTP."""
@@ -204,7 +221,7 @@ async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
             await plugin.dial(60.0)
             tokens = list(node.host.services[NAME].inventory.snapshot.entries)
             await rested()
-            yield Scene(node.host, plugin, tokens)
+            yield Scene(node.host, plugin, tokens, kind.exist)
             await plugin.close()
 
 
@@ -224,6 +241,16 @@ async def test_work_for_any_request_grows_linearly_with_the_list(tmp_path: Path,
     grows_linearly(found, PLAN, CONSTANT)
     for name, (_, large) in found.items():
         assert large <= PER_TOKEN * sizes[1] + CONSTANT, f"{name}: {large} lines for {sizes[1]} tokens"
+
+
+async def test_a_change_of_one_device_looks_at_no_other_one(tmp_path: Path) -> None:
+    """Only the kubelet's answer to which devices are allocatable is read as a whole: two lines for each."""
+    sizes, found = (600, 1200), []
+    for size in sizes:
+        async with serving(tmp_path / str(size), SHAPES[1], size) as scene:
+            lines, _ = await counted(scene.changed)
+            found.append(lines)
+    assert found[1] - found[0] <= 3 * (sizes[1] - sizes[0]), f"{found[0]} lines, {found[1]} for twice as many"
 
 
 REQUESTS = (Scene.listed, Scene.preferred, Scene.allocated, Scene.refused, Scene.prepared, Scene.scraped)

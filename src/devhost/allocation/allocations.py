@@ -710,6 +710,8 @@ class ResourceAllocations:
 
     def unresolved(self) -> list[str]:
         """Held tokens whose devices are not known, because only the kubelet has named them."""
+        if not self._leases:
+            return []
         tokens = self._leases.tokens()
         return [*(tokens - self._devices_of.keys()), *(tokens & self._inferred & self._devices_of.keys())]
 
@@ -897,7 +899,8 @@ class Allocations:
 
     def in_use(self) -> Iterator[ResourceAllocations]:
         """The resources of which a container has something, by name."""
-        return (found for _, found in sorted(self._resources.items()) if found.is_held())
+        held = [(name, found) for name, found in self._resources.items() if found.is_held()]
+        return (found for _, found in sorted(held))
 
     def held(self) -> Sequence[Held]:
         """Every device that a container or a claim has, or is about to get, in a stable order."""

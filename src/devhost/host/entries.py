@@ -91,6 +91,9 @@ class EntryOutcomes:
         self._scanners = scanners
         self._comparisons = comparisons
         self._served = plan.served() if plan else {}
+        self._counts = {
+            index: sum(len(one.offers) for one in served) for index, served in self._served.items()
+        }
         self._missed: dict[int, tuple[ResourceSettings, Mapping[str, Device], str]] = {}
         self._known = before._missed if before else {}
         self._all: Sequence[EntryOutcome] | None = None
@@ -127,7 +130,7 @@ class EntryOutcomes:
 
     def count(self, entry: ResourceSettings) -> int:
         """How many devices the entry serves."""
-        return sum(len(resource.offers) for resource in self._served.get(entry.index, ()))
+        return self._counts.get(entry.index, 0)
 
     def _outcome(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> EntryOutcome:
         if count := self.count(entry):

@@ -122,6 +122,8 @@ class ResourceService:
         self._units = Units()
         self._refused: Mapping[str, Reason] = NONE_REFUSED
         self._caused_at: float | None = None
+        self._planned: PlannedResource | None = None
+        """The part of the plan that has taken effect; ``None`` if it has no devices for this resource."""
         self._shown: tuple[object, ...] = ()
         """What the last list was made from, apart from the time."""
         self._steady = False
@@ -141,6 +143,8 @@ class ResourceService:
 
     def fits(self, planned: PlannedResource, scanner: Scanner) -> bool:
         """Whether this service can continue as ``planned`` without a new registration."""
+        if planned is self._planned and scanner is self.scanner:
+            return True
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
         prepares = scanner.runner.prepares(planned.entry.options) or planned.entry.check_starts
@@ -154,13 +158,17 @@ class ResourceService:
         refused: Mapping[str, Reason] = NONE_REFUSED,
     ) -> None:
         """Takes the devices that the plan gives this resource, and by id why it refuses others."""
-        self.scanner = scanner
-        self._follow(planned.entry, refused)
-        self.allocator.follow(scanner, planned.entry)
+        if planned is self._planned and scanner is self.scanner:
+            self._refused = refused
+        else:
+            self.scanner, self._planned = scanner, planned
+            self._follow(planned.entry, refused)
+            self.allocator.follow(scanner, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, Reason], caused_at: float | None) -> None:
         """The plan has no device for this resource, for these reasons; it stays registered with none."""
+        self._planned = None
         self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
         self._show((), caused_at)
 
@@ -191,6 +199,8 @@ class ResourceService:
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
+        if self._steady:
+            return None
         waits = self.inventory.next_change(), self._verdicts.next_change()
         return min((wait for wait in waits if wait is not None), default=None)
 

@@ -63,13 +63,15 @@ class Shortages:
         """Hardware without its driver that an entry could select, each with the name of its backend."""
         self.refusals: Sequence[Refusal] = ()
         """Refusals that only an edit of the file can end."""
+        self._identified = _identified(settings)
         self._empty: dict[Identity, _Empty] = {}
         self._takers: set[tuple[Identity, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, settings: Settings, plan: Plan) -> None:
         """There is a new plan."""
-        self._settings = settings
+        if settings is not self._settings:
+            self._settings, self._identified = settings, _identified(settings)
         self.outcomes = EntryOutcomes(
             settings, plan, self._scanners, comparisons=MAX_COMPARISONS, before=self.outcomes
         )
@@ -92,7 +94,7 @@ class Shortages:
     def _follow_entries(self) -> None:
         before, self._empty = self._empty, {}
         began = []
-        for identity, entry in _identified(self._settings):
+        for identity, entry in self._identified:
             empty = before.get(identity)
             count = self.outcomes.count(entry)
             if count and not entry.unexpected(count):
@@ -178,7 +180,7 @@ class Shortages:
         """Logs entries that lose devices to an earlier entry and have others."""
         taken = Counter((one.entry, one.taker) for one in plan.refusals if one.kind is RefusalKind.TAKEN)
         before, self._takers = self._takers, set()
-        identities = {entry.index: (identity, entry) for identity, entry in _identified(self._settings)}
+        identities = {entry.index: (identity, entry) for identity, entry in self._identified if taken}
         for (index, taker), count in taken.items():
             identity, entry = identities[index]
             if taker is None or not self.outcomes.count(entry):

@@ -234,12 +234,13 @@ class GivenKeeper:
 
     def _unknown(self) -> bool:
         """Whether a container holds a token of which nothing is known; it may be of another devhost."""
-        for name in self._allocators():
-            allocations = self._allocations.of(name)
-            for token in allocations.tokens():
-                if (name, token) not in self._given.tokens and allocations.holder(token) is not None:
-                    return True
-        return False
+        allocators = self._allocators()
+        return any(
+            (held.resource, token) not in self._given.tokens and held.holder(token) is not None
+            for held in self._allocations.in_use()
+            if held.resource in allocators
+            for token in held.tokens()
+        )
 
     async def _read_checkpoint(self) -> None:
         source = self._sources["the kubelet's checkpoint"]

@@ -161,16 +161,21 @@ class Planner:
         What is made so far is lost if the steps are not exhausted.
         """
         dirty = _Dirty()
-        if settings is not self._settings:
+        fresh = settings is not self._settings
+        if fresh:
             self._found, self._held = {}, ()
             self._entries, self._given = [_Entry(entry) for entry in settings.resources], _Given()
-        self._settings = None  # until all is done
-        if held != self._held:
-            dirty.add_held(self._held, held)
-            self._held, self._given.held = held, ClaimIndex(held) if held else None
+        others_held = held != self._held
         changed = {name: differences(self._found.get(name, {}), devices) for name, devices in found.items()}
         changed |= {name: dict.fromkeys(self._found[name]) for name in self._found.keys() - found.keys()}
         self._found = found
+        waits = any(one.waits(sides) for one in self._entries)
+        if not (fresh or others_held or waits or any(changed.values())):
+            return
+        self._settings = None  # until all is done
+        if others_held:
+            dirty.add_held(self._held, held)
+            self._held, self._given.held = held, ClaimIndex(held) if held else None
         few = {name: _Candidates(devices) for name, devices in changed.items()}
         same = True
         for one in self._entries:
