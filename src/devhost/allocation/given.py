@@ -413,8 +413,13 @@ class _There:
         """The device of a node: one of the gift's devices that has it now, if it is not known."""
         if node.key is not None:
             return node.key
-        some = [key for key in self._devices.get(id(gift), ()) if key in self._all().get(node.path, ())]
+        some = [key for key in self._devices.get(id(gift), ()) if self._claims(key, node.path)]
         return some[0] if len(some) == 1 else None
+
+    def _claims(self, key: Key, path: str) -> bool:
+        """Whether a device claims a node."""
+        device = self._found.get(key[0], {}).get(key[1])
+        return device is not None and _NODE + path in device.claims
 
     def has(self, key: Key) -> frozenset[str] | None:
         """The paths of a device; ``None`` if it is gone, or they are not known."""

@@ -24,7 +24,7 @@ from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import EventPublisher
 from .reload import Configuration
-from .service import ResourceService, ServiceParts
+from .service import NONE_REFUSED, ResourceService, ServiceParts, terms
 from .services import Services
 from .shortages import Shortages
 
@@ -147,12 +147,14 @@ class Replanner:
         self._follow(caused_at)
 
     def _piece(self, steps: Iterator[None]) -> bool:
-        """Does some steps; true if there are more."""
+        """Does some steps; false if there are no more and there is still time for what follows them."""
         until = time.monotonic() + self._parts.timing.plan_piece
+        begun = False
         for _ in steps:
+            begun = True
             if time.monotonic() >= until:
                 return True
-        return False
+        return begun and time.monotonic() >= until
 
     def _found(self) -> Found:
         """Every device of every backend."""
@@ -225,13 +227,16 @@ class Replanner:
 
     def _update(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
         """Gives each planned resource its devices, and starts those that are new."""
+        binding, given = self._allocations.pod_claims(), self._allocations.given
+        known = {name: terms(one, binding, given) for name, one in self._backends.scanners.items()}
         for name, planned in (*self.plan.resources.items(), *self._held()):
-            if planned.entry.serve is Serve.DRA:
+            entry = planned.entry
+            if entry.serve is Serve.DRA:
                 continue
-            backend = self._backends.scanners[planned.entry.backend]
-            if name in self._services:
-                reasons = refused.get(planned.entry.index, {})
-                self._services[name].update(planned, backend, caused_at, reasons)
+            backend = self._backends.scanners[entry.backend]
+            if (running := self._services.find(name)) is not None:
+                reasons = refused.get(entry.index, NONE_REFUSED)
+                running.update(planned, backend, caused_at, reasons, known[entry.backend])
             else:
                 service = ResourceService(planned, backend, self._allocations.of(name), self._parts)
                 service.update(planned, backend, caused_at)

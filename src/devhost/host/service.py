@@ -12,6 +12,7 @@ from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
+from devhost.allocation.given import Given as AllGiven
 from devhost.allocation.injection import make_injection
 from devhost.allocation.inventory import Changes, Given, Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
@@ -25,7 +26,7 @@ from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
-from devhost.planning.claims import Reason
+from devhost.planning.claims import PodClaims, Reason
 from devhost.planning.plan import Offer, PlannedResource, Units
 from devhost.planning.settings import Of, ResourceSettings
 from devhost.planning.sides import Listed
@@ -62,6 +63,16 @@ class ServiceParts:
     changed: Callable[[], None]
     """Called when the status of a service has changed."""
     timing: Timing
+
+
+def terms(scanner: Scanner, binding: PodClaims, given: AllGiven) -> object:
+    """What every list of a backend's devices is made from, besides the plan: equal if it has not changed.
+
+    Args:
+        binding: what binds pods.
+        given: what containers were given.
+    """
+    return scanner.health.conditions(), bool(binding), bool(given.differences)
 
 
 class ResourceService:
@@ -124,6 +135,8 @@ class ResourceService:
         self._caused_at: float | None = None
         self._planned: PlannedResource | None = None
         """The part of the plan that has taken effect; ``None`` if it has no devices for this resource."""
+        self._terms: tuple[object, int] = (None, 0)
+        """The terms of the last list, and how often allocations had changed before it."""
         self._shown: tuple[object, ...] = ()
         """What the last list was made from, apart from the time."""
         self._steady = False
@@ -156,14 +169,22 @@ class ResourceService:
         scanner: Scanner,
         caused_at: float | None,
         refused: Mapping[str, Reason] = NONE_REFUSED,
+        terms: object = None,
     ) -> None:
-        """Takes the devices that the plan gives this resource, and by id why it refuses others."""
-        if planned is self._planned and scanner is self.scanner:
-            self._refused = refused
-        else:
+        """Takes the devices that the plan gives this resource, and by id why it refuses others.
+
+        Args:
+            terms: see :func:`terms`; ``None`` if they are not known.
+        """
+        now = terms, self.inventory.allocations.revision
+        if planned is not self._planned or scanner is not self.scanner:
             self.scanner, self._planned = scanner, planned
             self._follow(planned.entry, refused)
             self.allocator.follow(scanner, planned.entry)
+        elif terms is not None and self._steady and now == self._terms:
+            self._refused = refused
+            return
+        self._refused, self._terms = refused, now
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, Reason], caused_at: float | None) -> None:
@@ -257,9 +278,8 @@ class ResourceService:
     def _made_from(self, offers: Sequence[Offer]) -> tuple[object, ...]:
         """What a list is made from: equal if the list would be, too, as long as it is steady."""
         allocations, scanner = self.inventory.allocations, self.scanner
-        binding, given = allocations.pod_claims(), allocations.everything_given.differences
-        others = allocations.revision, bool(binding), bool(given)
-        return id(offers), id(scanner), scanner.health.conditions(), self.entry, others
+        others = terms(scanner, allocations.pod_claims(), allocations.everything_given)
+        return id(offers), id(scanner), self.entry, allocations.revision, others
 
     def _publish(self) -> None:
         if self._left or not self._injection.ready.is_set():

@@ -21,7 +21,7 @@ class Timing:
     Without them it could give a device to a resource and take it back a moment later, or give away a device
     that a container holds through another resource."""
 
-    plan_piece: float = 0.02
+    plan_piece: float = 0.002
     """A plan that takes longer lets other work be done in between."""
 
     reload: float = 30.0
