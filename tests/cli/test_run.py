@@ -104,6 +104,29 @@ async def test_a_root_without_files_of_a_host_is_logged(toys, tmp_path, there, t
     assert said.count(line) == told
 
 
+WHEN_EXEMPT = """
+    async def watch(self):
+        import asyncio
+        from devhost.backend import Event
+        while True:
+            await asyncio.sleep(0.2)
+            yield Event()
+
+    def discover(self):
+        import gc
+        if not gc.get_freeze_count():
+            return
+"""
+
+
+async def test_what_exists_after_the_start_is_exempt_from_garbage_collection(toys, tmp_path):
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    drop_in.write_text(drop_in.read_text().replace("\n    def discover(self):\n", WHEN_EXEMPT))
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory):
+            await until_served(kubelet)
+
+
 async def test_a_hung_backend_does_not_keep_the_process_running(toys, tmp_path):
     drop_in = toys.config.parent / "backends" / "toy.py"
     hang = "    def discover(self):\n        import threading; threading.Event().wait()\n"

@@ -172,7 +172,7 @@ class HealthTracker:
         return self.stale, self.released, self._probed, tuple(self._missing_paths.items())
 
     def particular(self) -> Iterator[str]:
-        """The ids of all devices of which more is known than their objects tell."""
+        """The ids of all devices of which more is known than what they have."""
         return chain(self._recovery, self._probed, self._missing_paths)
 
     def verdict(self, device: Device, now: float) -> Health:

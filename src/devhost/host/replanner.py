@@ -147,14 +147,12 @@ class Replanner:
         self._follow(caused_at)
 
     def _piece(self, steps: Iterator[None]) -> bool:
-        """Does some steps; false if there are no more and there is still time for what follows them."""
+        """Does some steps; true if there are more."""
         until = time.monotonic() + self._parts.timing.plan_piece
-        begun = False
         for _ in steps:
-            begun = True
             if time.monotonic() >= until:
                 return True
-        return begun and time.monotonic() >= until
+        return False
 
     def _found(self) -> Found:
         """Every device of every backend."""
