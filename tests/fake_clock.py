@@ -19,7 +19,7 @@ class FakeTimer:
 
 
 class FakeClock:
-    """Passes for ``devhost.discovery.reconciler.Clock``.
+    """Passes for ``devhost.runtime.reconciler.Clock``.
 
     Code that only wants to know the time takes ``clock.time``.
     """

@@ -24,9 +24,10 @@ ROOMS = {
     "dra": "Dynamic Resource Allocation: ResourceSlices, claims, and the API client",
     "allocation": "answering Allocate: token checks, injection (direct or CDI), who holds which device",
     "config": "`devhost.yaml` to settings, with line and column for every error",
-    "discovery": "running backends: catalog, threads, scans, probes, health, validation, kernel events",
+    "discovery": "running backends: catalog, scans, probes, health, validation, kernel events",
     "planning": "pure decisions: plan, claims, names, tokens, preference among devices",
-    "telemetry": "log, metrics, HTTP, the status document and page, systemd notifications, the watchdog",
+    "telemetry": "metrics, the status document and page, and the sockets over which they are asked",
+    "runtime": "what no device has a part in: loops, threads, tasks, log, sockets, HTTP, systemd, watchdog",
     "backend": "the public API: everything that a backend or an observer may import",
 }
 """The packages of ``src/devhost`` from the top to the bottom: a package imports only from those below it.
@@ -43,11 +44,11 @@ TOP_LEVEL = {
 """Modules that belong to no package."""
 
 LIBRARIES = {
-    "asyncinotify": ("discovery.uevents",),
+    "asyncinotify": ("runtime.watch",),
     "click": ("cli",),
     "google": ("cli.memory", "dra", "kubelet", "testing"),
-    "grpc": ("cli.memory", "dra", "kubelet", "testing"),
-    "h11": ("dra.kube", "telemetry.http", "testing"),
+    "grpc": ("cli.memory", "dra", "kubelet", "runtime.sockets", "testing"),
+    "h11": ("dra.kube", "runtime.http", "testing"),
     "markupsafe": ("telemetry.page",),
     "pluggy": ("backend.observe", "discovery.catalog"),
     "pyudev": ("discovery.uevents",),
@@ -215,7 +216,7 @@ def test_what_decides_touches_nothing(module: str) -> None:
     for found in imports(SOURCE, "devhost", module):
         top = found.name.partition(".")[0]
         if top == "devhost":
-            good = pure(found.name) or room(found.name) in ("backend", "telemetry")
+            good = pure(found.name) or room(found.name) in ("backend", "runtime", "telemetry")
         else:
             good = top not in IO or (module.partition(".")[2], top) in PURE_TYPES
         if not good:

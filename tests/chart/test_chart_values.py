@@ -11,7 +11,7 @@ import yaml
 from rendering import CHART, PROFILES, ROOT, Chart, Object, Rendered, Types
 
 from devhost import __version__
-from devhost.telemetry.http import parse_listen
+from devhost.runtime.http import parse_listen
 
 PROGRAMMED = {"name": "example.com/fpga", "backend": "fpga", "program": {"bitstream": "/srv/x.gbs"}}
 

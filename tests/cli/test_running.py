@@ -22,7 +22,7 @@ from devhost.cli.running_host import View, answer, view
 from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load_or_everything
 from devhost.planning.plan import explain
-from devhost.telemetry import rundir
+from devhost.runtime import rundir
 from devhost.telemetry.document import StatusDocument
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 

@@ -15,7 +15,7 @@ import pytest
 from conformance_node import TOY, WAIT
 
 from devhost.host.timing import NODE
-from devhost.telemetry import watchdog
+from devhost.runtime import watchdog
 from devhost.testing.kubelet import events as ev
 
 DROP_IN = '''
@@ -51,10 +51,10 @@ def devhost_backends():
 
 PROGRAM = """
 import asyncio, functools, pathlib, sys
-from devhost.telemetry import log
+from devhost.runtime import log
 log.configure("json")
 from devhost.host import daemon
-from devhost.telemetry import watchdog
+from devhost.runtime import watchdog
 daemon.Watchdog = functools.partial(watchdog.Watchdog, stall=2.0, tick=0.1)
 config, kubelet, root, status = map(pathlib.Path, sys.argv[1:])
 asyncio.run(daemon.serve(daemon.Options(config, kubelet, root, status_socket=status)))

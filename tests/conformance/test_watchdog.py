@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from devhost.telemetry import watchdog
-from devhost.telemetry.watchdog import EXIT_STALLED, Watchdog
+from devhost.runtime import watchdog
+from devhost.runtime.watchdog import EXIT_STALLED, Watchdog
 
 
 def threads() -> list[str]:
@@ -74,7 +74,7 @@ async def test_a_stalled_process_ends_even_if_its_stacks_cannot_be_logged():
             over.wait(120)
 
     handler = Stuck()
-    logging.getLogger("devhost.telemetry.watchdog").addHandler(handler)
+    logging.getLogger("devhost.runtime.watchdog").addHandler(handler)
     left: list[int] = []
     try:
         with Watchdog(stall=0.1, tick=0.02, leave=left.append, report=0.1):
@@ -82,7 +82,7 @@ async def test_a_stalled_process_ends_even_if_its_stacks_cannot_be_logged():
         assert left == [EXIT_STALLED]
     finally:
         over.set()
-        logging.getLogger("devhost.telemetry.watchdog").removeHandler(handler)
+        logging.getLogger("devhost.runtime.watchdog").removeHandler(handler)
 
 
 @pytest.mark.parametrize("depth", [1, 500])

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
 from devhost.backend.model import Device, Health
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock
 from devhost.discovery.runner import BackendRunner, ServiceContext
 from devhost.discovery.scanner import Scanner, State
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 LIMIT = 10_000

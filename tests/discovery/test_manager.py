@@ -16,8 +16,8 @@ from devhost.backend import AllocateRequest, Backend, Device, Edits, Event
 from devhost.backend.errors import BackendTimeout
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
-from devhost.discovery.tasks import Tasks
 from devhost.planning.settings import Settings
+from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
 

@@ -23,8 +23,8 @@ from devhost.discovery.observers import (
     Observers,
     State,
 )
-from devhost.discovery.tasks import Tasks
 from devhost.discovery.timing import NODE, Timing
+from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]

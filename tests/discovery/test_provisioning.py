@@ -16,7 +16,7 @@ from devhost.discovery.provisioning import Provisioning, State
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.timing import NODE, Timing
-from devhost.discovery.worker import WorkerThread
+from devhost.runtime.worker import WorkerThread
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
 

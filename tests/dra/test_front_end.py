@@ -14,13 +14,13 @@ from dra_node import DRIVER, NODE, SLICES, Cluster, DraNode
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.discovery.tasks import BUG
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
 from devhost.host.dra_side import access
 from devhost.host.problems import problems
 from devhost.host.status import status
 from devhost.planning.sides import Listed, Sides
+from devhost.runtime.tasks import BUG
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.dra import Claim, DraKubelet, Rival
 from devhost.testing.dra.api_objects import claims as claims_of

@@ -13,11 +13,11 @@ from claim_scene import DRIVER, Cards, Scene, Together, WithCdi, boot, config, r
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
 from devhost.backend import Device
-from devhost.discovery.reconciler import Retry
 from devhost.discovery.scanner import Scanner
 from devhost.dra.claim_devices import DraDevice
 from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.refresher import Refresher
+from devhost.runtime.reconciler import Retry
 from devhost.testing import runtime
 
 NULL, ZERO, FULL = ("c", 1, 3), ("c", 1, 5), ("c", 1, 7)

@@ -26,9 +26,9 @@ from devhost.host.status import captured, holders
 from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.runtime.http import HttpServer, Listen, page
 from devhost.telemetry.document import complete, json_line
 from devhost.telemetry.exposition import CONTENT_TYPE
-from devhost.telemetry.http import HttpServer, Listen, page
 from devhost.telemetry.metrics import Metrics
 from devhost.telemetry.page.serving import StatusPage
 from devhost.testing.kubelet.wire import CallError, PluginConnection

@@ -10,7 +10,7 @@ import pytest
 
 from devhost.backend import Event
 from devhost.backend.model import Device, unhealthy
-from devhost.discovery import worker
+from devhost.runtime import worker
 from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY, OTHER = "example.com/toy", "example.com/other"

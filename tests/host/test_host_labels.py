@@ -13,8 +13,8 @@ import pytest
 from scraped_series import value
 
 from devhost.backend import Device, incident
-from devhost.discovery.reconciler import Retry
 from devhost.host.status import status
+from devhost.runtime.reconciler import Retry
 from devhost.telemetry.metrics import Metrics
 
 LINE = "name: example.com/x, backend: toy"

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from devhost.backend import unhealthy
 from devhost.host.status import status
-from devhost.telemetry.http import HttpServer, Listen
+from devhost.runtime.http import HttpServer, Listen
 from devhost.telemetry.page.serving import StatusPage
 
 WAIT = 60.0

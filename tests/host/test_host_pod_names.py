@@ -15,8 +15,8 @@ from devhost.backend import Device
 from devhost.cli.status_report import show
 from devhost.host.problems import problems
 from devhost.host.status import status
+from devhost.runtime.http import Response
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.http import Response
 from devhost.telemetry.metrics import Metrics
 from devhost.telemetry.page.serving import StatusPage
 

@@ -23,8 +23,8 @@ from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import PART, ListEncoder, PluginServer, device_list
-from devhost.kubelet.sockets import channel
 from devhost.kubelet.timing import NODE, Timing
+from devhost.runtime.sockets import channel
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import KubeletSimulator
 

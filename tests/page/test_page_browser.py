@@ -19,9 +19,9 @@ import pytest
 import webdriver
 from page_eyes import ACCESSIBLE, BROKEN, CONTRAST, NAMELESS, OVERLAP, SPOKEN
 
-from devhost.telemetry import http
+from devhost.runtime import http
+from devhost.runtime.http import HttpServer, Listen
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.http import HttpServer, Listen
 from devhost.telemetry.page.serving import StatusPage
 from devhost.telemetry.tables import age
 

@@ -12,8 +12,8 @@ from typing import NamedTuple, cast
 import page_document as made
 import pytest
 
+from devhost.runtime.http import Answer, HttpServer, Limits, Listen, Route, Stream, probe
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.http import Answer, HttpServer, Limits, Listen, Route, Stream, probe
 from devhost.telemetry.page.serving import StatusPage, node_name
 
 LIMITS = Limits()

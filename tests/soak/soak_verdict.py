@@ -21,13 +21,13 @@ from soak_toys import Toy
 
 from devhost.backend.model import Device
 from devhost.discovery.scanner import State
-from devhost.discovery.worker import MAX_ABANDONED
 from devhost.host.host import Host
 from devhost.host.status import status
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
 from devhost.planning.plan import Plan, PlannedResource, units
 from devhost.planning.planner import make_plan
 from devhost.planning.tokens import numbered
+from devhost.runtime.worker import MAX_ABANDONED
 from devhost.testing.kubelet import Allocation, ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from servicemanager import Listener
 
-from devhost.telemetry.systemd import SystemdNotifier, line
+from devhost.runtime.systemd import SystemdNotifier, line
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.telemetry import log
+from devhost.runtime import log
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "devhost"
@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "logs.md"
 
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 
-LOGS = ("log", "_log", "self._log", "telemetry.log")
+LOGS = ("log", "_log", "self._log", "logging.log")
 """The names under which modules have their log."""
 
 BY_NAME = {
@@ -68,7 +68,7 @@ def every_call() -> dict[Path, list[ast.Call]]:
 
 def written() -> Iterator[tuple[str, ast.Call]]:
     """Every call that logs a message, with its level. ``FailureLog`` gets its messages from its callers."""
-    for node in calls(but="discovery/reconciler.py"):
+    for node in calls(but="runtime/reconciler.py"):
         if (
             isinstance(node.func, ast.Attribute)
             and node.func.attr in LEVELS

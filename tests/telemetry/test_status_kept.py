@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from test_status_socket import Source
 
-from devhost.telemetry import ask, rundir
-from devhost.telemetry.rundir import socket_name
+from devhost.runtime import rundir
+from devhost.runtime.rundir import socket_name
+from devhost.telemetry import ask
 from devhost.telemetry.status import Limits, StatusServer
 
 

@@ -13,7 +13,8 @@ from typing import cast
 import pytest
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
-from devhost.telemetry import ask, document, rundir
+from devhost.runtime import rundir
+from devhost.telemetry import ask, document
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.status import AlreadyServed, Limits, StatusServer
 

@@ -14,7 +14,7 @@ from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document

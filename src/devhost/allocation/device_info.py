@@ -23,9 +23,9 @@ from pathlib import Path
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, EnvironmentFailure
 from devhost.backend.files import holds, make_directory
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.discovery.worker import FILE_DEADLINE
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.worker import FILE_DEADLINE
 
 from .allocations import Allocations
 from .owned_files import OwnedDirectory, OwnedFiles

@@ -25,7 +25,7 @@ from typing import Any
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import read_regular
-from devhost.discovery.worker import FILE_DEADLINE, FileWorker
+from devhost.runtime.worker import FILE_DEADLINE, FileWorker
 
 NAME = "dra_manager_state"
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar
 
 from devhost.backend.files import holds, make_directory, replace_file
-from devhost.discovery.worker import FILE_DEADLINE, FileWorker
+from devhost.runtime.worker import FILE_DEADLINE, FileWorker
 
 P = ParamSpec("P")
 T = TypeVar("T")

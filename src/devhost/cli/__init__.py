@@ -62,7 +62,7 @@ def _run() -> int:
 
     use_one_heap()
     import_without_libraries()
-    from devhost.telemetry import log
+    from devhost.runtime import log
 
     with log.unblocked():
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from devhost.backend import threads
-from devhost.telemetry import log
+from devhost.runtime import log
 
 from . import options as shared
 from .program import not_on_nodes

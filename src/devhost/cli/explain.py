@@ -26,8 +26,8 @@ from devhost.planning.affinity import unproven
 from devhost.planning.affinity.topology import Candidate, Topology
 from devhost.planning.plan import Verdict, explain
 from devhost.planning.settings import Of, ResourceSettings, Serve
+from devhost.runtime.log import printable
 from devhost.telemetry.document import EntryStatus, held_by
-from devhost.telemetry.log import printable
 from devhost.telemetry.tables import reason, with_holders
 
 from . import options as shared

@@ -14,6 +14,8 @@ from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, un
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
 from devhost.planning.plan import RefusalKind
+from devhost.runtime.log import printable
+from devhost.runtime.text import few
 from devhost.telemetry import ask
 from devhost.telemetry.document import (
     DeviceStatus,
@@ -25,8 +27,7 @@ from devhost.telemetry.document import (
     StatusDocument,
     holder_status,
 )
-from devhost.telemetry.log import printable
-from devhost.telemetry.tables import UNKNOWN_POD, container, few
+from devhost.telemetry.tables import UNKNOWN_POD, container
 
 from .scan_once import ScanResult, scan_once
 

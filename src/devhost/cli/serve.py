@@ -13,9 +13,9 @@ from devhost.cli.memory import (
     import_grpc_without_typing_extensions,
     import_protobuf_without_python_messages,
 )
-from devhost.telemetry import log as telemetry
+from devhost.runtime import log as logging
 
-log = telemetry.get(__name__)
+log = logging.get(__name__)
 
 TEXT = """Serves every device that the configuration selects to the kubelet of this node.
 
@@ -131,14 +131,14 @@ OPTIONS = (
         str,
         "Text for people, or one JSON object per line.",
         default="text",
-        choices=get_args(telemetry.Format),
+        choices=get_args(logging.Format),
     ),
     Option(
         ("--log-level",),
         str,
         "What to log; info logs only changes of state.",
         default="info",
-        choices=get_args(telemetry.Level),
+        choices=get_args(logging.Level),
     ),
 )
 """In the order of the help."""
@@ -183,8 +183,8 @@ def serve(
     plugins_dir: Path | None,
     node_name: str,
     kubeconfig: Path | None,
-    log_format: telemetry.Format,
-    log_level: telemetry.Level,
+    log_format: logging.Format,
+    log_level: logging.Level,
 ) -> None:
     """Serves until a signal ends it.
 
@@ -192,7 +192,7 @@ def serve(
         DevhostError: it cannot start.
         SystemExit: the same; the reason is in the log.
     """
-    telemetry.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
+    logging.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
     try:
         descriptors.provide(descriptors.SERVING)
         import_grpc_without_typing_extensions()

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from devhost.backend.sysfs import natural
+from devhost.runtime.log import printable
+from devhost.runtime.text import few
 from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
-from devhost.telemetry.log import printable
 from devhost.telemetry.tables import (
     Alike,
     age,
@@ -17,7 +18,6 @@ from devhost.telemetry.tables import (
     departures,
     empty_entry,
     fair,
-    few,
     held_by,
     in_use,
     numbered,

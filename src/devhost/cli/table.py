@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from devhost.telemetry.log import printable
+from devhost.runtime.log import printable
 
 _GAP = "  "
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.discovery.worker import FileWorker
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.worker import FileWorker
 
 log = get(__name__)
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.telemetry.log import printable
+from devhost.runtime.log import printable
 
 ROOT_HINT = "give the directory to use as /, or omit --root"
 

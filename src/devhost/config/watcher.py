@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend.files import Fingerprint, fingerprint
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, Reconciler
-from devhost.discovery.uevents import DirectoryWatch
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
+from devhost.runtime.watch import DirectoryWatch
 
 MAX_CHECKS = 8
 """Checks of a file that keeps changing, before it is read as it is."""

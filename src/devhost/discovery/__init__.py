@@ -1,5 +1,5 @@
-"""Running backends: catalog, threads, scans, probes, health, validation and kernel events.
+"""Running backends: catalog, scans, probes, health, validation and kernel events.
 
-Import from here: ``catalog``, ``manager``, ``scanner``, ``uevents``, ``observers``, ``reconciler``.
+Import from here: ``catalog``, ``manager``, ``scanner``, ``uevents``, ``observers``.
 May import: ``planning`` and every package below it.
 """

@@ -12,9 +12,8 @@ from itertools import combinations, islice
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
-from devhost.telemetry.log import get
-
-from .reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 
 log = get(__name__)
 

@@ -11,19 +11,19 @@ from pathlib import Path
 from devhost.backend import Event
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.planning.settings import Settings
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog
+from devhost.runtime.tasks import Tasks
+from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
 
 from .catalog import Catalog
 from .provisioning import Provisioning, State
-from .reconciler import FailureLog
 from .releases import LONGEST, Releases
 from .runner import BackendRunner, HeldClaims
 from .scanner import Scanner
 from .scanner import State as ScannerState
-from .tasks import Tasks
 from .timing import NODE, Timing
-from .worker import FileWorker
 
 log = get(__name__)
 

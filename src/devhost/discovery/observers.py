@@ -20,13 +20,13 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendTimeout, one_line
 from devhost.backend.incident import Incident
 from devhost.backend.observe import News
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.tasks import Tasks
+from devhost.runtime.worker import NotCalled, WorkerThread
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 from .catalog import Catalog, InstalledObserver, Refusal
-from .tasks import Tasks
 from .timing import NODE, Timing
-from .worker import NotCalled, WorkerThread
 
 log = get(__name__)
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Device, Health
+from devhost.runtime.reconciler import Clock, Reconciler, Retry
 
-from .reconciler import Clock, Reconciler, Retry
 from .runner import BackendRunner
 from .timing import Timing
 

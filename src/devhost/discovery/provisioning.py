@@ -18,12 +18,12 @@ from enum import StrEnum
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, NotYet
 from devhost.backend.incident import Incident
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler, Retry
+from devhost.runtime.worker import WorkerThread
 
-from .reconciler import LOOP_CLOCK, Clock, Reconciler, Retry
 from .scanner import Scanner
 from .timing import NODE, Timing
-from .worker import WorkerThread
 
 log = get(__name__)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from devhost.backend.files import replace_file
 from devhost.backend.sysfs import read_bytes, read_line
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 log = get(__name__)
 

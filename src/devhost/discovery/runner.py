@@ -24,11 +24,11 @@ from devhost.backend.errors import (
     words,
 )
 from devhost.backend.model import Device, Edits, Health, sound_health, sound_reason
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.worker import WorkerThread
 
 from .health import is_health
 from .links import LinkCache, Pair
-from .worker import WorkerThread
 
 log = get(__name__)
 

@@ -22,12 +22,12 @@ from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device
 from devhost.planning.differences import differences
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 from .health import HealthTracker
 from .probing import FailureStreak, Probing
-from .reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from .runner import BackendRunner
 from .timing import NODE, Timing
 from .validation import RefusedDevice, valid_devices

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from devhost.backend.errors import DevhostError
-from devhost.discovery.reconciler import Retry
+from devhost.runtime.reconciler import Retry
 
 T = TypeVar("T")
 

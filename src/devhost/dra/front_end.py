@@ -17,7 +17,6 @@ from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import holder_field
 from devhost.planning.moves import Move, Origin
@@ -25,7 +24,8 @@ from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import NODE as DRA_NODE
 from devhost.planning.sides import DraTiming, Sides
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
 from .credentials import Access

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import grpc
 
 from devhost.backend.errors import printable
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 
 from .api import health_v1_pb2, health_v1alpha1_pb2
 from .listener import decoded

@@ -12,10 +12,10 @@ from urllib.parse import quote
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Listed, Sides
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 
 from .answers import Json
 from .claim_objects import API, whole

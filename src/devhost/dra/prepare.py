@@ -25,10 +25,10 @@ from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.model import ClaimHolder, Device
-from devhost.discovery.reconciler import LOOP_CLOCK
 from devhost.planning.claims import Key, Pod
-from devhost.telemetry.log import get
-from devhost.telemetry.tables import few
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK
+from devhost.runtime.text import few
 
 from .claim_devices import (
     Basis,

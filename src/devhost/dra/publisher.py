@@ -29,10 +29,10 @@ from urllib.parse import quote
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Device, unhealthy
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Sides
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics
 
 from .answers import LONGEST_WISH, Json, shortened

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
-from devhost.discovery.worker import FileWorker
 from devhost.planning.claims import Key
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.worker import FileWorker
 
 log = get(__name__)
 

@@ -17,9 +17,9 @@ from devhost.allocation.cdi.spec import claim_kind, gone, withheld
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident
-from devhost.discovery.reconciler import Retry
 from devhost.discovery.scanner import Scanner
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import Retry
 
 from .claim_devices import Basis, Chosen, DraDevice, Group, Rendering, chosen_again, rendering
 from .kube import Unreachable

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from devhost.backend.incident import Incident
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 from .api import registration_pb2 as pb
 from .listener import decoded

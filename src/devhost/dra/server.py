@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock
-from devhost.telemetry.log import get, printable
+from devhost.runtime.log import get, printable
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 
 from .api import dra_v1_pb2, dra_v1beta1_pb2
 from .health import HealthSource, HealthStreams

@@ -29,7 +29,7 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 from .kube import Unreachable
 from .prepare import Preparer

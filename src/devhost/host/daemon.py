@@ -21,14 +21,14 @@ from devhost.config.last_good import LastGood, state_dir
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
 from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.settings import DraOptions, Serve
-from devhost.telemetry import rundir
+from devhost.runtime import rundir
+from devhost.runtime.http import HttpServer, Listen, page, parse_listen, probe
+from devhost.runtime.log import get
+from devhost.runtime.systemd import SystemdNotifier, line
+from devhost.runtime.watchdog import Watchdog
 from devhost.telemetry.exposition import CONTENT_TYPE
-from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
-from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Wrong
 from devhost.telemetry.status import Command, Request, StatusServer
-from devhost.telemetry.systemd import SystemdNotifier, line
-from devhost.telemetry.watchdog import Watchdog
 
 from . import startup_signals
 from .dra_side import access, front_end_class, left_by_earlier_run

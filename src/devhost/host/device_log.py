@@ -15,7 +15,7 @@ from devhost.allocation.inventory import Changes, Member
 from devhost.backend.incident import Incident
 from devhost.backend.model import AnyHolder
 from devhost.planning.claims import holder_field
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 NAMED = 20
 """Most devices that are logged for each kind of change between two lists."""

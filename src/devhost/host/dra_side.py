@@ -17,14 +17,14 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import sound_reason
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.tasks import Tasks
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Serve, Settings
 from devhost.planning.sides import Sides
+from devhost.runtime.log import get
+from devhost.runtime.tasks import Tasks
 from devhost.telemetry.document import DraStatus
-from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
 from .services import Services

@@ -27,7 +27,6 @@ from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Observers
 from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.tasks import Tasks
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
@@ -38,7 +37,8 @@ from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide

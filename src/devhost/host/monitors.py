@@ -11,7 +11,7 @@ from devhost.discovery.manager import BackendManager
 from devhost.discovery.uevents import UeventMonitor
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 log = get(__name__)
 

@@ -23,10 +23,10 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, EnvironmentFailure
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.scanner import Scanner
 from devhost.planning.plan import Plan
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics
 
 from .timing import NODE, Timing

@@ -11,7 +11,7 @@ from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key, Reason
 from devhost.planning.tokens import Known, is_former, represents_all, unit_of
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 from .service import GONE, ResourceService
 

@@ -17,8 +17,8 @@ from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import State as ObserverState
 from devhost.discovery.provisioning import State as ProvisioningState
 from devhost.discovery.scanner import State as BackendState
+from devhost.runtime.log import printable
 from devhost.telemetry.document import ProblemKind
-from devhost.telemetry.log import printable
 
 from .entries import State as EntryState
 from .host import Host

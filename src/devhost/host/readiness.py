@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from devhost.discovery.manager import BackendManager
-from devhost.discovery.tasks import Tasks
+from devhost.runtime.tasks import Tasks
 
 from .dra_side import DraSide
 from .reload import Configuration

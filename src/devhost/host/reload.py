@@ -15,10 +15,10 @@ from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Loaded
 from devhost.config.watcher import ConfigWatch
 from devhost.discovery.manager import BackendManager
-from devhost.discovery.tasks import Tasks
-from devhost.discovery.worker import WorkerThread
 from devhost.planning.settings import Settings
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.tasks import Tasks
+from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from devhost.allocation.allocator import Allocator
 from devhost.allocation.inventory import Inventory
-from devhost.discovery.tasks import Tasks
 from devhost.planning.sides import Listed
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.tasks import Tasks
 
 from .publisher import Present
 from .service import ResourceService

@@ -18,7 +18,7 @@ from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import holder_field
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 from .entries import MAX_COMPARISONS, EntryOutcomes, State, place, wanted
 

@@ -18,13 +18,13 @@ from devhost.allocation.reports import Report
 from devhost.backend.errors import AllocationError, BackendError, DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.backend.sysfs import node_number, prefix_of
-from devhost.discovery.reconciler import FailureLog, Reconciler
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.worker import FileWorker
 from devhost.planning.claims import Key, holder_field
 from devhost.planning.plan import Found
 from devhost.planning.settings import Settings
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog, Reconciler
+from devhost.runtime.worker import FileWorker
 
 from . import checkpoint
 from .timing import NODE, Timing

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from devhost.runtime.sockets import dead, described
+
 from .kubelet_socket import KubeletSocket
 from .server import server_stem, socket_name
-from .sockets import dead, described
 
 
 class Instances:

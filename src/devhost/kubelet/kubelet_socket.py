@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from devhost.discovery.uevents import DirectoryWatch
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.sockets import refuses
+from devhost.runtime.watch import DirectoryWatch
 
 from .api import KUBELET_SOCKET
 from .server import SOCKET_PREFIX, server_stem
-from .sockets import refuses
 from .timing import NODE
 
 log = get(__name__)

@@ -25,9 +25,9 @@ from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Kubelet, Listin
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
+from devhost.runtime.sockets import channel
 
 from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
-from .sockets import channel
 from .timing import NODE, Timing
 
 METHOD = "/v1.PodResourcesLister/List"

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from devhost.allocation.allocations import Allocations, Listing, ResourceAllocations
 from devhost.backend.incident import Incident
-from devhost.discovery.reconciler import Reconciler
 from devhost.planning.tokens import STAND_IN, stood_for
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import Reconciler
 
 from .podresources import NobodyThere, PodResources, Unanswered
 from .poll_schedule import PollSchedule

@@ -31,8 +31,9 @@ import grpc.aio
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, Reconciler
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
+from devhost.runtime.sockets import channel, dead, described, gone, refuses
 from devhost.telemetry.metrics import Metrics
 
 from .api import api_pb2_grpc
@@ -41,7 +42,6 @@ from .kubelet_socket import Identity, KubeletSocket
 from .resource import Resource
 from .rivals import Answers, Rivals
 from .server import PluginServer, register_request
-from .sockets import channel, dead, described, gone, refuses
 from .timing import NODE, Timing
 
 log = get(__name__)

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, Reconciler
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
+from devhost.runtime.sockets import dead, described
 
 from .api import KUBELET_SOCKET
 from .podresources import PodResources, Unanswered
 from .resource import Resource
 from .server import SOCKET_PREFIX
-from .sockets import dead, described
 from .timing import NODE, Timing
 
 LULL = 0.02

@@ -19,12 +19,12 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.sockets import channel
 
 from .api import api_pb2 as pb
 from .api import api_pb2_grpc
-from .sockets import channel
 from .timing import NODE, Timing
 
 log = get(__name__)

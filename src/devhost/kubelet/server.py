@@ -32,7 +32,7 @@ from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError
 from devhost.backend.incident import Recurring
 from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
-from devhost.telemetry.log import get, printable
+from devhost.runtime.log import get, printable
 from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, MAX_SOCKET_PATH, UNHEALTHY, VERSION

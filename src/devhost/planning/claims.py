@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.telemetry.tables import few
+from devhost.runtime.text import few
 
 from .settings import Serve
 

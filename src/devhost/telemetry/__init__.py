@@ -1,7 +1,7 @@
-"""What operators see of a running host: its log, metrics, HTTP, status, page and systemd notifications.
+"""What operators see of a running host: metrics, status and page.
 
 Nothing here knows the host: it receives values, and callables for what it shows.
 
-Import from here: ``log``, ``metrics``, ``document``, ``http``, ``status``, ``systemd``, ``watchdog``.
-May import: ``backend``.
+Import from here: ``metrics``, ``document``, ``status``, ``ask``, ``page``.
+May import: ``runtime`` and ``backend``.
 """

@@ -15,10 +15,10 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints, is_
 
 from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.runtime import rundir
+from devhost.runtime.log import printable
 
-from . import rundir
 from .document import StatusDocument
-from .log import printable
 
 DEADLINE = 5.0
 """Seconds that the host has to answer."""

@@ -18,10 +18,10 @@ from functools import partial
 from typing import Literal, get_args
 
 from devhost import __version__
+from devhost.runtime.log import dropped, printable
 
 from .document import ProblemKind
 from .exposition import Distribution, Family, Gathered, Kind, Metric, Number, process, text
-from .log import dropped, printable
 
 
 class CallFailure(StrEnum):

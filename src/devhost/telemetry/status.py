@@ -22,11 +22,11 @@ from socket import socket as Socket
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.threads import elsewhere
+from devhost.runtime import log, rundir
+from devhost.runtime.connections import Connections, send, while_present
+from devhost.runtime.newest import INTERVAL, Newest
 
-from . import log, rundir
-from .connections import Connections, send, while_present
 from .document import StatusDocument, StatusSource, complete, json_line
-from .newest import INTERVAL, Newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class StatusServer:
         socket: the path of the socket, if not in the runtime directory.
         interval: the minimum number of seconds between two documents to one watching client.
         limits: limits for clients.
-        bind: creates the listening socket at a path, like :func:`~devhost.telemetry.rundir.bind`.
+        bind: creates the listening socket at a path, like :func:`~devhost.runtime.rundir.bind`.
         commands: what clients may request beside documents, by the word in ``want``.
     """
 

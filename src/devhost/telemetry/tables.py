@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from devhost.backend.sysfs import natural
+from devhost.runtime.text import few
 
 from .document import (
     DepartedStatus,
@@ -106,12 +107,6 @@ def reason(row: WithReason) -> str:
 def with_holders(text: str, held_by: Sequence[object]) -> str:
     """A reason, and the containers that it refers to: ``held by a pod as d0::1 (default/train/main)``."""
     return f"{text} ({few([str(one) for one in held_by])})" if held_by else text
-
-
-def few(devices: Sequence[str]) -> str:
-    """At most three of the ids, and the number of others."""
-    more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
-    return ", ".join(devices[:3]) + more
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class Node:
         usual = (
             " devhost.host.device_log ",
             " devhost.host.shortages ",
-            " devhost.telemetry.watchdog ",
+            " devhost.runtime.watchdog ",
             "did not return within",
         )
         return [line for line in bad if not any(words in line for words in usual)]

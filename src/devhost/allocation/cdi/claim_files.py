@@ -29,9 +29,9 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import without_waiting
 from devhost.backend.model import ClaimHolder, Device
-from devhost.discovery.worker import FILE_DEADLINE
 from devhost.planning.claims import Key
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.worker import FILE_DEADLINE
 
 from . import spec
 from .files import HINT

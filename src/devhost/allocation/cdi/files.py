@@ -16,10 +16,10 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.discovery.worker import FILE_DEADLINE
 from devhost.planning.settings import Inject, Settings
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.worker import FILE_DEADLINE
 
 from .rendering import Seen, claims_of, is_own, outdated, recorded
 from .spec import ContainerEdits, device_name, digest, document, dumps, is_set, withheld

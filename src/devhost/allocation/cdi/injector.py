@@ -27,12 +27,12 @@ from devhost.backend import NoOptions
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unhealthy
-from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.claims import Key
 from devhost.planning.plan import Offer
 from devhost.planning.tokens import ALL, unit_of
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 
 from . import spec
 from .files import SpecFiles

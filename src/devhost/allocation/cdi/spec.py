@@ -19,7 +19,7 @@ from typing import Any
 
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import Edits
-from devhost.telemetry.tables import few
+from devhost.runtime.text import few
 
 ContainerEdits = dict[str, Any]
 """What one CDI device adds to a container: ``containerEdits``, in the terms of JSON."""

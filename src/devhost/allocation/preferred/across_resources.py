@@ -27,7 +27,7 @@ from devhost.planning.affinity.solver import Outside
 from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology, natural
 from devhost.planning.claims import Pod, binds_pod, pod_claims, pod_of
 from devhost.planning.settings import Prefer
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 from devhost.telemetry.metrics import Guess, Metrics
 
 from .grouping import Admission, Call, RequestGrouping

@@ -14,7 +14,7 @@ import click
 from devhost.cli import options as shared
 from devhost.config.loader import DEFAULT, load_or_everything
 from devhost.config.root_directory import check_root
-from devhost.telemetry.log import printable
+from devhost.runtime.log import printable
 
 from . import MANIFEST, Recording, record
 

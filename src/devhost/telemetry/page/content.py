@@ -8,6 +8,7 @@ from datetime import datetime
 from markupsafe import Markup
 
 from devhost.backend.sysfs import natural
+from devhost.runtime.text import few
 from devhost.telemetry.document import (
     BackendStatus,
     DraDeviceStatus,
@@ -24,7 +25,6 @@ from devhost.telemetry.tables import (
     awaits,
     container,
     empty_entry,
-    few,
     in_use,
     numbered,
     reason,

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from markupsafe import Markup, escape
 
-from devhost.telemetry.log import printable
+from devhost.runtime.log import printable
 from devhost.telemetry.tables import age
 
 _VOID = {"input", "link", "meta"}

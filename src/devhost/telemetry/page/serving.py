@@ -10,9 +10,9 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from devhost.runtime.http import Answer, Response, Route, Stream
+from devhost.runtime.newest import INTERVAL, REST, Newest
 from devhost.telemetry.document import StatusDocument, StatusSource, complete, json_line, without_holders
-from devhost.telemetry.http import Answer, Response, Route, Stream
-from devhost.telemetry.newest import INTERVAL, REST, Newest
 
 if TYPE_CHECKING:
     from .skeleton import Rendering

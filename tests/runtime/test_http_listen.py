@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.telemetry.http import HttpServer, Listen, parse_listen
+from devhost.runtime.http import HttpServer, Listen, parse_listen
 
 
 async def _listens(text: str) -> Listen:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.telemetry.http import HttpServer, Limits, Listen, Route, Stream, page, parse_listen, probe
+from devhost.runtime.http import HttpServer, Limits, Listen, Route, Stream, page, parse_listen, probe
 
 Answer = tuple[int, dict[str, str], bytes]
 

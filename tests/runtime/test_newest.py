@@ -8,8 +8,8 @@ from contextlib import aclosing
 
 import pytest
 
+from devhost.runtime.newest import Newest
 from devhost.telemetry.document import json_line
-from devhost.telemetry.newest import Newest
 
 
 class Counted:

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from devhost.telemetry.log import printable
+from devhost.runtime.log import printable
 from devhost.telemetry.page.markup import escaped
 
 NOT_PRINTED = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

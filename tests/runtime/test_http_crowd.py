@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from devhost.telemetry import log
-from devhost.telemetry.connections import PIECE, Connections, send
-from devhost.telemetry.http import HttpServer, Limits, Listen, page, probe
+from devhost.runtime import log
+from devhost.runtime.connections import PIECE, Connections, send
+from devhost.runtime.http import HttpServer, Limits, Listen, page, probe
 
 BIG = 20_000_000
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -13,7 +13,7 @@ import pytest
 
 from devhost.backend import threads
 from devhost.backend.errors import BackendTimeout, EnvironmentFailure
-from devhost.discovery.worker import MAX_ABANDONED, FileWorker, NotCalled, WorkerThread
+from devhost.runtime.worker import MAX_ABANDONED, FileWorker, NotCalled, WorkerThread
 
 LONG = 60.0
 """Seconds no call of these tests really takes."""

@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
-from devhost.telemetry.log import Log
+from devhost.runtime.log import Log
 
 Pass = Callable[[], Awaitable[float | None]]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from devhost.telemetry import log
+from devhost.runtime import log
 
 Lines = Callable[[], list[str]]
 

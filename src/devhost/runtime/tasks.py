@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.descriptors import exhausted
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
 
 log = get(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from devhost.discovery.tasks import BUG, LONGEST_PAUSE, Tasks
+from devhost.runtime.tasks import BUG, LONGEST_PAUSE, Tasks
 
 
 class Time:

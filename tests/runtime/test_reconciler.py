@@ -12,8 +12,8 @@ from fake_clock import FakeClock
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import EnvironmentFailure
-from devhost.discovery.reconciler import FailureLog, Reconciler, Retry
-from devhost.telemetry.log import get
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
 
 
 class Work:
