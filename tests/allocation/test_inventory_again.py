@@ -163,7 +163,7 @@ class Node:
     def shown(self) -> Step:
         offers = tuple(self._offers[name] for name in sorted(self._offers))
         if self._of is Of.ALL:
-            offers = tuple(offer._replace(replicas=3) for offer in offers)
+            offers = tuple(Offer(offer.device, 3) for offer in offers)
         of, topology = self._of, self._topology
         return lambda side: (side.show(of, offers, topology=topology), None)[1]
 

@@ -132,7 +132,7 @@ async def test_a_part_of_a_list_that_has_not_changed_is_not_encoded_again() -> N
     encoder = ListEncoder()
     await encoder.encoded(Snapshot(1, entries))
     assert len(read) == 4 * PART
-    await encoder.encoded(Snapshot(2, {**entries, "d7": entries["d7"]._replace(since=1.0)}))
+    await encoder.encoded(Snapshot(2, {**entries, "d7": Entry("d7", "d7", (), (), noticed, 1.0)}))
     assert len(read) == 5 * PART
 
 
