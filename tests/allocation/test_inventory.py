@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -238,6 +240,14 @@ def test_healthy_counts_what_a_pod_could_get() -> None:
     rig = Rig(sick={"b": "hot"})
     rig.show(Offer(Device("a"), 3), "b")
     assert (len(rig.snapshot.entries), rig.snapshot.healthy) == (4, 3)
+
+
+@pytest.mark.parametrize("odd", [None, 0, "", []])
+def test_a_verdict_of_a_backend_that_is_no_truth_value_counts_as_one(odd: Any) -> None:
+    rig = Rig()
+    offers = [Offer(Device("a", health=Health(odd, "no carrier"))), Offer(Device("b"))]
+    rig.inventory.update(units(Of.EACH, offers), lambda device: device.health, Reason)
+    assert (rig.snapshot.healthy, dict(rig.snapshot.tally.unhealthy)) == (1, {"no carrier": 1})
 
 
 def test_a_snapshot_that_was_read_never_changes() -> None:

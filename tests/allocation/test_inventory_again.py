@@ -93,7 +93,7 @@ class Node:
         self._topology = True
 
     def step(self) -> Step:
-        rare = self.shape, self.probe, self.missing, self.stale
+        rare = self.shape, self.probe, self.missing, self.stale, self.forget
         often = self.devices, self.use, self.list, self.wait
         return self._draw(st.sampled_from((*rare, *often, *often)))()
 
@@ -129,6 +129,10 @@ class Node:
                 side.health.paths_restored(name)
 
         return happen
+
+    def forget(self) -> Step:
+        known = self._some()
+        return lambda side: side.health.forget(known)
 
     def stale(self) -> Step:
         reason = self._draw(st.sampled_from(["", "", "it hangs"]))
@@ -231,3 +235,22 @@ def test_a_token_for_all_devices_follows_each_of_them() -> None:
     side.health.apply_probe({"a": unhealthy("probed")})
     side.show(Of.ALL, offers)
     assert side.inventory.snapshot.devices() == {"a": False, "b": True}
+
+
+def test_a_device_is_healthy_again_although_its_backend_forgot_it_between_two_lists() -> None:
+    side, offers = Side(again=True), tuple(Offer(Device(name)) for name in "ab")
+    side.health.apply_probe({"a": unhealthy("probed")})
+    side.show(Of.EACH, offers)
+    side.health.apply_probe({})
+    side.health.forget(())
+    side.show(Of.EACH, offers)
+    assert side.inventory.snapshot.devices() == {"a": True, "b": True}
+
+
+def test_changes_are_reported_in_the_order_of_the_list() -> None:
+    side, names = Side(again=True), [f"d{number:02}" for number in range(50)]
+    offers = tuple(Offer(Device(name)) for name in names)
+    side.show(Of.EACH, offers)
+    side.health.apply_probe(dict.fromkeys(reversed(names), unhealthy("probed")))
+    side.show(Of.EACH, offers)
+    assert list(side.changes[-1].unhealthy) == names

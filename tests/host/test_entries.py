@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,6 +177,19 @@ def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:
     miss = '0 devices; 2 match all but subsystem ("tty", not "TTY")'
     assert reasons == [miss, miss, f"0 devices; {UNKNOWN}"]
     assert [one.reason for one in EntryOutcomes(settings, plan, backends).all()] == [miss] * 3
+
+
+def test_a_link_that_leads_to_nothing_is_named_although_no_device_has_changed(tmp_path: Path) -> None:
+    settings = Settings((ResourceSettings(0, "a/0", "toy", (Block((term("devNode", "/dev/by-id/x"),)),)),))
+    backend: Any = Listed(ADAPTERS)
+    backend.runner = SimpleNamespace(context=SimpleNamespace(root=tmp_path))
+    plan = make_plan({"toy": ADAPTERS}, settings)
+    before = EntryOutcomes(settings, plan, {"toy": backend})
+    assert "leads to" not in before.all()[0].reason
+    (tmp_path / "dev/by-id").mkdir(parents=True)
+    (tmp_path / "dev/by-id/x").symlink_to("../tty7")
+    now = EntryOutcomes(settings, plan, {"toy": backend}, before=before)
+    assert "leads to /dev/tty7, which does not exist" in now.all()[0].reason
 
 
 @pytest.mark.parametrize(

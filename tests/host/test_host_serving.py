@@ -50,6 +50,23 @@ async def test_replicas_of_one_device_share_its_edits(rig, kubelet):
         assert allocation.response.envs["DEVICES"] in ("d0", "d1")
 
 
+async def test_a_flapping_one_of_devices_that_are_shared_together_is_usable_after_its_hold(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy, share: {of: all, replicas: 2}")
+
+    def usable() -> dict[str, bool]:
+        return host.services[TOY].inventory.snapshot.devices() if TOY in host.services else {}
+
+    async with rig.running() as host:
+        await rig.until(lambda: usable() == {"d0": True, "d1": True})
+        well = rig.scripts["toy"].devices
+        ill = [replace(well[0], health=unhealthy("hot")), *well[1:]]
+        for _ in range(3):
+            rig.change("toy", ill)
+            await rig.until(lambda: not usable()["d0"])
+            rig.change("toy", well)
+            await rig.until(lambda: usable()["d0"])
+
+
 async def test_a_kubelet_restart_re_registers_every_resource_once(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
     async with rig.running():

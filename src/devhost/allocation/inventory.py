@@ -159,7 +159,8 @@ class Tally:
         healthy, tokens, unhealthy = self.healthy, self.tokens, Counter(self.unhealthy)
         for step, entries in ((-1, gone), (1, new)):
             for entry in entries:
-                healthy += step * entry.health.healthy
+                if entry.health.healthy:  # of a backend, it may be any value
+                    healthy += step
                 if not entry.stands_in:
                     tokens += step
                     if not entry.health.healthy:
@@ -432,9 +433,10 @@ class Inventory:
                 overruled.setdefault(entry.unit, []).append(token)
         again: Iterable[str] = known
         if grounds and last and grounds.common == last.common:
-            # a unit that has not changed is one device, whose id it has
-            names = (*(unit.id for unit in changed), *grounds.particular, *overruled)
-            again = [name for name in dict.fromkeys(names) if name in known]
+            # an unchanged unit is one device, whose id it has; its verdict follows from the device alone,
+            # unless more is known of it, or was
+            names = {unit.id for unit in changed} | grounds.particular | last.particular | overruled.keys()
+            again = sorted(name for name in names if name in known)
         return [(known[name], overruled.get(name, ())) for name in again]
 
     def _judge(

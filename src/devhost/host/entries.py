@@ -216,6 +216,8 @@ class EntryOutcomes:
         return "; ".join(islice(filter(None, found), NAMED))
 
     def _nearest(self, entry: ResourceSettings, devices: Mapping[str, Device]) -> str:
+        if dead := self._dead_links(entry):
+            return dead
         known = self._known.get(entry.index)
         if known is not None and known[0] == entry and known[1] is devices:
             reason = known[2]
@@ -224,7 +226,7 @@ class EntryOutcomes:
         else:
             if self._comparisons is not None:
                 self._comparisons -= len(devices) * len(entry.where)
-            reason = self._dead_links(entry) or nearest(entry.where, devices.values())
+            reason = nearest(entry.where, devices.values())
         self._missed[entry.index] = entry, devices, reason
         return reason
 

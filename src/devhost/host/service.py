@@ -304,7 +304,9 @@ class ResourceService:
         self._metrics.devices(self.name, tally.tokens - sum(unhealthy.values()), unhealthy)
         given = self.inventory.allocations.everything_given.differences
         bound = given or self.inventory.allocations.pod_claims()
-        self._steady = not (unhealthy or self.entry.healthy_while or bound)
+        # a token of all devices is healthy while some of them are not
+        partly = self.entry.share.of is Of.ALL and not all(self.inventory.snapshot.devices().values())
+        self._steady = not (unhealthy or partly or self.entry.healthy_while or bound)
 
     def offered(self) -> frozenset[str]:
         """The ids of the devices that the plan gives this resource now."""

@@ -110,6 +110,7 @@ class PluginServer:
         self._sent = asyncio.Event()
         self._held = False
         self._round = 0
+        self._encoder = ListEncoder()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._server: grpc.aio.Server | None = None
         self._undecodable: dict[str, Recurring] = {}
@@ -252,7 +253,6 @@ class PluginServer:
         self._changed()
         sent = (-1, self._round)
         latest = (b"", self._round)
-        encoder = ListEncoder()
         pace = [TokenBucket(size, interval) for size, interval in self._timing.lists]
         try:
             while True:
@@ -263,11 +263,12 @@ class PluginServer:
                 if self._ending.is_set() and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
-                    encoded = await encoder.encoded(snapshot)
+                    encoded = await self._encoder.encoded(snapshot)
                     sent, before, latest = wanted, latest, (hashlib.blake2b(encoded).digest(), wanted[1])
                     if latest != before:  # a device may have come back meanwhile
                         yield encoded
                         self._record_sent(pace, snapshot)
+                    del encoded  # while the stream waits
                 if self._ending.is_set():
                     return
                 if self._held or (self._resource.inventory.snapshot.revision, self._round) == sent:

@@ -92,6 +92,7 @@ class Units:
     def of(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
         """See :func:`units`. The list is never changed afterwards; a unit of all devices is always new."""
         if of is Of.ALL:
+            self._terms, self._offers, self._made = None, (), []
             devices = tuple(offer.device for offer in offers)
             return [Unit(ALL, devices, offers[0].replicas, numbered=True)] if offers else []
         again: Iterable[int] = range(len(offers))
