@@ -64,6 +64,10 @@ class Cards(Backend):
         return Edits(env={"CARDS": ",".join(device.id for device in request.devices)})
 
 
+PATIENT: dict[str, Any] = {"wait_for_ready": True, "timeout": 60.0}
+"""A driver that starts is waited for: a kubelet calls it only once it is registered."""
+
+
 class Calls:
     """The calls of a kubelet to the driver over one connection."""
 
@@ -73,12 +77,12 @@ class Calls:
     async def prepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodePrepareResourceResponse]:
         """See :meth:`Cluster.prepare`."""
         request = v1.NodePrepareResourcesRequest(claims=claims)
-        return dict((await self._stub.NodePrepareResources(request)).claims)
+        return dict((await self._stub.NodePrepareResources(request, **PATIENT)).claims)
 
     async def unprepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodeUnprepareResourceResponse]:
         """See :meth:`Cluster.unprepare`."""
         request = v1.NodeUnprepareResourcesRequest(claims=claims)
-        return dict((await self._stub.NodeUnprepareResources(request)).claims)
+        return dict((await self._stub.NodeUnprepareResources(request, **PATIENT)).claims)
 
 
 class Cluster:
@@ -184,7 +188,7 @@ class Cluster:
         self.server.node(NODE, allocatable=amounts)
 
 
-_OPTIONS = (("grpc.default_authority", "localhost"),)
+_OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.initial_reconnect_backoff_ms", 50))
 
 
 class DraNode(Cluster):
