@@ -220,14 +220,8 @@ async def serve(options: Options) -> None:
         stack.enter_context(Watchdog())
         telling = notify.run(lambda: host.planned, lambda: _line(host), host.stopped)
         stack.callback(asyncio.create_task(telling).cancel)
-        stack.callback(asyncio.get_running_loop().call_later(STEADY, _exempt_from_collection).cancel)
+        stack.callback(asyncio.get_running_loop().call_later(STEADY, gc.freeze).cancel)
         await host.run()
-
-
-def _exempt_from_collection() -> None:
-    """Collects the garbage of the start; what is left is never looked at again."""
-    gc.collect()
-    gc.freeze()
 
 
 def _socket(options: Options) -> Path:
