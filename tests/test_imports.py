@@ -27,7 +27,7 @@ ROOMS = {
     "discovery": "running backends: catalog, scans, probes, health, validation, kernel events",
     "planning": "pure decisions: plan, claims, names, tokens, preference among devices",
     "telemetry": "metrics, the status document and page, and the sockets over which they are asked",
-    "runtime": "what no device has a part in: loops, threads, tasks, log, sockets, HTTP, systemd, watchdog",
+    "runtime": "loops, threads, tasks, log, sockets, HTTP, systemd, watchdog: no knowledge of devices",
     "backend": "the public API: everything that a backend or an observer may import",
 }
 """The packages of ``src/devhost`` from the top to the bottom: a package imports only from those below it.

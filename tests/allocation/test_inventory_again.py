@@ -50,7 +50,7 @@ class Side:
 
     def show(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> bool:
         made = (
-            self.units.of(of, offers, topology=topology)
+            self.units.make(of, offers, topology=topology)
             if self.again
             else units(of, offers, topology=topology)
         )

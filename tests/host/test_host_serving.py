@@ -50,6 +50,15 @@ async def test_replicas_of_one_device_share_its_edits(rig, kubelet):
         assert allocation.response.envs["DEVICES"] in ("d0", "d1")
 
 
+async def test_what_a_probe_finds_is_listed_although_no_device_has_changed(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        host.scanners["toy"].health.apply_probe({"d0": unhealthy("it does not answer")})
+        host.replan()
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
+
+
 async def test_a_flapping_one_of_devices_that_are_shared_together_is_usable_after_its_hold(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy, share: {of: all, replicas: 2}")
 
@@ -58,12 +67,12 @@ async def test_a_flapping_one_of_devices_that_are_shared_together_is_usable_afte
 
     async with rig.running() as host:
         await rig.until(lambda: usable() == {"d0": True, "d1": True})
-        well = rig.scripts["toy"].devices
-        ill = [replace(well[0], health=unhealthy("hot")), *well[1:]]
+        healthy = rig.scripts["toy"].devices
+        hot = [replace(healthy[0], health=unhealthy("hot")), *healthy[1:]]
         for _ in range(3):
-            rig.change("toy", ill)
+            rig.change("toy", hot)
             await rig.until(lambda: not usable()["d0"])
-            rig.change("toy", well)
+            rig.change("toy", healthy)
             await rig.until(lambda: usable()["d0"])
 
 

@@ -243,15 +243,15 @@ def test_units_that_are_made_again_equal_those_made_from_nothing(data: st.DataOb
         offers = tuple(plan.Offer(replace(one), data.draw(st.integers(1, 2))) for one in some)
         of, topology = data.draw(st.sampled_from(Of)), data.draw(st.booleans())
         for _ in range(2):
-            assert known.of(of, offers, topology=topology) == plan.units(of, offers, topology=topology)
+            assert known.make(of, offers, topology=topology) == plan.units(of, offers, topology=topology)
 
 
 def test_a_unit_of_an_unchanged_offer_is_the_same_object() -> None:
     units = plan.Units()
     offers = [plan.Offer(Device(name)) for name in "abc"]
-    before = units.of(Of.EACH, tuple(offers))
+    before = units.make(Of.EACH, tuple(offers))
     offers[1] = plan.Offer(Device("b", {"index": 1}))
-    now = units.of(Of.EACH, tuple(offers))
+    now = units.make(Of.EACH, tuple(offers))
     assert [one is other for one, other in zip(before, now, strict=True)] == [True, False, True]
     assert now[1].devices[0].attributes == {"index": 1}
 

@@ -146,7 +146,7 @@ class Tally:
 
     Attributes:
         healthy: those that a pod could get, as the kubelet counts them.
-        tokens: all but second ids of others.
+        tokens: all but stand-ins.
         unhealthy: how many of these are unhealthy, by reason.
     """
 
@@ -239,7 +239,9 @@ class Inventory:
         self.backend = backend
         self._vanished: set[str] = set()
         self._units: Sequence[Unit] = ()
-        self._by_id: dict[str, Unit] = {}
+        """Those of the last list."""
+        self._unit_of: dict[str, Unit] = {}
+        """The same by id."""
         self._own: dict[str, Entry] = {}
         """The tokens of all units, as they would be if no container held any."""
         self._grounds: Grounds | None = None
@@ -381,7 +383,7 @@ class Inventory:
             topology: whether the list has the NUMA nodes of tokens that are not among the units. One token
                 with NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of
                 its device manager).
-            grounds: what the verdicts follow from. Without it, every device is judged again.
+            grounds: what the verdicts depend on. Without it, every device is judged again.
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
@@ -422,9 +424,9 @@ class Inventory:
         """
         before, last = self._units, self._grounds
         changed = list(compress(units, map(is_not, units, before)))
-        known = self._by_id
+        known = self._unit_of
         if len(units) != len(before) or not all(_alike(known.get(one.id), one) for one in changed):
-            self._units, self._own, self._by_id = (), {}, {unit.id: unit for unit in units}
+            self._units, self._own, self._unit_of = (), {}, {unit.id: unit for unit in units}
             return [(unit, None) for unit in units]
         known.update((unit.id, unit) for unit in changed)
         overruled: dict[str, list[str]] = {}
@@ -484,13 +486,13 @@ class Inventory:
 
     def replicas(self, unit: str) -> int:
         """How many tokens of ``unit`` are listed, without those that have vanished; at least 1."""
-        known = self._by_id.get(unit)
+        known = self._unit_of.get(unit)
         return 1 if known is None else known.replicas
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
         self._vanished = set()
-        self._units, self._by_id, self._own, self._grounds = (), {}, {}, None
+        self._units, self._unit_of, self._own, self._grounds = (), {}, {}, None
         self.allocations.keep_listed(())
         if present := self.present():
             self._changed(ending(present))

@@ -50,12 +50,11 @@ def worst(*verdicts: Health) -> Health:
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What verdicts on devices follow from, beside the devices themselves and the time.
+    """What verdicts depend on besides the devices.
 
     Attributes:
         common: what counts for every device; equal if it has not changed.
-        particular: the ids of the devices of which more is known. The verdicts on others do not change with
-            time.
+        particular: the ids of the devices of which something else counts, too, such as the time.
     """
 
     common: tuple[object, ...]
@@ -90,7 +89,7 @@ class Recovery:
         return self._settle(history, raw, now)
 
     def __iter__(self) -> Iterator[str]:
-        """The ids of the devices whose verdict may change although they do not."""
+        """The ids of the devices that were unhealthy."""
         return iter(self._histories)
 
     def next_change(self, now: float, asked: float) -> float | None:
@@ -172,7 +171,7 @@ class HealthTracker:
         return self.stale, self.released, self._probed, tuple(self._missing_paths.items())
 
     def particular(self) -> Iterator[str]:
-        """The ids of all devices of which more is known than what they have."""
+        """The ids of the devices that were unhealthy, failed a probe or lack a host path."""
         return chain(self._recovery, self._probed, self._missing_paths)
 
     def verdict(self, device: Device, now: float) -> Health:

@@ -55,7 +55,7 @@ class Verdicts:
         return verdict
 
     def grounds(self) -> Grounds:
-        """What the verdicts follow from at this moment."""
+        """What the verdicts depend on at this moment."""
         known, entry = self._scanner.health, self._entry
         conditional = self._conditional()
         particular = chain(known.particular(), self._recovery if conditional else ())

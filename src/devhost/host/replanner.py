@@ -168,8 +168,10 @@ class Replanner:
         refusals = Counter(refusal.kind for refusal in self.plan.refusals)
         self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
         refused = self.plan.reasons()
-        self._retire(refused, caused_at)
-        self._update(refused, caused_at)
+        binding, given = self._allocations.pod_claims(), self._allocations.given
+        basis = {name: terms(one, binding, given) for name, one in backends.items()}
+        self._retire(refused, basis, caused_at)
+        self._update(refused, basis, caused_at)
         self._dra.follow(self.plan, settings, backends)
         self._shortages.follow(settings, self.plan)
         self._publisher.held()
@@ -199,7 +201,12 @@ class Replanner:
             or any(service.inventory.names_holders for service in self._services.values())
         )
 
-    def _retire(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
+    def _retire(
+        self,
+        refused: Mapping[int, Mapping[str, Reason]],
+        basis: Mapping[str, object],
+        caused_at: float | None,
+    ) -> None:
         """Ends services that are not in the plan; one without devices stays as long as its entry does."""
         entries = {(entry.backend, entry.name): entry for entry in self._configuration.settings.resources}
         for name, service in list(self._services.items()):
@@ -214,7 +221,8 @@ class Replanner:
                 and entry is not None
                 and (entry.serve is Serve.PLUGIN or self._allocations.of(name).is_held())
             ):
-                service.empty(entry, refused.get(entry.index, {}), caused_at)
+                reasons = refused.get(entry.index, NONE_REFUSED)
+                service.empty(entry, caused_at, basis[entry.backend], reasons)
             else:
                 self._services.retire(name)
 
@@ -223,21 +231,24 @@ class Replanner:
         planned = self.plan.resources.get(name)
         return planned if planned is not None and planned.entry.serve is Serve.PLUGIN else None
 
-    def _update(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
+    def _update(
+        self,
+        refused: Mapping[int, Mapping[str, Reason]],
+        basis: Mapping[str, object],
+        caused_at: float | None,
+    ) -> None:
         """Gives each planned resource its devices, and starts those that are new."""
-        binding, given = self._allocations.pod_claims(), self._allocations.given
-        known = {name: terms(one, binding, given) for name, one in self._backends.scanners.items()}
         for name, planned in (*self.plan.resources.items(), *self._held()):
             entry = planned.entry
             if entry.serve is Serve.DRA:
                 continue
             backend = self._backends.scanners[entry.backend]
-            if (running := self._services.find(name)) is not None:
+            if (running := self._services.get(name)) is not None:
                 reasons = refused.get(entry.index, NONE_REFUSED)
-                running.update(planned, backend, caused_at, reasons, known[entry.backend])
+                running.update(planned, backend, caused_at, basis[entry.backend], reasons)
             else:
                 service = ResourceService(planned, backend, self._allocations.of(name), self._parts)
-                service.update(planned, backend, caused_at)
+                service.update(planned, backend, caused_at, basis[entry.backend])
                 self._services.start(service)
                 self._parts.pod_resources.wake()  # containers may hold its devices already
 

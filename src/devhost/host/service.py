@@ -135,8 +135,6 @@ class ResourceService:
         self._caused_at: float | None = None
         self._planned: PlannedResource | None = None
         """The part of the plan that has taken effect; ``None`` if it has no devices for this resource."""
-        self._terms: tuple[object, int] = (None, 0)
-        """The terms of the last list, and how often allocations had changed before it."""
         self._shown: tuple[object, ...] = ()
         """What the last list was made from, apart from the time."""
         self._steady = False
@@ -168,30 +166,31 @@ class ResourceService:
         planned: PlannedResource,
         scanner: Scanner,
         caused_at: float | None,
+        terms: object,
         refused: Mapping[str, Reason] = NONE_REFUSED,
-        terms: object = None,
     ) -> None:
         """Takes the devices that the plan gives this resource, and by id why it refuses others.
 
         Args:
-            terms: see :func:`terms`; ``None`` if they are not known.
+            terms: see :func:`terms`.
         """
-        now = terms, self.inventory.allocations.revision
         if planned is not self._planned or scanner is not self.scanner:
             self.scanner, self._planned = scanner, planned
-            self._follow(planned.entry, refused)
+            self._follow(planned.entry)
             self.allocator.follow(scanner, planned.entry)
-        elif terms is not None and self._steady and now == self._terms:
-            self._refused = refused
-            return
-        self._refused, self._terms = refused, now
-        self._show(planned.offers, caused_at)
+        self._show(planned.offers, caused_at, terms, refused)
 
-    def empty(self, entry: ResourceSettings, refused: Mapping[str, Reason], caused_at: float | None) -> None:
+    def empty(
+        self,
+        entry: ResourceSettings,
+        caused_at: float | None,
+        terms: object,
+        refused: Mapping[str, Reason],
+    ) -> None:
         """The plan has no device for this resource, for these reasons; it stays registered with none."""
         self._planned = None
-        self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
-        self._show((), caused_at)
+        self._follow(replace(entry, inject=self.entry.inject))  # until :meth:`fits` is asked
+        self._show((), caused_at, terms, refused)
 
     def wake(self) -> None:
         """A device node or a holder may have changed, although no device has."""
@@ -260,26 +259,28 @@ class ResourceService:
         self._left = True
         self._injection.stop()
 
-    def _follow(self, entry: ResourceSettings, refused: Mapping[str, Reason]) -> None:
+    def _follow(self, entry: ResourceSettings) -> None:
         edited = entry.take_over != self.entry.take_over
-        self.entry, self._refused = entry, refused
+        self.entry = entry
         self._verdicts.follow(self.scanner, entry)
         if edited:
             self.registration.follow(entry.take_over)
 
-    def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
-        shown = self._made_from(offers)
+    def _show(
+        self,
+        offers: Sequence[Offer],
+        caused_at: float | None,
+        terms: object,
+        refused: Mapping[str, Reason],
+    ) -> None:
+        self._refused = refused
+        revision = self.inventory.allocations.revision
+        shown = id(offers), id(self.scanner), self.entry, revision, terms
         if self._steady and shown == self._shown:
             return
         self._shown, self._offers, self._caused_at = shown, offers, caused_at
         self._injection.want(offers, self._verdicts.now())
         self._publish()
-
-    def _made_from(self, offers: Sequence[Offer]) -> tuple[object, ...]:
-        """What a list is made from: equal if the list would be, too, as long as it is steady."""
-        allocations, scanner = self.inventory.allocations, self.scanner
-        others = terms(scanner, allocations.pod_claims(), allocations.everything_given)
-        return id(offers), id(scanner), self.entry, allocations.revision, others
 
     def _publish(self) -> None:
         if self._left or not self._injection.ready.is_set():
@@ -288,7 +289,7 @@ class ResourceService:
         offers, verdict = self._injection.listable(self._offers, own)
         verdict = self._with_given(offers, verdict)
         topology = self.entry.topology
-        tokens = self._units.of(self.entry.share.of, offers, topology=topology)
+        tokens = self._units.make(self.entry.share.of, offers, topology=topology)
         self.inventory.update(
             tokens,
             verdict,

@@ -35,10 +35,6 @@ class Services(Mapping[str, ResourceService]):
     def __getitem__(self, name: str) -> ResourceService:
         return self._services[name]
 
-    def find(self, name: str) -> ResourceService | None:
-        """The service of a resource, if it is served."""
-        return self._services.get(name)
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._services)
 

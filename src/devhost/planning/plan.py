@@ -78,7 +78,7 @@ def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Uni
     A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and the
     kubelet would get a new, equal list whenever a device comes or goes.
     """
-    return Units().of(of, offers, topology=topology)
+    return Units().make(of, offers, topology=topology)
 
 
 class Units:
@@ -89,7 +89,7 @@ class Units:
         self._offers: Sequence[Offer] = ()
         self._made: list[Unit] = []
 
-    def of(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
+    def make(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
         """See :func:`units`. The list is never changed afterwards; a unit of all devices is always new."""
         if of is Of.ALL:
             self._terms, self._offers, self._made = None, (), []
