@@ -46,9 +46,9 @@ TOP_LEVEL = {
 LIBRARIES = {
     "asyncinotify": ("runtime.watch",),
     "click": ("cli",),
-    "google": ("cli.memory", "dra", "kubelet", "testing"),
-    "grpc": ("cli.memory", "dra", "kubelet", "runtime.sockets", "testing"),
-    "h11": ("dra.kube", "runtime.http", "testing"),
+    "google": ("cli.memory", "dra", "kubelet", "runtime.rpc", "testing"),
+    "grpc": ("cli.memory", "dra", "kubelet", "runtime.rpc", "testing"),
+    "h11": ("dra.kube", "runtime.http", "telemetry.ask", "testing"),
     "markupsafe": ("telemetry.page",),
     "pluggy": ("backend.observe", "discovery.catalog"),
     "pyudev": ("discovery.uevents",),

@@ -349,7 +349,7 @@ def test_a_directory_too_long_for_a_socket_is_reported_at_once(toys, tmp_path):
     long.mkdir()
     done = toys.devhost("run", "--kubelet-dir", str(long))
     assert done.returncode == 3
-    assert "longer than 107 bytes" in done.stderr
+    assert "and Linux allows 107 (choose a shorter --kubelet-dir)" in done.stderr
 
 
 @pytest.mark.usefixtures("ordinary_rights")
@@ -385,8 +385,8 @@ def test_a_driver_whose_socket_has_too_long_a_path_is_refused_at_the_start(toys,
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line == (
-        f"{toys.config}: dra.driver: the socket /{'p' * 90}/devhost.example.com/dra.sock would have 120 "
-        "bytes, and Linux allows 107 (choose a shorter driver name or --plugins-dir)"
+        f"{toys.config}: dra.driver: the socket /{'p' * 90}/devhost.example.com/dra.sock would have a path "
+        "of 120 bytes, and Linux allows 107 (choose a shorter driver name or --plugins-dir)"
     )
 
 

@@ -56,15 +56,18 @@ OF_ANOTHER_VERSION = {
 }
 
 
+OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+
+
 @pytest.mark.parametrize("arguments", [[], ["--watch"], ["--output", "json"], ["--all", "--watch"]], ids=str)
 @pytest.mark.parametrize(
     ("said", "message"),
     [
         (b"", "closed without an answer"),
-        (b'{"devhost": ', "closed the connection during its answer"),
-        (b"[" * 100_000 + b"\n", "did not answer with a status document"),
+        (OK + b'{"devhost": ', "closed the connection during its answer"),
+        (OK + b"[" * 100_000 + b"\n", "did not answer with a status document"),
         (b"\xff\n", "did not answer with a status document"),
-        (json.dumps(OF_ANOTHER_VERSION).encode() + b"\n", "devhost.version is missing"),
+        (OK + json.dumps(OF_ANOTHER_VERSION).encode() + b"\n", "devhost.version is missing"),
     ],
     ids=["reset", "cut", "deep", "not UTF-8", "another version"],
 )

@@ -27,7 +27,7 @@ from devhost.dra.api import (
 )
 from devhost.dra.health import DeviceHealth
 from devhost.dra.prepared import ClaimRef, PreparedDevice
-from devhost.dra.server import DraServer, check_paths, registration_socket, service_socket
+from devhost.dra.server import DraServer, registration_socket, service_socket
 
 DRIVER = "devhost.example.com"
 
@@ -182,9 +182,18 @@ async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None
         assert service_socket(place / "plugins", DRIVER).is_socket()
 
 
-def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_served() -> None:
-    with pytest.raises(EnvironmentFailure, match="at most 107 are possible"):
-        check_paths(DRIVER, Path("/", "d" * 100), Path("/run"))
+async def test_a_path_too_long_for_a_socket_is_refused(place: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"Linux allows 107 \(choose a shorter --plugins-dir"):
+        await made(place / ("d" * 100)).start()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
+    path = service_socket(place / "plugins", DRIVER)
+    path.parent.mkdir(parents=True)
+    path.write_text("precious")
+    with pytest.raises(EnvironmentFailure, match=r"is not a socket \(remove it"):
+        await made(place).start()
+    assert path.read_text() == "precious"
 
 
 @pytest.mark.conformance(66, 68)

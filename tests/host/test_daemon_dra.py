@@ -16,7 +16,8 @@ from devhost.discovery.catalog import Catalog
 from devhost.dra.record import SliceRecord
 from devhost.host import daemon
 from devhost.host.host import KUBELET_DIRECTORY
-from devhost.planning.settings import MAX_SOCKET_PATH, DraOptions, ResourceSettings, Serve, Settings
+from devhost.planning.settings import DraOptions, ResourceSettings, Serve, Settings
+from devhost.runtime.sockets import MAX_PATH
 
 DRIVER = "devhost.example.com"
 LOADED = Loaded(Settings(dra_driver=DRIVER), Catalog())
@@ -92,15 +93,15 @@ def test_a_driver_that_can_be_served_is_accepted() -> None:
 @pytest.mark.parametrize("option", ["plugins_registry", "plugins_dir"])
 def test_a_socket_with_too_long_a_path_is_refused_and_the_longest_is_not(option: str) -> None:
     rest = {"plugins_registry": f"/{DRIVER}-reg.sock", "plugins_dir": f"/{DRIVER}/dra.sock"}[option]
-    longest = Path("/" + "é" * 20 + "x" * (MAX_SOCKET_PATH - 41 - len(rest)))
+    longest = Path("/" + "é" * 20 + "x" * (MAX_PATH - 41 - len(rest)))
     fits = replace(NODE, **{option: longest})
     assert daemon.check_dra(LOADED, daemon.Options(dra=fits)) is LOADED
 
     said = refusal(LOADED, replace(NODE, **{option: Path(f"{longest}y")}))
 
     assert said == (
-        f"/etc/d.yaml: dra.driver: the socket {longest}y{rest} would have 108 bytes, and Linux allows 107 "
-        f"(choose a shorter driver name or --{option.replace('_', '-')})"
+        f"/etc/d.yaml: dra.driver: the socket {longest}y{rest} would have a path of 108 bytes, and "
+        f"Linux allows 107 (choose a shorter driver name or --{option.replace('_', '-')})"
     )
 
 

@@ -161,8 +161,8 @@ class Scene:
                 for resource, device, one in holders(self.host)
             )
         )
-        server = HttpServer(Listen("127.0.0.1", 0), {"/metrics": page(metrics.render, CONTENT_TYPE)})
-        place = await server.start()
+        server = HttpServer({"/metrics": page(metrics.render, CONTENT_TYPE)})
+        place = await server.start(Listen("127.0.0.1", 0))
         try:
             reader, writer = await asyncio.open_connection(place.host, place.port)
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: n1\r\nConnection: close\r\n\r\n")

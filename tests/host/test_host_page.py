@@ -18,9 +18,9 @@ WAIT = 60.0
 async def test_an_open_page_receives_changes_of_health_and_the_end(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
     page = StatusPage(lambda: status(rig.host), node="n1")
-    server = HttpServer(Listen("127.0.0.1", 0), page.routes())
+    server = HttpServer(page.routes())
     async with asyncio.timeout(WAIT), rig.running(changed=page.changed):
-        address = await server.start()
+        address = await server.start(Listen("127.0.0.1", 0))
         reader, writer = await asyncio.open_connection(address.host, address.port, limit=1 << 24)
         writer.write(b"GET /events HTTP/1.0\r\n\r\n")
         while "example.com/toy: registered, 2 of 2 healthy" not in await _event(reader):

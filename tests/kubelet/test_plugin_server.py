@@ -24,7 +24,7 @@ from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import PART, ListEncoder, PluginServer, device_list
 from devhost.kubelet.timing import NODE, Timing
-from devhost.runtime.sockets import channel
+from devhost.runtime.rpc import channel
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import KubeletSimulator
 

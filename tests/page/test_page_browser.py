@@ -53,8 +53,8 @@ class Open:
         self._server: HttpServer | None = None
 
     async def start(self) -> None:
-        self._server = HttpServer(self.address, self._page.routes())
-        self.address = await self._server.start()
+        self._server = HttpServer(self._page.routes())
+        self.address = await self._server.start(self.address)
 
     async def stop(self) -> None:
         if self._server is not None:

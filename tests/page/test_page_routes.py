@@ -35,7 +35,7 @@ class Scene:
         self.page = StatusPage(self._now, node=made.NODE, interval=0, rest=0)
         routes = {**self.page.routes(), "/healthz": probe(lambda: (True, ""))}
         routes["/events"] = self._counted(routes["/events"])
-        self.server = HttpServer(Listen("127.0.0.1", 0), routes, limits)
+        self.server = HttpServer(routes, limits)
         self.address = Listen("", 0)
 
     def _counted(self, route: Route) -> Route:
@@ -53,7 +53,7 @@ class Scene:
                 finally:
                     self.streams -= 1
 
-            return Stream(parts, stream.once, stream.content_type)
+            return Stream(parts, stream.instead, stream.content_type)
 
         return answer
 
@@ -123,7 +123,7 @@ async def event(reader: asyncio.StreamReader) -> str:
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     scene = Scene(getattr(request, "param", LIMITS))
     async with asyncio.timeout(120):
-        scene.address = await scene.server.start()
+        scene.address = await scene.server.start(Listen("127.0.0.1", 0))
         yield scene
         await scene.server.stop()
 
@@ -245,9 +245,9 @@ async def test_stop_ends_every_stream(scene: Scene) -> None:
 
 async def test_hidden_pods_are_not_in_any_answer() -> None:
     page = StatusPage(made.busy_node, node=made.NODE, pods=False)
-    server = HttpServer(Listen("127.0.0.1", 0), page.routes())
+    server = HttpServer(page.routes())
     scene = Scene(LIMITS)
-    scene.address = await server.start()
+    scene.address = await server.start(Listen("127.0.0.1", 0))
     async with asyncio.timeout(60):
         answers = (await scene.get("/"))[2] + (await scene.get("/status.json"))[2]
         async with scene.connected("/events") as (reader, _):

@@ -10,7 +10,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.runtime.http import HttpServer, Limits, Listen, Route, Stream, page, parse_listen, probe
+from devhost.runtime.http import (
+    HttpServer,
+    Limits,
+    Listen,
+    Response,
+    Route,
+    Stream,
+    page,
+    parse_listen,
+    probe,
+)
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -37,16 +47,16 @@ async def server(host: Host) -> AsyncIterator[Listen]:
         "/healthz": probe(lambda: host.health),
         "/readyz": probe(lambda: host.ready),
     }
-    serving = HttpServer(Listen("127.0.0.1", 0), routes)
-    yield await serving.start()
+    serving = HttpServer(routes)
+    yield await serving.start(Listen("127.0.0.1", 0))
     await serving.stop()
 
 
 @asynccontextmanager
 async def _serving(routes: Mapping[str, Route], limits: Limits) -> AsyncIterator[Listen]:
-    server = HttpServer(Listen("127.0.0.1", 0), routes, limits)
+    server = HttpServer(routes, limits)
     async with asyncio.timeout(60):
-        yield await server.start()
+        yield await server.start(Listen("127.0.0.1", 0))
         await server.stop()
 
 
@@ -131,8 +141,8 @@ async def test_an_absolute_target_without_path_means_the_root(server: Listen) ->
     async def root() -> bytes:
         return b"root\n"
 
-    serving = HttpServer(Listen("127.0.0.1", 0), {"/": page(root, "text/plain")})
-    address = await serving.start()
+    serving = HttpServer({"/": page(root, "text/plain")})
+    address = await serving.start(Listen("127.0.0.1", 0))
     for target in ("http://node:9400", "http://node?x=/y", "http://node/"):
         assert (await _get(address, target))[::2] == (200, b"root\n")
     await serving.stop()
@@ -177,11 +187,11 @@ async def test_a_stream_is_framed_for_every_http_client() -> None:
         yield b"first\n"
         yield b"second\n"
 
-    async def once() -> bytes:
-        return b""
+    async def instead() -> Response:
+        raise AssertionError("a stream is free")
 
     async def stream() -> Stream:
-        return Stream(parts, once, "text/event-stream")  # type: ignore[arg-type]  # a generator is both
+        return Stream(parts, instead, "text/event-stream")  # type: ignore[arg-type]  # a generator is both
 
     def read(address: Listen) -> bytes:
         with urllib.request.urlopen(f"http://{address}/events", timeout=240) as answer:
@@ -261,8 +271,8 @@ async def test_a_route_that_raises_is_500_and_logged(caplog: pytest.LogCaptureFi
     async def bad() -> bytes:
         raise ValueError("secret")
 
-    serving = HttpServer(Listen("127.0.0.1", 0), {"/bad": page(bad, "text/plain")})
-    address = await serving.start()
+    serving = HttpServer({"/bad": page(bad, "text/plain")})
+    address = await serving.start(Listen("127.0.0.1", 0))
     status, _, body = await _get(address, "/bad")
     await serving.stop()
     assert (status, body) == (500, b"Internal Server Error\n")
@@ -270,8 +280,8 @@ async def test_a_route_that_raises_is_500_and_logged(caplog: pytest.LogCaptureFi
 
 
 async def test_stop_ends_open_connections_and_frees_the_port() -> None:
-    serving = HttpServer(Listen("127.0.0.1", 0), {})
-    address = await serving.start()
+    serving = HttpServer({})
+    address = await serving.start(Listen("127.0.0.1", 0))
     reader, writer = await asyncio.open_connection(address.host, address.port)
     async with asyncio.timeout(60):
         writer.write(b"GET /")
@@ -282,8 +292,8 @@ async def test_stop_ends_open_connections_and_frees_the_port() -> None:
             if not await reader.read():
                 raise ConnectionResetError
     writer.close()
-    again = HttpServer(address, {})
-    assert await again.start() == address
+    again = HttpServer({})
+    assert await again.start(address) == address
     await again.stop()
 
 
@@ -291,22 +301,22 @@ async def test_a_port_in_use_is_reported_in_one_line(server: Listen) -> None:
     with pytest.raises(
         EnvironmentFailure, match=f"cannot listen on {server}: another process uses this port"
     ):
-        await HttpServer(server, {}).start()
+        await HttpServer({}).start(server)
 
 
 async def test_an_address_of_another_machine_is_reported_in_one_line() -> None:
     with pytest.raises(EnvironmentFailure, match=r"192\.0\.2\.1:0: this machine has no such address"):
-        await HttpServer(Listen("192.0.2.1", 0), {}).start()
+        await HttpServer({}).start(Listen("192.0.2.1", 0))
 
 
 async def test_an_unknown_host_name_is_reported_in_one_line() -> None:
     with pytest.raises(EnvironmentFailure, match="the host name cannot be resolved"):
-        await HttpServer(Listen("no-such-host.invalid", 0), {}).start()
+        await HttpServer({}).start(Listen("no-such-host.invalid", 0))
 
 
 async def test_no_host_means_every_address() -> None:
-    serving = HttpServer(Listen("", 0), {})
-    address = await serving.start()
+    serving = HttpServer({})
+    address = await serving.start(Listen("", 0))
     assert (await _get(Listen("127.0.0.1", address.port), "/"))[0] == 404
     await serving.stop()
 

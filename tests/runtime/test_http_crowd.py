@@ -26,9 +26,9 @@ async def address() -> AsyncIterator[Listen]:
         return whole
 
     routes = {"/healthz": probe(lambda: (True, "")), "/big": page(big, "text/plain")}
-    server = HttpServer(Listen("127.0.0.1", 0), routes, QUICK)
+    server = HttpServer(routes, QUICK)
     async with asyncio.timeout(120):
-        yield await server.start()
+        yield await server.start(Listen("127.0.0.1", 0))
         await server.stop()
 
 
@@ -127,8 +127,8 @@ async def test_a_slow_client_gets_a_long_answer_completely() -> None:
     async def big() -> bytes:
         return bytes(BIG)
 
-    server = HttpServer(Listen("127.0.0.1", 0), {"/big": page(big, "text/plain")})
-    address = await server.start()
+    server = HttpServer({"/big": page(big, "text/plain")})
+    address = await server.start(Listen("127.0.0.1", 0))
     reader, writer = await asyncio.open_connection(address.host, address.port, limit=4096)
     writer.write(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")

@@ -9,9 +9,9 @@ from devhost.runtime.http import HttpServer, Listen, parse_listen
 
 
 async def _listens(text: str) -> Listen:
-    server = HttpServer(parse_listen(text), {})
+    server = HttpServer({})
     try:
-        return await server.start()
+        return await server.start(parse_listen(text))
     finally:
         await server.stop()
 
@@ -99,7 +99,7 @@ async def test_an_address_that_is_not_of_this_machine_is_reported_in_one_line(te
 async def test_a_name_that_the_resolver_refuses_is_reported_in_one_line() -> None:
     for host in ("a..b", ".", "x" * 64):
         with pytest.raises(EnvironmentFailure, match="the host name cannot be resolved"):
-            await HttpServer(Listen(host, 0), {}).start()
+            await HttpServer({}).start(Listen(host, 0))
 
 
 @pytest.mark.parametrize("text", ["127.1:0", "[127.0.0.1]:0", "0.0.0.0:00"])

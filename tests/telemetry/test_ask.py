@@ -80,7 +80,7 @@ async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
         task = asyncio.current_task()
         assert task is not None
         serving.add(task)
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
             try:
                 await answer(reader, writer)
             finally:
@@ -95,13 +95,20 @@ async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
 
 
 def saying(*parts: bytes) -> Answer:
+    """Answers a request with these bytes."""
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
+        await reader.readuntil(b"\r\n\r\n")
         for part in parts:
             writer.write(part)
             await writer.drain()
 
     return answer
+
+
+def http(body: bytes, status: int = 200) -> bytes:
+    """A whole answer, which ends with the connection."""
+    return b"HTTP/1.1 %d X\r\nConnection: close\r\n\r\n%b" % (status, body)
 
 
 async def told(path: Path, **limits: Any) -> DevhostError:
@@ -141,20 +148,28 @@ def test_the_place_of_a_difference_in_a_document_is_named() -> None:
     ("said", "message"),
     [
         (b"", "closed without an answer"),
-        (b'{"devhost": {', "closed the connection during its answer"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "did not answer with a status document"),
-        (b"\n", "did not answer with a status document"),
+        (b"HTTP/1.1 200 OK\r\n", "did not answer with a status document"),
+        (http(b""), "closed the connection during its answer"),
+        (http(b'{"devhost": {'), "closed the connection during its answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "closed the connection during its answer"),
         (b"\xff\xfe\n", "did not answer with a status document"),
-        (b"\x00\n", "did not answer with a status document"),
-        (b"[" * 200_000 + b"\n", "did not answer with a status document"),
-        (b'{"a":' * 200_000 + b"\n", "did not answer with a status document"),
-        (b"9" * 5000 + b"\n", "did not answer with a status document"),
-        (b"null\n", "did not answer with a status document"),
-        (b'{"error": 7}\n', "devhost is missing"),
-        (json.dumps(changed(("kubelet", "podResources"), drop)).encode() + b"\n", "podResources is missing"),
-        (json.dumps(changed(("resources", 0, "devices"), odd)).encode() + b"\n", "devices has another"),
+        (b"x" * 200_000, "did not answer with a status document"),
+        (http(b"\n"), "did not answer with a status document"),
+        (http(b"\xff\xfe\n"), "did not answer with a status document"),
+        (http(b"\x00\n"), "did not answer with a status document"),
+        (http(b"[" * 200_000 + b"\n"), "did not answer with a status document"),
+        (http(b'{"a":' * 200_000 + b"\n"), "did not answer with a status document"),
+        (http(b"9" * 5000 + b"\n"), "did not answer with a status document"),
+        (http(b"null\n"), "did not answer with a status document"),
+        (http(b'{"error": 7}\n'), "devhost is missing"),
+        (http(b"too many\n", 503), "answered with an error: too many"),
+        (
+            http(json.dumps(changed(("kubelet", "podResources"), drop)).encode() + b"\n"),
+            "podResources is missing",
+        ),
+        (http(json.dumps(changed(("resources", 0, "devices"), odd)).encode() + b"\n"), "devices has another"),
     ],
-    ids=range(13),
+    ids=range(18),
 )
 async def test_an_invalid_answer_is_reported_in_one_line(tmp_path: Path, said: bytes, message: str) -> None:
     async with answering(tmp_path / "s.sock", saying(said)):
@@ -164,7 +179,7 @@ async def test_an_invalid_answer_is_reported_in_one_line(tmp_path: Path, said: b
 
 
 async def test_an_error_of_the_host_is_reported_in_one_line(tmp_path: Path) -> None:
-    async with answering(tmp_path / "s.sock", saying(b'{"error": "too\\nmany \\u001b"}\n')):
+    async with answering(tmp_path / "s.sock", saying(http(b'{"error": "too\\nmany \\u001b"}\n', 503))):
         with pytest.raises(DevhostError) as caught:
             await ask.fetch(tmp_path / "s.sock")
     assert (
@@ -203,6 +218,7 @@ async def readable(peer: socket.socket) -> bool:
 
 async def test_an_endless_answer_is_abandoned(tmp_path: Path) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(http(b""))
         while True:
             writer.write(b"x" * 65536)
             await writer.drain()
@@ -213,6 +229,7 @@ async def test_an_endless_answer_is_abandoned(tmp_path: Path) -> None:
 
 async def test_a_trickling_answer_is_abandoned(tmp_path: Path) -> None:
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(http(b""))
         while True:
             writer.write(b" ")
             await writer.drain()
@@ -262,7 +279,10 @@ async def test_the_error_for_a_socket_of_another_user_names_who_may_ask(tmp_path
 async def test_a_watched_host_that_stops_within_a_document_has_ended(tmp_path: Path) -> None:
     document = json.dumps(sample(StatusDocument)).encode()
     path = tmp_path / "s.sock"
-    async with answering(path, saying(document + b"\n", document[:-9])), aclosing(ask.watch(path)) as seen:
+    async with (
+        answering(path, saying(http(document + b"\n"), document[:-9])),
+        aclosing(ask.watch(path)) as seen,
+    ):
         assert await anext(seen) == sample(StatusDocument)
         path.unlink()
         with pytest.raises(StopAsyncIteration):
@@ -283,7 +303,7 @@ async def test_an_invalid_document_while_watching_is_reported_in_one_line(
     document = json.dumps(sample(StatusDocument)).encode() + b"\n"
     path = tmp_path / "s.sock"
     watching = ask.watch(path, largest=1 << 20)
-    async with answering(path, saying(document, then)), aclosing(watching) as seen:
+    async with answering(path, saying(http(document), then)), aclosing(watching) as seen:
         await anext(seen)
         with pytest.raises(DevhostError, match=message) as caught:
             await anext(seen)

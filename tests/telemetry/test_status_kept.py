@@ -7,7 +7,7 @@ import logging
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,9 @@ from test_status_socket import Source
 from devhost.runtime import rundir
 from devhost.runtime.rundir import socket_name
 from devhost.telemetry import ask
-from devhost.telemetry.status import Limits, StatusServer
+from devhost.telemetry.status import Checks, StatusServer
+
+CHECKS = Checks(check=0.02, retry=0.01)
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def server(tmp_path: Path, path: Path) -> AsyncIterator[StatusServer]:
-    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", limits=Limits(check=0.02, retry=0.01))
+    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", checks=CHECKS)
     async with asyncio.timeout(60), running(server):
         yield server
 
@@ -74,14 +76,12 @@ async def test_connected_clients_keep_watching_after_the_socket_is_removed(
     server: StatusServer, path: Path
 ) -> None:
     await until(path.exists)
-    reader, writer = await asyncio.open_unix_connection(path)
-    writer.write(b'{"want": "watch"}\n')
-    assert await reader.readline()
-    path.unlink()
-    await until(path.exists)
-    server.changed()
-    assert await reader.readline()
-    writer.close()
+    async with aclosing(ask.watch(path)) as documents:
+        await anext(documents)
+        path.unlink()
+        await until(path.exists)
+        server.changed()
+        await anext(documents)
 
 
 async def test_a_socket_of_another_devhost_in_its_place_is_not_touched(
@@ -108,8 +108,7 @@ async def test_a_directory_removed_while_the_socket_is_made_is_retried(tmp_path:
             removed.append(where.unlink())
         return listener
 
-    limits = Limits(check=0.02, retry=0.01)
-    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", limits=limits, bind=bind)
+    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", checks=CHECKS, bind=bind)
     async with asyncio.timeout(60), running(server):
         await until(lambda: len(removed) == 3 and path.exists())
         assert await ask.fetch(path) == Source()()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import select
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from devhost.backend.errors import DevhostError
+from devhost.runtime.http import Limits
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.status import Limits, StatusServer
+from devhost.telemetry.status import LIMITS, StatusServer
 
 
 def _document() -> StatusDocument:
@@ -44,8 +45,7 @@ def _document() -> StatusDocument:
     return cast("StatusDocument", {**document, **{name: [] for name in lists}})
 
 
-LIMITS = Limits()
-SHORT = Limits(deadline=0.5, watch_deadline=0.5)
+SHORT = replace(LIMITS, head_deadline=0.5, body_deadline=0.5, stream_deadline=0.5)
 
 
 class Scene:
@@ -64,7 +64,7 @@ class Scene:
             clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(count)]
             for client in clients:
                 client.connect(str(self.path))
-                client.sendall(json.dumps({"want": want}).encode() + b"\n")
+                client.sendall(f"GET /{want} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             yield clients
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -104,7 +104,7 @@ async def nobody_watches(scene: Scene) -> bool:
 
 @pytest.mark.parametrize("scene", [SHORT], indirect=True)
 async def test_clients_that_read_nothing_do_not_block_others_for_long(scene: Scene) -> None:
-    async with scene.silent(SHORT.clients, "status") as clients:
+    async with scene.silent(SHORT.connections, "status") as clients:
         await scene.until(lambda: all(map(got_something, clients)))
         await scene.until(lambda: all(map(dropped, clients)))
         assert await ask.fetch(scene.path) == scene.document
@@ -112,14 +112,14 @@ async def test_clients_that_read_nothing_do_not_block_others_for_long(scene: Sce
 
 @pytest.mark.parametrize("scene", [SHORT], indirect=True)
 async def test_watchers_that_read_nothing_are_disconnected(scene: Scene) -> None:
-    async with scene.silent(SHORT.watchers, "watch") as clients:
+    async with scene.silent(SHORT.streams, "watch") as clients:
         await scene.until(lambda: all(map(got_something, clients)))
         await scene.until(lambda: all(map(dropped, clients)))
 
 
 async def test_watchers_leave_slots_for_single_requests(scene: Scene) -> None:
-    async with scene.silent(LIMITS.clients, "watch") as clients:
-        await scene.until(lambda: sum(map(dropped, clients)) == LIMITS.clients - LIMITS.watchers)
+    async with scene.silent(LIMITS.connections, "watch") as clients:
+        await scene.until(lambda: sum(map(dropped, clients)) == LIMITS.connections - LIMITS.streams)
         await scene.until(lambda: all(map(got_something, clients)))
         assert await ask.fetch(scene.path) == scene.document
         with pytest.raises(DevhostError, match="more than 8 watchers at a time"):
@@ -132,7 +132,7 @@ async def test_watchers_leave_slots_for_single_requests(scene: Scene) -> None:
     await watching.aclose()
 
 
-@pytest.mark.parametrize("scene", [Limits(watchers=1, watch_deadline=0.05)], indirect=True)
+@pytest.mark.parametrize("scene", [replace(LIMITS, streams=1, stream_deadline=0.05)], indirect=True)
 async def test_a_disconnected_watcher_learns_that_the_host_still_runs(scene: Scene) -> None:
     watching = ask.watch(scene.path, largest=4_000_000)
     assert await anext(watching) == scene.document

@@ -5,18 +5,21 @@ import json
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import h11
 import pytest
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.runtime import rundir
+from devhost.runtime.http import Limits
 from devhost.telemetry import ask, document
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.status import AlreadyServed, Limits, StatusServer
+from devhost.telemetry.status import LIMITS, AlreadyServed, Command, StatusServer
 
 DOC = Path(__file__).parents[2] / "docs" / "status.md"
 
@@ -80,7 +83,8 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
         kubelet_dir: Path | None = None,
         socket: Path | None = None,
         interval: float = 0.0,
-        limits: Limits | None = None,
+        limits: Limits = LIMITS,
+        commands: Mapping[str, Command] | None = None,
     ) -> tuple[StatusServer, Path]:
         server = StatusServer(
             source,
@@ -88,6 +92,7 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
             socket=socket,
             interval=interval,
             limits=limits,
+            commands=commands,
         )
         path = await server.start()
         started.append(server)
@@ -99,13 +104,19 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
             await server.stop()
 
 
-async def _raw(path: Path, sent: bytes) -> list[bytes]:
+async def _raw(path: Path, sent: bytes) -> tuple[int, bytes]:
+    """Status and body of the answer to these bytes."""
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(sent)
-    writer.write_eof()
-    lines = (await reader.read()).splitlines()
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
-    return lines
+    return int(head.split()[1]), body
+
+
+async def _asked(
+    path: Path, method: str, target: str, more: str = "", body: bytes = b""
+) -> tuple[int, bytes]:
+    return await _raw(path, f"{method} {target} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode() + body)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -270,35 +281,74 @@ def test_each_user_has_a_separate_runtime_directory(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "status"),
     [
-        b"hello\n",
-        b'{"want": "more"}\n',
-        b"[]\n",
-        b"\xff\n",
-        b"x" * 100_000 + b"\n",
-        b"[" * 4000 + b"\n",
-        b"\n",
-        b"{",
+        (b"hello\r\n\r\n", 400),
+        (b'{"want": "status"}\n\n', 400),
+        (b"\xff\r\n\r\n", 400),
+        (b"x" * 100_000, 431),
+        (b"GET /status HTTP/1.1\r\n\r\n", 400),  # without Host
+        (b"GET /more HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"POST /status HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"GET /do HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"POST /do HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na=b", 400),
+        (b"POST /do HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     ],
 )
-async def test_an_unknown_request_is_answered_with_an_error(serve: Serve, sent: bytes) -> None:
-    _, path = await serve(Source())
-    (line,) = await _raw(path, sent)
-    assert "expected" in json.loads(line)["error"]
+async def test_an_unknown_request_is_answered_with_an_error(serve: Serve, sent: bytes, status: int) -> None:
+    async def never(parameters: Mapping[str, str]) -> Mapping[str, object]:
+        raise AssertionError(parameters)
+
+    _, path = await serve(Source(), commands={"do": never})
+    assert (await _raw(path, sent))[0] == status
+
+
+async def test_curl_reads_the_status(serve: Serve) -> None:
+    source = Source()
+    _, path = await serve(source)
+    curl = await asyncio.create_subprocess_exec(
+        "curl", "-sf", "--unix-socket", path, "http://devhost/status", stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await curl.communicate()
+    assert (curl.returncode, json.loads(out)) == (0, source())
+
+
+async def test_a_command_gets_the_parameters_in_the_url(serve: Serve) -> None:
+    async def do(parameters: Mapping[str, str]) -> Mapping[str, object]:
+        return {"got": dict(parameters)}
+
+    _, path = await serve(Source(), commands={"do": do})
+    status, body = await _asked(path, "POST", "/do?a=b%26c&empty=&a=d", "Content-Length: 0\r\n")
+    assert (status, json.loads(body)) == (200, {"got": {"a": "d", "empty": ""}})
+    assert await ask.request(path, "do", {"a": "ä &?"}, deadline=60) == {"got": {"a": "ä &?"}}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(UsageError("no", "why"), 400), (EnvironmentFailure("no", "why"), 409)]
+)
+async def test_a_command_that_fails_is_the_same_error_for_the_client(
+    serve: Serve, error: DevhostError, status: int
+) -> None:
+    async def do(_: Mapping[str, str]) -> Mapping[str, object]:
+        raise error
+
+    _, path = await serve(Source(), commands={"do": do})
+    assert (await _asked(path, "POST", "/do"))[0] == status
+    with pytest.raises(type(error), match=r"^no \(why\)$"):
+        await ask.request(path, "do", {}, deadline=60)
 
 
 async def test_a_silent_client_is_disconnected(serve: Serve) -> None:
-    _, path = await serve(Source(), limits=Limits(deadline=0.01))
+    _, path = await serve(Source(), limits=replace(LIMITS, head_deadline=0.01))
     reader, writer = await asyncio.open_unix_connection(path)
-    assert await reader.read() == b""
+    assert (await reader.read()).startswith(b"HTTP/1.1 408")
     writer.close()
 
 
 async def test_a_client_over_the_limit_gets_an_error(serve: Serve) -> None:
     _, path = await serve(Source())
-    clients = [await asyncio.open_unix_connection(path) for _ in range(Limits().clients)]
-    with pytest.raises(DevhostError, match="more than 16 clients"):
+    clients = [await asyncio.open_unix_connection(path) for _ in range(LIMITS.connections)]
+    with pytest.raises(DevhostError, match="too many connections"):
         await ask.fetch(path)
     for _, writer in clients:
         writer.close()
@@ -313,10 +363,10 @@ async def test_a_source_that_raises_ends_only_that_connection(
         return source() if not broken else cast("StatusDocument", 1 // 0)
 
     _, path = await serve(describe)
-    with pytest.raises(DevhostError, match="closed without an answer"):
+    with pytest.raises(DevhostError, match="answered with an error: Internal Server Error"):
         await ask.fetch(path)
     broken.clear()
-    assert [record.message for record in caplog.records] == ["connection failed"]
+    assert [record.message for record in caplog.records] == ["request failed"]
     assert await ask.fetch(path) == source()
 
 
@@ -365,7 +415,9 @@ async def test_a_slow_reader_gets_only_the_newest_document(serve: Serve) -> None
     source = Source(padding=3_000_000)
     server, path = await serve(source)
     reader, writer = await asyncio.open_unix_connection(path, limit=1000)
-    writer.write(b'{"want": "watch"}\n')
+    client = h11.Connection(h11.CLIENT)
+    head = h11.Request(method="GET", target="/watch", headers=[("Host", "x")])
+    writer.write((client.send(head) or b"") + (client.send(h11.EndOfMessage()) or b""))
     await _until(lambda: source.asked == 1)
     for source.generation in range(1, 201):
         server.changed()
@@ -373,7 +425,9 @@ async def test_a_slow_reader_gets_only_the_newest_document(serve: Serve) -> None
     documents: list[StatusDocument] = []
     line = b""
     while not documents or documents[-1]["devhost"]["generation"] < 200:
-        line += await reader.read(1 << 20)
+        client.receive_data(await reader.read(1 << 20))
+        while isinstance(event := client.next_event(), h11.Event):
+            line += bytes(event.data) if isinstance(event, h11.Data) else b""
         if line.endswith(b"\n"):
             documents.append(json.loads(line))
             line = b""
@@ -393,7 +447,7 @@ async def test_two_watching_clients_both_get_each_change_from_one_document(serve
 
 
 async def test_the_server_notices_a_leaving_watcher_without_a_change(serve: Serve) -> None:
-    _, path = await serve(Source(), limits=Limits(watchers=1))
+    _, path = await serve(Source(), limits=replace(LIMITS, streams=1))
     async with aclosing(ask.watch(path)) as documents:
         await anext(documents)
         with pytest.raises(DevhostError, match="watchers at a time"):
@@ -458,7 +512,8 @@ async def test_a_dead_socket_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n", b"[]\n", b'{"devhost": {}}\n', b"\xff\n"]
+    "answer",
+    [b"HTTP/1.1 200 OK\r\n\r\n[]\n", b"HTTP/1.1 200 OK\r\n\r\n{}\n", b'{"devhost": {}}\n', b"\xff\n"],
 )
 async def test_another_program_on_the_socket_is_reported_in_one_line(tmp_path: Path, answer: bytes) -> None:
     async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -13,9 +13,9 @@ import grpc
 
 from devhost.backend.errors import printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
+from devhost.runtime.rpc import decoded
 
 from .api import health_v1_pb2, health_v1alpha1_pb2
-from .listener import decoded
 
 SERVICES: dict[str, ModuleType] = {
     "v1.DRAResourceHealth": health_v1_pb2,

@@ -10,9 +10,9 @@ import grpc.aio
 
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
+from devhost.runtime.rpc import decoded
 
 from .api import registration_pb2 as pb
-from .listener import decoded
 
 log = get(__name__)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import grpc
 
+from devhost.backend.errors import EnvironmentFailure
+from devhost.runtime import rpc, sockets
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
+from devhost.runtime.rpc import decoded
 
 from .api import dra_v1_pb2, dra_v1beta1_pb2
 from .health import HealthSource, HealthStreams
-from .listener import Listener, check_path, decoded
 from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
 from .registration import SERVICE, Registration
 
@@ -29,6 +32,14 @@ SERVICES: dict[str, ModuleType] = {
 
 GRACE = 2.0
 """Seconds that calls in progress have at a stop."""
+
+OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_allowed_incoming_connections", 16),
+    ("grpc.max_concurrent_streams", 512),
+)
+"""Connections and calls are bounded. An idle connection stays: a kubelet removes the slices of a driver whose
+connection is closed."""
 
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 """Uids become parts of file names, so nothing else is let in."""
@@ -44,16 +55,6 @@ def service_socket(plugins: Path, driver: str) -> Path:
 def registration_socket(registry: Path, driver: str) -> Path:
     """Where the kubelet finds the driver."""
     return registry / f"{driver}-reg.sock"
-
-
-def check_paths(driver: str, plugins: Path, registry: Path) -> None:
-    """Refuses directories in which no socket can be made, before anything is served.
-
-    Raises:
-        EnvironmentFailure: a path is too long.
-    """
-    check_path(service_socket(plugins, driver), "--plugins-dir")
-    check_path(registration_socket(registry, driver), "--plugins-registry")
 
 
 class DraServer:
@@ -83,15 +84,17 @@ class DraServer:
         changed: Callable[[], None] = lambda: None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        check_paths(driver, plugins, registry)
         endpoint = service_socket(plugins, driver)
         self.registration = Registration(driver, str(endpoint), changed)
         self._preparer = preparer
         self._health = HealthStreams(health, clock=clock)
         claims = {name: self._methods(api) for name, api in SERVICES.items()}
-        self._service = Listener(endpoint, {**claims, **self._health.services()})
-        self._registrar = Listener(
-            registration_socket(registry, driver), {SERVICE: self.registration.methods()}
+        self._service = rpc.Server(endpoint, {**claims, **self._health.services()}, OPTIONS, "--plugins-dir")
+        self._registrar = rpc.Server(
+            registration_socket(registry, driver),
+            {SERVICE: self.registration.methods()},
+            OPTIONS,
+            "--plugins-registry",
         )
 
     async def start(self) -> None:
@@ -100,18 +103,18 @@ class DraServer:
         Raises:
             EnvironmentFailure: a socket is in use or cannot be made.
         """
-        await self._service.start()
+        await _replacing(self._service)
         try:
-            await self._registrar.start()
+            await _replacing(self._registrar)
         except BaseException:
-            await self._service.stop(0)
+            await _stop(self._service, 0)
             raise
 
     async def stop(self) -> None:
         """Unlinks the registration socket first, so that no new call begins. Safe to call twice."""
-        await self._registrar.stop(GRACE)
+        await _stop(self._registrar, GRACE)
         self._health.stop()
-        await self._service.stop(GRACE)
+        await _stop(self._service, GRACE)
 
     def exists(self) -> bool:
         """Whether both sockets are still where the kubelet looks for them."""
@@ -173,6 +176,36 @@ class DraServer:
             uid: found.get(uid, _FAILED) if uid in known else "the claim's uid is not that of an object"
             for uid in claims
         }
+
+
+async def _replacing(server: rpc.Server) -> None:
+    """Starts a server; the socket of a dead process is replaced, any other file is left alone."""
+    path = server.path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot use directory {path.parent}: {error.strerror}", "run devhost as root"
+        ) from None
+    if sockets.is_other_file(path):
+        raise EnvironmentFailure(f"{path} is not a socket", "remove it")
+    try:
+        sockets.clear(path)
+    except FileExistsError:
+        raise EnvironmentFailure(
+            f"another process serves {path}", "stop it, or choose another dra.driver"
+        ) from None
+    except OSError as error:
+        raise EnvironmentFailure(f"cannot replace {path}: {error.strerror}", "run devhost as root") from None
+    await server.start()
+
+
+async def _stop(server: rpc.Server, grace: float) -> None:
+    """Removes the socket first, so that no new call begins, but none of another process."""
+    if server.exists():
+        with suppress(OSError):  # it stays as a dead socket, which the next start replaces
+            server.path.unlink()
+    await server.stop(grace)
 
 
 def _base_names(requests: Sequence[str]) -> list[str]:

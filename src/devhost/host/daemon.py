@@ -20,15 +20,17 @@ from devhost.backend.incident import Recurring
 from devhost.config.last_good import LastGood, state_dir
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
 from devhost.kubelet.server import CONNECTIONS
+from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions, Serve
 from devhost.runtime import rundir
-from devhost.runtime.http import HttpServer, Listen, page, parse_listen, probe
+from devhost.runtime.http import HttpServer, page, parse_listen, probe
 from devhost.runtime.log import get
+from devhost.runtime.sockets import too_long
 from devhost.runtime.systemd import SystemdNotifier, line
 from devhost.runtime.watchdog import Watchdog
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Wrong
-from devhost.telemetry.status import Command, Request, StatusServer
+from devhost.telemetry.status import Command, StatusServer
 
 from . import startup_signals
 from .dra_side import access, front_end_class, left_by_earlier_run
@@ -211,9 +213,9 @@ async def serve(options: Options) -> None:
     on_signals(host)
     async with AsyncExitStack() as stack:
         if listen is not None and status_page is not None:
-            http = _http(listen, metrics, status_page, host)
+            http = _http(metrics, status_page, host)
             stack.push_async_callback(http.stop)
-            log.info("listening", address=str(await http.start()))
+            log.info("listening", address=str(await http.start(listen)))
         showing = asyncio.create_task(status_server.run())
         stack.push_async_callback(status_server.stop)
         stack.callback(showing.cancel)
@@ -232,21 +234,23 @@ def _socket(options: Options) -> Path:
 def _commands(host: Host) -> Mapping[str, Command]:
     """What a client of the status socket may request."""
 
-    def backend(request: Request) -> str:
-        if not isinstance(name := request.get("backend"), str):
-            raise UsageError("the request names no backend")
-        return name
+    async def release(parameters: Mapping[str, str]) -> Mapping[str, object]:
+        try:
+            seconds = float(parameters.get("seconds", ""))
+        except ValueError:
+            raise UsageError("the request has no number of seconds") from None
+        return {"until": await host.backends.release(_backend(parameters), seconds)}
 
-    async def release(request: Request) -> Mapping[str, object]:
-        seconds = request.get("seconds")
-        if not isinstance(seconds, int | float):
-            raise UsageError("the request has no number of seconds")
-        return {"until": await host.backends.release(backend(request), seconds)}
-
-    async def resume(request: Request) -> Mapping[str, object]:
-        return {"resumed": await host.backends.resume(backend(request))}
+    async def resume(parameters: Mapping[str, str]) -> Mapping[str, object]:
+        return {"resumed": await host.backends.resume(_backend(parameters))}
 
     return {"release": release, "resume": resume}
+
+
+def _backend(parameters: Mapping[str, str]) -> str:
+    if not (name := parameters.get("backend")):
+        raise UsageError("the request names no backend")
+    return name
 
 
 def on_signals(host: Host) -> None:
@@ -314,6 +318,22 @@ def _held(host: Host) -> Iterator[Held]:
         yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 
 
+def _flaw(driver: str, dra: DraOptions) -> tuple[str, str]:
+    """Why a driver cannot be served with these options, and how to fix it; empty if it can."""
+    for path, option in (
+        (dra.registration_socket(driver), "--plugins-registry"),
+        (dra.service_socket(driver), "--plugins-dir"),
+    ):
+        if wrong := too_long(path):
+            return wrong, f"choose a shorter driver name or {option}"
+    if not is_subdomain(dra.node):
+        return (
+            f"{dra.node[:80]!r} is not the name of a node in Kubernetes",
+            "give it with --node-name NAME or in NODE_NAME",
+        )
+    return "", ""
+
+
 def check_dra(loaded: Loaded, options: Options, running: str = "") -> Loaded:
     """The same configuration, if its DRA driver can be served with the options of the command line.
 
@@ -327,7 +347,7 @@ def check_dra(loaded: Loaded, options: Options, running: str = "") -> Loaded:
     driver, dra = settings.dra_driver, options.dra
     if not driver or dra is None:
         return loaded
-    message, hint = dra.flaw(driver)
+    message, hint = _flaw(driver, dra)
     path = "dra.driver"
     if not message and any(entry.serve is Serve.DRA for entry in settings.resources):
         previous = running or left_by_earlier_run(dra)[0]
@@ -362,7 +382,7 @@ def _check_pods(options: Options) -> None:
         raise UsageError("--pod-metrics and --hide-pods contradict each other", "omit one of them")
 
 
-def _http(listen: Listen, metrics: Metrics, status_page: StatusPage, host: Host) -> HttpServer:
+def _http(metrics: Metrics, status_page: StatusPage, host: Host) -> HttpServer:
     async def alive() -> tuple[bool, str]:
         usable, reason = host.kubelet.usable()
         return await host.self_check.answer() if usable else (False, reason)
@@ -373,4 +393,4 @@ def _http(listen: Listen, metrics: Metrics, status_page: StatusPage, host: Host)
         "/healthz": probe(alive),
         "/readyz": probe(host.ready),
     }
-    return HttpServer(listen, routes)
+    return HttpServer(routes)

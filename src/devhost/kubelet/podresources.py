@@ -25,7 +25,7 @@ from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Kubelet, Listin
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
-from devhost.runtime.sockets import channel
+from devhost.runtime.rpc import channel
 
 from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
 from .timing import NODE, Timing

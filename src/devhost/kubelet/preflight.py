@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure
+from devhost.runtime.sockets import too_long
 
-from .api import MAX_SOCKET_PATH
 from .server import socket_name
 
 HINT = "run devhost as root, with the directory mounted writable, or choose a writable --kubelet-dir"
@@ -35,8 +35,5 @@ def check_directory(directory: Path) -> None:
             refused = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
             why = os.strerror(refused)
             raise EnvironmentFailure(f"cannot {what} the kubelet's directory {directory}: {why}", HINT)
-    if len(os.fsencode(directory / socket_name(""))) > MAX_SOCKET_PATH:
-        raise EnvironmentFailure(
-            f"a socket in {directory} would have a path longer than {MAX_SOCKET_PATH} bytes",
-            "choose a shorter --kubelet-dir",
-        )
+    if wrong := too_long(directory / socket_name("")):
+        raise EnvironmentFailure(wrong, "choose a shorter --kubelet-dir")

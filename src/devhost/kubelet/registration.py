@@ -33,7 +33,8 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
-from devhost.runtime.sockets import channel, dead, described, gone, refuses
+from devhost.runtime.rpc import channel
+from devhost.runtime.sockets import dead, described, gone, refuses
 from devhost.telemetry.metrics import Metrics
 
 from .api import api_pb2_grpc

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import socket
-import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -21,7 +19,8 @@ import grpc.aio
 
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.runtime.sockets import channel
+from devhost.runtime.rpc import channel
+from devhost.runtime.sockets import peer
 
 from .api import api_pb2 as pb
 from .api import api_pb2_grpc
@@ -160,11 +159,7 @@ def _refused(path: Path) -> str:
     gRPC then closes each new connection at once. The kubelet keeps its connection, and nothing hangs.
     """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-            peer.setblocking(False)
-            peer.connect(os.fsencode(path))
-            # struct ucred of the process that called listen(): pid, uid, gid (unix(7))
-            credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        process = peer(path)
     except OSError:
         return "no process listens on it"
-    return "" if struct.unpack("3i", credentials)[0] == os.getpid() else "another process listens on it"
+    return "" if process == os.getpid() else "another process listens on it"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -27,15 +26,15 @@ from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.reports import together
 from devhost.backend.backoff import TokenBucket
-from devhost.backend.descriptors import exhausted
-from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
+from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError
 from devhost.backend.incident import Recurring
 from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
+from devhost.runtime import rpc
 from devhost.runtime.log import get, printable
 from devhost.telemetry.metrics import CallFailure, Metrics
 
-from .api import HEALTHY, MAX_SOCKET_PATH, UNHEALTHY, VERSION
+from .api import HEALTHY, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
 from .resource import Resource
 from .timing import NODE, Timing
@@ -112,7 +111,9 @@ class PluginServer:
         self._round = 0
         self._encoder = ListEncoder()
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._server: grpc.aio.Server | None = None
+        self._server = rpc.Server(
+            self.path, {"v1beta1.DevicePlugin": self._methods()}, _options(timing), "--kubelet-dir"
+        )
         self._undecodable: dict[str, Recurring] = {}
 
     @property
@@ -131,29 +132,7 @@ class PluginServer:
         Raises:
             EnvironmentFailure: the path is too long, or no socket can be made in the directory.
         """
-        if len(os.fsencode(self.path)) > MAX_SOCKET_PATH:
-            raise EnvironmentFailure(
-                f"socket path {self.path} is longer than {MAX_SOCKET_PATH} bytes",
-                "choose a shorter --kubelet-dir",
-            )
-        server = grpc.aio.server(options=_options(self._timing))
-        server.add_generic_rpc_handlers((self._methods(),))
-        before = os.umask(0o177)  # bind() sets the socket's mode; a later chmod would leave a gap
-        try:
-            server.add_insecure_port(f"unix:{self.path}")
-        except RuntimeError:
-            obstacle = _obstacle(self.path)
-            if obstacle and (lack := exhausted(obstacle)):
-                raise lack from None
-            why = (obstacle.strerror or str(obstacle)) if obstacle else ""
-            raise EnvironmentFailure(
-                f"cannot make a socket in {self.path.parent}{why and ': '}{why}",
-                "run devhost as root, with the directory mounted writable",
-            ) from None
-        finally:
-            os.umask(before)
-        await server.start()
-        self._server = server
+        await self._server.start()
         self._unsubscribe = self._resource.inventory.subscribe(self._wake)
 
     async def stop(self) -> None:
@@ -164,15 +143,13 @@ class PluginServer:
         self._ending.set()
         self._unsubscribe()
         self._wake()
-        server, self._server = self._server, None
         try:
-            if server is not None:
-                await server.stop(self._timing.stop_grace)
+            await self._server.stop(self._timing.stop_grace)
         finally:
             self.unlink()
 
     def unlink(self) -> bool:
-        """Removes the socket; returns whether it is gone."""
+        """Removes the socket; returns whether it is gone. No other process makes one with its name."""
         try:
             self.path.unlink()
         except (FileNotFoundError, NotADirectoryError):
@@ -203,10 +180,9 @@ class PluginServer:
         for stream in self._streams:
             stream.set()
 
-    def _methods(self) -> grpc.GenericRpcHandler[Any, Any]:
-        # without deserializers: gRPC would log a traceback for each undecodable request
+    def _methods(self) -> rpc.Methods:
         unary = grpc.unary_unary_rpc_method_handler
-        methods = {
+        return {
             "GetDevicePluginOptions": unary(self._options, None, pb.DevicePluginOptions.SerializeToString),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, None, None),
             "GetPreferredAllocation": unary(
@@ -215,14 +191,13 @@ class PluginServer:
             "Allocate": unary(self._allocate, None, pb.AllocateResponse.SerializeToString),
             "PreStartContainer": unary(self._prepare, None, pb.PreStartContainerResponse.SerializeToString),
         }
-        return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
 
     async def _decoded(self, kind: type[M], data: bytes, context: Any, method: str) -> M:
         """The request in ``data``; if it cannot be decoded, the call fails with INVALID_ARGUMENT."""
         try:
             return kind.FromString(data)
         except DecodeError as error:
-            wrong = f"the request is not a {kind.DESCRIPTOR.full_name}: {' '.join(str(error).split())}"
+            wrong = rpc.undecodable(kind, error)
             self._undecodable.setdefault(method, Recurring(QUIET)).report(
                 lambda more: log.warning(
                     "request cannot be decoded",
@@ -464,17 +439,6 @@ def _named(ids: Sequence[str]) -> str:
     """The ids in a log line."""
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
     return ",".join(ids[:NAMED]) + more
-
-
-def _obstacle(path: Path) -> OSError | None:
-    """Why a socket cannot be made, which gRPC does not report; ``None`` if it can be made."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.bind(os.fsencode(path))
-        path.unlink()
-    except OSError as error:
-        return error
-    return None
 
 
 _STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, CallFailure], ...] = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
 from devhost.backend.where import Range, Where, shortfall
 
-from .naming import fields, is_subdomain
+from .naming import fields
 
 MAX_REPLICAS = 100_000
 """More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
@@ -245,10 +245,6 @@ class Settings:
         return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)
 
 
-MAX_SOCKET_PATH = 107
-"""Bytes of the longest path of a unix socket, without the closing NUL (unix(7))."""
-
-
 RECORD = "published.json"
 """The name of the file with the devices that the slices of a driver may hold."""
 
@@ -278,20 +274,3 @@ class DraOptions:
     def record(self, driver: str) -> Path:
         """The file with the devices that the driver's slices may hold."""
         return self.plugins_dir / driver / RECORD
-
-    def flaw(self, driver: str) -> tuple[str, str]:
-        """Why a driver cannot be served with these options, and how to fix it; empty if it can."""
-        for path, option in (
-            (self.registration_socket(driver), "--plugins-registry"),
-            (self.service_socket(driver), "--plugins-dir"),
-        ):
-            length = len(str(path).encode(errors="surrogateescape"))
-            if length > MAX_SOCKET_PATH:
-                message = f"the socket {path} would have {length} bytes, and Linux allows {MAX_SOCKET_PATH}"
-                return message, f"choose a shorter driver name or {option}"
-        if not is_subdomain(self.node):
-            return (
-                f"{self.node[:80]!r} is not the name of a node in Kubernetes",
-                "give it with --node-name NAME or in NODE_NAME",
-            )
-        return "", ""

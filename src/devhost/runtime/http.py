@@ -1,8 +1,9 @@
-"""Metrics, probes and the status page over HTTP, in the event loop.
+"""Metrics, probes, the status and its page over HTTP, in the event loop.
 
 A server in a thread would still answer "healthy" while the loop is stuck. This server supports the part of
-HTTP/1.1 that scrapers, probes and browsers need: GET and HEAD of a few fixed paths, one request per
-connection, everything limited in size, number and time. ``h11`` parses the requests and frames the answers.
+HTTP/1.1 that scrapers, probes, browsers and curl need: GET and HEAD of a few fixed paths, POST without a
+body, one request per connection, everything limited in size, number and time. ``h11`` parses the requests and
+frames the answers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
+from urllib.parse import parse_qsl
 
 import h11
 
@@ -126,16 +129,18 @@ class Stream:
     """An endless stream: the items of ``parts``, until the client leaves or the server stops.
 
     ``parts`` is called only for a client that is served. The client may be slow, so parts must not be queued.
-    ``once`` makes the whole answer for a client if no stream is free; it asks again later.
+    ``instead`` makes the answer for a client if no stream is free.
     """
 
     parts: Callable[[], AsyncGenerator[bytes, None]]
-    once: Callable[[], Awaitable[bytes]]
+    instead: Callable[[], Awaitable[Response]]
     content_type: str
 
 
 Answer = Response | Stream
 Route = Callable[[], Awaitable[Answer]]
+Action = Callable[[Mapping[str, str]], Awaitable[Response]]
+"""What a POST does; it gets the parameters in the URL."""
 Verdict = tuple[bool, str]
 """Whether the check passed, and the reason if not."""
 Check = Callable[[], Verdict | Awaitable[Verdict]]
@@ -169,14 +174,22 @@ def page(render: Callable[[], Awaitable[bytes]], content_type: str) -> Route:
 
 
 class HttpServer:
-    """Serves ``routes``, a mapping of path to route.
+    """Serves paths until it is stopped.
 
-    ``start`` binds and returns the actual address, ``stop`` ends every connection.
+    Args:
+        routes: the answer to a GET of each path.
+        actions: what a POST to each path does.
     """
 
-    def __init__(self, listen: Listen, routes: Mapping[str, Route], limits: Limits | None = None) -> None:
-        self._listen = listen
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        limits: Limits | None = None,
+        *,
+        actions: Mapping[str, Action] | None = None,
+    ) -> None:
         self._routes = dict(routes)
+        self._actions = dict(actions or {})
         self._limits = limits or Limits()
         self._streams = 0
         busy = _Exchange(self._limits).encode(_plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
@@ -185,35 +198,41 @@ class HttpServer:
         )
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> Listen:
-        """Starts to listen.
+    async def start(self, at: Listen) -> Listen:
+        """Listens on TCP, and returns the actual address.
 
         Raises:
             EnvironmentFailure: the address is in use, not of this machine, or not permitted.
         """
+        accept, head = self._connections.accept, self._limits.head
         try:
-            self._server = await self._bind()
+            if at.host:
+                self._server = await asyncio.start_server(accept, at.host, at.port, limit=head)
+            else:
+                self._server = await asyncio.start_server(accept, sock=_every_address(at.port), limit=head)
         except (socket.gaierror, UnicodeError) as error:  # the latter from IDNA
-            scope = self._listen.host.partition("%")[2]
+            scope = at.host.partition("%")[2]
             reason = f"no network interface {scope}" if scope else "the host name cannot be resolved"
             raise EnvironmentFailure(
-                f"cannot listen on {self._listen}: {reason}",
-                "give an address of this machine with --listen",
+                f"cannot listen on {at}: {reason}", "give an address of this machine with --listen"
             ) from error
         except OSError as error:
-            raise EnvironmentFailure(
-                f"cannot listen on {self._listen}: {_reason(error)}", _hint(error)
-            ) from error
+            raise EnvironmentFailure(f"cannot listen on {at}: {_reason(error)}", _hint(error)) from error
         host, port = self._server.sockets[0].getsockname()[:2]
         return Listen(host, port)
 
-    async def _bind(self) -> asyncio.Server:
-        accept = self._connections.accept
-        if self._listen.host:
-            host, port = self._listen.host, self._listen.port
-            return await asyncio.start_server(accept, host, port, limit=self._limits.head)
-        everywhere = _every_address(self._listen.port)
-        return await asyncio.start_server(accept, sock=everywhere, limit=self._limits.head)
+    async def take(self, listener: socket.socket) -> None:
+        """Serves a unix socket that listens, instead of the one before, whose connections stay.
+
+        Raises:
+            OSError: the socket cannot be used.
+        """
+        server = await asyncio.start_unix_server(
+            self._connections.accept, sock=listener, limit=self._limits.head
+        )
+        if self._server is not None:
+            self._server.close()
+        self._server = server
 
     async def stop(self) -> None:
         """Stops listening and ends every connection."""
@@ -248,34 +267,56 @@ class HttpServer:
             return _plain(HTTPStatus.REQUEST_TIMEOUT)
         if not request.http_version.startswith(b"1."):
             return _plain(HTTPStatus.BAD_REQUEST)
-        if request.method not in (b"GET", b"HEAD"):
-            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD")
-        path = _path(request.target.decode("ascii"))
-        return await self._route(path) if path is not None else _plain(HTTPStatus.BAD_REQUEST)
-
-    async def _route(self, path: str) -> Answer:
-        route = self._routes.get(path)
-        if route is None:
+        method = request.method.decode("ascii")
+        if method not in (known := _methods(True, self._actions)):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, Allow=", ".join(known))
+        split = _split(request.target.decode("ascii"))
+        if split is None:
+            return _plain(HTTPStatus.BAD_REQUEST)
+        path, query = split
+        route, action = self._routes.get(path), self._actions.get(path)
+        if route is None and action is None:
             return _plain(HTTPStatus.NOT_FOUND)
+        if action and method == "POST":
+            if _has_body(request):
+                return _plain(HTTPStatus.BAD_REQUEST, "write the parameters into the URL, as ?name=value")
+            return await self._made(path, partial(action, dict(parse_qsl(query, keep_blank_values=True))))
+        if route and method != "POST":
+            return await self._made(path, route)
+        return _plain(HTTPStatus.METHOD_NOT_ALLOWED, Allow=", ".join(_methods(route, action)))
+
+    async def _made(self, path: str, route: Route) -> Answer:
         try:
             answer = await route()
             if isinstance(answer, Stream) and self._streams >= self._limits.streams:
-                return Response(await answer.once(), answer.content_type)
+                return await answer.instead()
             return answer
         except Exception:  # noqa: BLE001 - the client learns that it failed, the log why
             _log.exception("request failed", path=path)
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _path(target: str) -> str | None:
-    """The path of a target such as ``/healthz?verbose`` or ``http://node:9400/healthz``; ``None`` for others.
+def _methods(reads: object, acts: object) -> tuple[str, ...]:
+    """The methods of a server, or of a path, that can be read and that does something."""
+    return (*(("GET", "HEAD") if reads else ()), *(("POST",) if acts else ()))
 
-    Proxies send the second form, and a server must accept it (RFC 9112, 3.2.2). The host is ignored.
+
+def _has_body(request: h11.Request) -> bool:
+    headers = dict(request.headers)
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+def _split(target: str) -> tuple[str, str] | None:
+    """Path and query of a target such as ``/healthz?verbose`` or ``http://node:9400/healthz``.
+
+    ``None`` for others. Proxies send the second form, and a server must accept it (RFC 9112, 3.2.2). The host
+    is ignored.
     """
     if absolute := _ABSOLUTE.match(target):
         target = target[absolute.end() :]
         target = target if target.startswith("/") else f"/{target}"
-    return target.partition("?")[0] if target.startswith("/") else None
+    path, _, query = target.partition("?")
+    return (path, query) if path.startswith("/") else None
 
 
 class _Exchange:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -12,8 +11,7 @@ from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure
 
-MAX_SOCKET_PATH = 107
-"""Bytes of a unix socket's path: ``sun_path`` holds 108 with the closing zero (unix(7))."""
+from . import sockets
 
 _SOCKETS = "/proc/net/unix"
 _USUAL = re.compile(
@@ -94,7 +92,7 @@ def socket_name(kubelet_dir: Path) -> str:
     return f"{hashlib.sha256(real).hexdigest()[:12]}.sock"
 
 
-def sockets() -> list[Path]:
+def status_sockets() -> list[Path]:
     """Every socket file in the runtime directory, live or not; none if it does not exist.
 
     Raises:
@@ -129,20 +127,24 @@ def of_another_user() -> str:
     return ""
 
 
-def is_live(path: Path) -> bool:
-    """Whether a process listens on the socket ``path``. Never waits.
+def bind(path: Path) -> socket.socket:
+    """The listening status socket at ``path`` with mode 0600; a dead socket there is replaced.
 
     Raises:
-        OSError: this cannot be determined, for example without permission.
+        EnvironmentFailure: another file is there, the path is too long, or the directory does not allow it.
+        FileExistsError: a live process listens there.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except BlockingIOError:
-            return True  # its queue of connections is full
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-    return True
+    check_length(path)
+    if sockets.is_other_file(path):
+        raise EnvironmentFailure(f"{path} exists and is not a socket", f"remove it, or {_ELSEWHERE}")
+    try:
+        return sockets.bind(path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot create the status socket {path}: {error.strerror}", _ELSEWHERE
+        ) from error
 
 
 def check_length(path: Path) -> None:
@@ -151,51 +153,7 @@ def check_length(path: Path) -> None:
     Raises:
         EnvironmentFailure: it is too long.
     """
-    if (length := len(os.fsencode(path))) > MAX_SOCKET_PATH:
+    if wrong := sockets.too_long(path):
         raise EnvironmentFailure(
-            f"the status socket {path} would have a path of {length} bytes, and Linux allows "
-            f"{MAX_SOCKET_PATH}",
-            f"use a shorter path: `run --status-socket`, `status --socket` or ${_OVERRIDE}",
+            wrong, f"use a shorter path: `run --status-socket`, `status --socket` or ${_OVERRIDE}"
         )
-
-
-def bind(path: Path) -> socket.socket:
-    """A listening unix socket at ``path`` with mode 0600; a dead socket there is replaced.
-
-    Raises:
-        EnvironmentFailure: another file is there, or the directory does not allow it.
-        FileExistsError: a live process listens there.
-    """
-    check_length(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # bind creates the file with the mode of the umask, so others never have access, not even briefly
-    umask = os.umask(0o177)
-    try:
-        _remove_dead(path)
-        listener.bind(os.fspath(path))
-        listener.listen(16)
-        listener.setblocking(False)
-    except BaseException as error:
-        listener.close()
-        if not isinstance(error, OSError) or isinstance(error, FileExistsError):
-            raise
-        if error.errno == errno.EADDRINUSE:
-            raise FileExistsError(path) from error  # another process was faster
-        raise EnvironmentFailure(
-            f"cannot create the status socket {path}: {error.strerror}", _ELSEWHERE
-        ) from error
-    finally:
-        os.umask(umask)
-    return listener
-
-
-def _remove_dead(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise EnvironmentFailure(f"{path} exists and is not a socket", f"remove it, or {_ELSEWHERE}")
-    if is_live(path):
-        raise FileExistsError(path)
-    path.unlink()

@@ -1,40 +1,84 @@
-"""Unix sockets: whether a process listens on one, which process that is, and a gRPC channel to it."""
+"""Unix sockets: the longest path, the mode, whether a process listens on one, and which process that is."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import grpc.aio
-
-_OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # the default is the socket's path, which is not legal
-    ("grpc.use_local_subchannel_pool", 1),  # a new server must not inherit the previous server's back-off
-    ("grpc.http2.bdp_probe", 0),  # it pings, and kubelets count pings as abuse
-)
+MAX_PATH = 107
+"""Bytes of the longest path: ``sun_path`` holds 108 with the closing zero (unix(7))."""
 
 _CREDENTIALS = struct.Struct("iII")
 """``struct ucred`` of ``SO_PEERCRED`` (unix(7)): process, user and group."""
 
 
-def refuses(path: Path) -> bool:
-    """Whether no process listens on a socket. Connecting costs the listener no more than an accept."""
+def too_long(path: Path) -> str:
+    """What is wrong with the length of a socket's path; empty if Linux allows it."""
+    if (length := len(os.fsencode(path))) <= MAX_PATH:
+        return ""
+    return f"the socket {path} would have a path of {length} bytes, and Linux allows {MAX_PATH}"
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """A socket that is bound within has mode 0600 from the first moment; a later chmod would leave a gap.
+
+    The umask is that of the whole process, so nothing may be awaited within.
+    """
+    before = os.umask(0o177)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            probe.connect(os.fsencode(path))
+        yield
+    finally:
+        os.umask(before)
+
+
+def peer(path: Path) -> int:
+    """The process that listens on a socket. Connecting costs it no more than an accept; this never waits.
+
+    The kernel reports the process id to every client (unix(7), ``SO_PEERCRED``). It is 0 if the process is
+    outside the PID namespace of this one, as in a container without ``hostPID``.
+
+    Raises:
+        ConnectionRefusedError: no process listens on it.
+        FileNotFoundError, NotADirectoryError: it does not exist.
+        BlockingIOError: a process listens, and its queue of connections is full.
+        OSError: it is unknown, for example without permission or without a free descriptor.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        probe.connect(os.fsencode(path))
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(credentials)[0]
+    return pid
+
+
+def live(path: Path) -> bool:
+    """Whether a process listens on a socket; false if that is unknown."""
+    try:
+        peer(path)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return True
+
+
+def refuses(path: Path) -> bool:
+    """Whether a socket exists and no process listens on it; false if that is unknown."""
+    try:
+        peer(path)
     except ConnectionRefusedError:
         return True
     except OSError:
-        return False  # absent, not permitted, queue full or no descriptor left: unknown
+        return False
     return False
 
 
 def gone(path: Path) -> bool:
-    """Whether a socket does not exist; false if that cannot be determined."""
+    """Whether a socket does not exist; false if that is unknown."""
     try:
         return not stat.S_ISSOCK(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -48,35 +92,65 @@ def dead(path: Path) -> bool:
     return refuses(path) or gone(path)
 
 
-def listener(path: Path) -> str:
-    """The process that listens on a socket, such as ``python3, pid 4711``; empty if it is not visible.
+def clear(path: Path) -> None:
+    """Removes a socket on which no process listens.
 
-    The kernel reports the process id to every client (unix(7), ``SO_PEERCRED``). It is 0 if the process is
-    outside the PID namespace of this one, as in a container without ``hostPID``.
+    Raises:
+        FileExistsError: a process listens on it, or it is another kind of file (see :func:`is_other_file`).
+        OSError: it is unknown whether a process listens, or the file cannot be removed.
     """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            probe.connect(os.fsencode(path))
-            peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            peer(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+        return
+    except BlockingIOError:
+        pass
+    raise FileExistsError(path)
+
+
+def is_other_file(path: Path) -> bool:
+    """Whether a file exists that is no socket; false if that is unknown."""
+    try:
+        return not stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:
-        return ""
-    pid, _, _ = _CREDENTIALS.unpack(peer)
+        return False
+
+
+def described(path: Path) -> str:
+    """A socket's name, with the process that listens on it if that is visible: ``(python3, pid 4711)``."""
+    try:
+        pid = peer(path)
+    except OSError:
+        pid = 0
     if not pid:
-        return ""
+        return path.name
     try:
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         name = ""
-    return f"{name}, pid {pid}" if name else f"pid {pid}"
+    return f"{path.name} ({name}, pid {pid})" if name else f"{path.name} (pid {pid})"
 
 
-def described(path: Path) -> str:
-    """A socket's name, with the process that listens on it if that is visible."""
-    process = listener(path)
-    return f"{path.name} ({process})" if process else path.name
+def bind(path: Path) -> socket.socket:
+    """A listening unix socket at ``path`` with mode 0600, in which a dead socket is replaced.
 
-
-def channel(path: Path, *options: tuple[str, int]) -> grpc.aio.Channel:
-    """A new channel to the process that listens on ``path``; its first call connects it."""
-    return grpc.aio.insecure_channel(f"unix:{path}", options=(*_OPTIONS, *options))
+    Raises:
+        FileExistsError: as for :func:`clear`, or another process was faster.
+        OSError: the directory does not allow it.
+    """
+    clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with private():
+            listener.bind(os.fsencode(path))
+        listener.listen(16)
+    except BaseException as error:
+        listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise FileExistsError(path) from error
+        raise
+    return listener

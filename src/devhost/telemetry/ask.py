@@ -8,15 +8,20 @@ import os
 import stat
 import types
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints, is_typeddict
+from urllib.parse import urlencode
+
+import h11
 
 from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.runtime import rundir
 from devhost.runtime.log import printable
+from devhost.runtime.sockets import live
 
 from .document import StatusDocument
 
@@ -24,6 +29,11 @@ DEADLINE = 5.0
 """Seconds that the host has to answer."""
 MAX_DOCUMENT = 1 << 27
 """Bytes of a document: 100,000 devices take about 20 MB."""
+
+_READ = 1 << 20
+"""Bytes that are read at once."""
+_REFUSAL = 1 << 16
+"""Bytes of an error."""
 
 _NAME_IT = "name the socket of a running host with --status-socket"
 _AGAIN = "try again, because it may have been stopping; if it happens again, see its log"
@@ -43,18 +53,18 @@ async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> P
         return socket
     if kubelet_dir is not None:
         path = rundir.runtime_dir() / rundir.socket_name(kubelet_dir)
-        if path not in rundir.sockets() or not _is_live(path):
+        if path not in rundir.status_sockets() or not live(path):
             raise EnvironmentFailure(
                 f"no devhost on this node serves {printable(str(kubelet_dir))}", _where_else()
             )
         return path
-    live = running()
-    if len(live) > 1:
-        dirs = [await _kubelet_dir(path) for path in live]
+    found = running()
+    if len(found) > 1:
+        dirs = [await _kubelet_dir(path) for path in found]
         raise UsageError(
             f"several devhosts are running on this node, for {', '.join(dirs)}", "choose with --kubelet-dir"
         )
-    return live[0]
+    return found[0]
 
 
 def running() -> list[Path]:
@@ -63,15 +73,15 @@ def running() -> list[Path]:
     Raises:
         EnvironmentFailure: none runs on this node.
     """
-    live = [path for path in rundir.sockets() if _is_live(path)]
-    if not live and (other := rundir.of_another_user()):
+    found = [path for path in rundir.status_sockets() if live(path)]
+    if not found and (other := rundir.of_another_user()):
         raise EnvironmentFailure(
             f"the devhost on this node runs as {other} and answers only that user",
             f"run the command as {other}",
         )
-    if not live:
+    if not found:
         raise EnvironmentFailure("no devhost is running on this node", _where_else())
-    return live
+    return found
 
 
 async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> StatusDocument:
@@ -85,23 +95,22 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
         EnvironmentFailure: no process listens there, or access is denied.
         DevhostError: the host does not answer in time, or not with a document.
     """
-    async with _connected(path, "status", deadline, largest) as (_, document):
-        return document
+    return _document(await _asked(path, "GET", "/status", deadline, largest), path)
 
 
-async def request(path: Path, message: Mapping[str, object], *, deadline: float) -> dict[str, object]:
+async def request(
+    path: Path, word: str, parameters: Mapping[str, str], *, deadline: float
+) -> dict[str, object]:
     """The answer of the host that listens on ``path`` to a command; see ``telemetry/status.py``.
 
     Raises:
         EnvironmentFailure: as for :func:`fetch`.
         DevhostError: as for :func:`fetch`, or the host refuses.
     """
-    async with _sent(path, message, deadline, MAX_DOCUMENT) as (_, line):
-        answer = _decoded(line, path)
+    target = f"/{word}?{urlencode(parameters)}"
+    answer = _decoded(await _asked(path, "POST", target, deadline, MAX_DOCUMENT), path)
     if not isinstance(answer, dict):
         raise DevhostError(f"the process on {_shown(path)} did not answer as devhost does", _OTHER)
-    if isinstance(answer.get("error"), str):
-        raise _refused(answer, path)
     return answer
 
 
@@ -116,64 +125,45 @@ async def watch(
         EnvironmentFailure: as for :func:`fetch`.
         DevhostError: as for :func:`fetch`, or the connection ended although the host still runs.
     """
-    async with _connected(path, "watch", deadline, largest) as (reader, document):
-        yield document
-        while line := await _next_line(reader, path, largest):
-            yield _parse(line, path)
-    if _is_live(path):
+    async with AsyncExitStack() as stack:
+        async with _within(deadline, path):
+            exchange = await stack.enter_async_context(_connected(path))
+            await exchange.send("GET", "/watch")
+            line: bytes | None = await exchange.first(largest)
+        while line is not None:
+            yield _document(line, path)
+            line = await exchange.line(largest)
+    if live(path):
         raise DevhostError(
             f"the devhost on {_shown(path)} closed the connection",
             "it was restarted, or this command read too slowly; try again",
         )
 
 
-async def _next_line(reader: asyncio.StreamReader, path: Path, largest: int) -> bytes:
-    try:
-        line = await reader.readline()
-    except OSError:
-        return b""
-    except ValueError as error:
-        raise _too_long(path, largest) from error
-    return line if line.endswith(b"\n") else b""  # the host died in the middle of a document
+async def _asked(path: Path, method: str, target: str, deadline: float, largest: int) -> bytes:
+    """The answer to one request."""
+    async with _within(deadline, path), _connected(path) as exchange:
+        await exchange.send(method, target)
+        return await exchange.first(largest)
 
 
 @asynccontextmanager
-async def _connected(
-    path: Path, want: str, deadline: float, largest: int
-) -> AsyncIterator[tuple[asyncio.StreamReader, StatusDocument]]:
-    """The connection and the first document from it."""
-    async with _sent(path, {"want": want}, deadline, largest) as (reader, line):
-        yield reader, _parse(line, path)
+async def _within(deadline: float, path: Path) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(deadline):
+            yield
+    except TimeoutError as error:
+        raise DevhostError(
+            f"the devhost on {_shown(path)} did not answer within {deadline:.0f} s",
+            "see its log for the reason",
+        ) from error
 
 
 @asynccontextmanager
-async def _sent(
-    path: Path, message: Mapping[str, object], deadline: float, largest: int
-) -> AsyncIterator[tuple[asyncio.StreamReader, bytes]]:
-    """The connection on which a request was sent, and the first line of the answer."""
-    writer = None
-    try:
-        try:
-            async with asyncio.timeout(deadline):
-                reader, writer = await _connect(path, largest)
-                writer.write(json.dumps(message).encode() + b"\n")
-                line = await _first_line(reader, path, largest)
-        except TimeoutError as error:
-            raise DevhostError(
-                f"the devhost on {_shown(path)} did not answer within {deadline:.0f} s",
-                "see its log for the reason",
-            ) from error
-        yield reader, line
-    finally:
-        if writer is not None:
-            writer.transport.abort()
-            await asyncio.sleep(0)  # closes the transport in this loop
-
-
-async def _connect(path: Path, largest: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(path: Path) -> AsyncIterator[_Exchange]:
     rundir.check_length(path)
     try:
-        return await asyncio.open_unix_connection(path, limit=largest)
+        reader, writer = await asyncio.open_unix_connection(path, limit=_READ)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
         if _is_other_file(path):
             raise EnvironmentFailure(f"{_shown(path)} is not a socket", _where_else()) from error
@@ -181,43 +171,103 @@ async def _connect(path: Path, largest: int) -> tuple[asyncio.StreamReader, asyn
     except OSError as error:
         hint = "ask as the user it runs as, or as root" if isinstance(error, PermissionError) else _NAME_IT
         raise EnvironmentFailure(f"cannot ask {_shown(path)}: {error.strerror or error}", hint) from error
-
-
-async def _first_line(reader: asyncio.StreamReader, path: Path, largest: int) -> bytes:
     try:
-        line = await reader.readline()
-    except OSError:  # the kernel resets a connection that is closed before our request is read
-        line = b""
-    except ValueError as error:
-        raise _too_long(path, largest) from error
-    if not line:
-        raise DevhostError(f"the devhost on {_shown(path)} closed without an answer", _AGAIN)
-    return line
+        yield _Exchange(path, reader, writer)
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)  # closes the transport in this loop
 
 
-def _too_long(path: Path, largest: int) -> DevhostError:
-    """Converts the ValueError of StreamReader for a long line."""
-    most = f"{largest >> 20} MiB"
-    return DevhostError(f"the process on {_shown(path)} sent a line longer than {most}", _OTHER)
+class _Exchange:
+    """One request to a host, and its answer.
 
+    Every failure is a ``DevhostError``.
+    """
 
-def _decoded(line: bytes, path: Path) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        if not line.endswith(b"\n"):
+    def __init__(self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._path = path
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.CLIENT)
+        self._rest = bytearray()
+        self._answered = False
+
+    async def send(self, method: str, target: str) -> None:
+        """Sends the request, and receives the head of the answer."""
+        head = h11.Request(
+            method=method, target=target, headers=[("Host", "devhost"), ("Connection", "close")]
+        )
+        self._writer.write((self._http.send(head) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
+        response = await self._event()
+        if not isinstance(response, h11.Response):
+            if self._answered:
+                raise _no_document(self._path)
+            raise DevhostError(f"the devhost on {_shown(self._path)} closed without an answer", _AGAIN)
+        if response.status_code != HTTPStatus.OK:
+            while len(self._rest) < _REFUSAL and (data := await self._data()):
+                self._rest += data
+            raise _refused(bytes(self._rest), self._path)
+
+    async def first(self, largest: int) -> bytes:
+        """The first line of the body."""
+        if (line := await self.line(largest)) is None:
             raise DevhostError(
-                f"the devhost on {_shown(path)} closed the connection during its answer", _AGAIN
-            ) from error
-        raise DevhostError(
-            f"the process on {_shown(path)} did not answer with a status document", _OTHER
-        ) from error
+                f"the devhost on {_shown(self._path)} closed the connection during its answer", _AGAIN
+            )
+        return line
+
+    async def line(self, largest: int) -> bytes | None:
+        """The next line of the body; ``None`` if the host has ended, also in the middle of a line."""
+        searched = 0
+        while (end := self._rest.find(b"\n", searched)) < 0:
+            if (searched := len(self._rest)) > largest:
+                most = f"{largest >> 20} MiB"
+                raise DevhostError(
+                    f"the process on {_shown(self._path)} sent a line longer than {most}", _OTHER
+                )
+            if not (data := await self._data()):
+                return None
+            self._rest += data
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return line
+
+    async def _data(self) -> bytes:
+        """The next part of the body; empty at its end, or if the host has ended."""
+        event = await self._event()
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    async def _event(self) -> object:
+        """The next part of the answer; ``None`` if the host has ended."""
+        data = b"not read yet"
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                try:
+                    data = await self._reader.read(_READ)
+                except OSError:  # the kernel resets a connection that is closed before the request is read
+                    data = b""
+                self._answered = self._answered or bool(data)
+                self._http.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            if not data:
+                return None
+            raise _no_document(self._path) from error
+        return event
 
 
-def _parse(line: bytes, path: Path) -> StatusDocument:
-    document = _decoded(line, path)
-    if isinstance(document, dict) and isinstance(document.get("error"), str):
-        raise _refused(document, path)
+def _decoded(body: bytes, path: Path) -> object:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _no_document(path) from error
+
+
+def _no_document(path: Path) -> DevhostError:
+    return DevhostError(f"the process on {_shown(path)} did not answer with a status document", _OTHER)
+
+
+def _document(body: bytes, path: Path) -> StatusDocument:
+    document = _decoded(body, path)
     if different := difference(document, StatusDocument):
         raise DevhostError(
             f"the process on {_shown(path)} did not answer with a status document: {different}",
@@ -226,12 +276,19 @@ def _parse(line: bytes, path: Path) -> StatusDocument:
     return cast("StatusDocument", document)
 
 
-def _refused(answer: Mapping[str, object], path: Path) -> DevhostError:
-    error = printable(str(answer["error"]))
+def _refused(body: bytes, path: Path) -> DevhostError:
+    """The error in an answer: a JSON object for what was requested, else a line of text."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or not isinstance(answer.get("error"), str):
+        answer = {"error": body.decode(errors="replace").strip()}
+    error = printable(answer["error"])
     kinds = {kind.exit_code: kind for kind in (DevhostError, UsageError, EnvironmentFailure)}
     kind = kinds.get(cast("int", answer.get("exitCode")))
     if kind is None:
-        return DevhostError(f"the devhost on {_shown(path)} answered with an error: {error}")
+        return DevhostError(f"the process on {_shown(path)} answered with an error: {error}", _OTHER)
     return kind(error, printable(str(answer.get("hint", ""))))
 
 
@@ -243,13 +300,6 @@ def _is_other_file(path: Path) -> bool:
 
 def _shown(path: Path) -> str:
     return printable(str(path))
-
-
-def _is_live(path: Path) -> bool:
-    try:
-        return rundir.is_live(path)
-    except OSError:
-        return False
 
 
 async def _kubelet_dir(path: Path) -> str:

@@ -1,55 +1,49 @@
-"""Serves the status document on a local unix socket.
+"""Serves the status over HTTP on a local unix socket, for the user of the process and root.
 
-A client sends one JSON line. ``{"want": "status"}`` is answered with one line, the document.
-``{"want": "watch"}`` is answered with the document now and after each change, at most four per
-second, until the client closes its side. ``{"want": "release", "backend": "gpu", "seconds": 600}`` and
-``{"want": "resume", "backend": "gpu"}`` are answered when that is done, with ``{"until": "…"}`` and
-``{"resumed": true}``. A request that is unknown or fails is answered with ``{"error": "..."}``. A client
-that sends nothing, or does not read its answer, is disconnected.
+``GET /status`` answers the document, ``GET /watch`` a line with the document now and after each change, at
+most four per second, until the client leaves. ``POST /release?backend=gpu&seconds=600`` and
+``POST /resume?backend=gpu`` answer when that is done, with ``{"until": "…"}`` and ``{"resumed": true}``. What
+fails is answered with ``{"error": "…"}``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from socket import socket as Socket
 
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.threads import elsewhere
 from devhost.runtime import log, rundir
-from devhost.runtime.connections import Connections, send, while_present
+from devhost.runtime.http import Answer, HttpServer, Limits, Response, Stream
 from devhost.runtime.newest import INTERVAL, Newest
 
 from .document import StatusDocument, StatusSource, complete, json_line
 
+LIMITS = Limits(connections=16, streams=8, head_deadline=5.0, body_deadline=5.0, stream_deadline=30.0)
+"""Watchers leave connections to others. A user may stop the terminal of one for a moment."""
+
+LINES = "application/x-ndjson"
+"""A JSON document in each line."""
+
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for clients, and how often the socket's file is checked.
+class Checks:
+    """How the socket's file is looked after.
 
     Attributes:
-        clients: connections served at a time.
-        watchers: how many of them may watch, so that open terminals do not block other requests.
-        request: the maximum length of a request in bytes.
-        deadline: seconds a client has to send its request, and to read the answer.
-        watch_deadline: seconds a watching client has to read each document: a user may stop its terminal
-            for a moment.
-        check: seconds between checks that the socket's file still exists: a job that clears runtime
-            directories may remove it.
-        retry: seconds before the first retry to create the socket; the delay grows with each further one.
+        check: seconds between checks that it still exists: a job that clears runtime directories may remove
+            it.
+        retry: seconds before the first retry to create it; the delay grows with each further one.
     """
 
-    clients: int = 16
-    watchers: int = 8
-    request: int = 4096
-    deadline: float = 5.0
-    watch_deadline: float = 30.0
     check: float = 10.0
     retry: float = 1.0
 
@@ -57,8 +51,7 @@ class Limits:
 _log = log.get(__name__)
 
 
-Request = Mapping[str, object]
-Command = Callable[[Request], Awaitable[Mapping[str, object]]]
+Command = Callable[[Mapping[str, str]], Awaitable[Mapping[str, object]]]
 """Does what a request wants, and returns the answer. A ``DevhostError`` is answered with its text."""
 
 
@@ -75,8 +68,9 @@ class StatusServer:
         socket: the path of the socket, if not in the runtime directory.
         interval: the minimum number of seconds between two documents to one watching client.
         limits: limits for clients.
+        checks: how the file of the socket is looked after.
         bind: creates the listening socket at a path, like :func:`~devhost.runtime.rundir.bind`.
-        commands: what clients may request beside documents, by the word in ``want``.
+        commands: what clients may request beside documents, by the word in the path.
     """
 
     def __init__(
@@ -86,7 +80,8 @@ class StatusServer:
         kubelet_dir: Path,
         socket: Path | None = None,
         interval: float = INTERVAL,
-        limits: Limits | None = None,
+        limits: Limits = LIMITS,
+        checks: Checks | None = None,
         bind: Callable[[Path], Socket] = rundir.bind,
         commands: Mapping[str, Command] | None = None,
     ) -> None:
@@ -94,26 +89,26 @@ class StatusServer:
         self._kubelet_dir = kubelet_dir
         self._socket_path = socket
         self._bind = bind
-        self._commands = commands or {}
         self._path: Path | None = None
         self._lines = Newest(document, _line, interval=interval, stale=math.inf)
-        self._server: asyncio.Server | None = None
         self._file = (0, 0)
-        self._watchers = 0
-        self._limits = limits or Limits()
-        most, soon = self._limits.clients, self._limits.deadline
-        busy = json_line({"error": f"more than {most} clients at a time; try again in {soon:.0f} s"})
-        self._connections = Connections(self._serve, limit=most, busy=busy, log=_log)
+        self._checks = checks or Checks()
+        self._watchers = limits.streams
+        self._http = HttpServer(
+            {"/status": self._status, "/watch": self._watch},
+            limits,
+            actions={f"/{word}": partial(_done, command) for word, command in (commands or {}).items()},
+        )
 
     async def run(self) -> None:
         """Serves the status until it is cancelled, also if the socket's file is removed.
 
         It waits while another devhost serves the same directory, as in a rolling update.
         """
-        backoff = Backoff(self._limits.retry, 10 * self._limits.retry)
+        backoff = Backoff(self._checks.retry, 10 * self._checks.retry)
         reason = ""
         while True:
-            if self._server is not None and not self._there():
+            if self._path is not None and not self._there():
                 reason = f"{self._path} was removed"
                 _log.warning("status socket is not available", reason=reason)
             try:
@@ -129,7 +124,7 @@ class StatusServer:
                     _log.info("status socket is open")
                 reason = ""
                 backoff.reset()
-                await asyncio.sleep(self._limits.check)
+                await asyncio.sleep(self._checks.check)
 
     async def start(self) -> Path:
         """Creates the socket, replacing one of a dead process, and returns its path.
@@ -148,25 +143,17 @@ class StatusServer:
             ) from error
         try:
             made = path.lstat()
-            server = await asyncio.start_unix_server(
-                self._connections.accept, sock=listener, limit=self._limits.request
-            )
+            await self._http.take(listener)
         except OSError as error:  # for example if another process clears the directory at this moment
             listener.close()
             raise EnvironmentFailure(f"cannot serve {path}: {error.strerror}") from error
-        if self._server is not None:
-            self._server.close()  # new clients cannot find it; existing ones stay connected
-        self._path, self._file, self._server = path, (made.st_dev, made.st_ino), server
+        self._path, self._file = path, (made.st_dev, made.st_ino)
         return path
 
     async def stop(self) -> None:
         """Ends every connection and removes the socket, unless it now belongs to another process."""
-        if self._server is None or self._path is None:
-            return
-        self._server.close()
-        self._server = None
-        await self._connections.end()
-        if self._there():
+        await self._http.stop()
+        if self._path is not None and self._there():
             with suppress(OSError):
                 self._path.unlink()
 
@@ -182,60 +169,28 @@ class StatusServer:
         """The document changed: watching clients get the new one. This is inexpensive."""
         self._lines.changed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(self._limits.deadline):
-                request = await reader.readline()
-        except ValueError:  # StreamReader reports a line over its limit in this way
-            request = b"too long"
-        if not request:
-            return  # the client only checked that the socket is served
-        message = _parsed(request)
-        want = message.get("want")
-        if want == "watch" and self._watchers < self._limits.watchers:
-            await self._watch(reader, writer)
-            return
-        if want == "status":
-            answer = await elsewhere(_line, self._document())
-        elif want == "watch":
-            answer = json_line(
-                {"error": f"more than {self._limits.watchers} watchers at a time; end one of them"}
-            )
-        elif isinstance(want, str) and want in self._commands:
-            answer = json_line(await self._done(self._commands[want], message))
-        else:
-            words = " or ".join(f'{{"want": "{word}"}}' for word in ("status", "watch", *self._commands))
-            answer = json_line({"error": f"expected {words}"})
-        async with asyncio.timeout(self._limits.deadline):
-            await send(writer, answer)
+    async def _status(self) -> Answer:
+        return Response(await elsewhere(_line, self._document()), "application/json")
 
-    async def _done(self, command: Command, message: Request) -> Mapping[str, object]:
-        try:
-            return await command(message)
-        except DevhostError as error:
-            return {"error": error.message, "hint": error.hint, "exitCode": error.exit_code}
+    async def _watch(self) -> Answer:
+        return Stream(self._lines.follow, self._too_many, LINES)
 
-    async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._watchers += 1
-        try:
-            await while_present(reader, writer, self._push(writer))
-        finally:
-            self._watchers -= 1
-
-    async def _push(self, writer: asyncio.StreamWriter) -> None:
-        async with aclosing(self._lines.follow()) as lines:
-            async for line in lines:
-                async with asyncio.timeout(self._limits.watch_deadline):
-                    await send(writer, line)
+    async def _too_many(self) -> Response:
+        message = f"more than {self._watchers} watchers at a time; end one of them"
+        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, {"error": message})
 
 
 def _line(found: StatusDocument | Callable[[], StatusDocument]) -> bytes:
     return json_line(complete(found))
 
 
-def _parsed(request: bytes) -> Request:
+async def _done(command: Command, parameters: Mapping[str, str]) -> Response:
     try:
-        message = json.loads(request)
-    except (ValueError, RecursionError):
-        return {}
-    return message if isinstance(message, dict) else {}
+        return Response(json_line(await command(parameters)), "application/json")
+    except DevhostError as error:
+        status = HTTPStatus.BAD_REQUEST if isinstance(error, UsageError) else HTTPStatus.CONFLICT
+        return _refusal(status, {"error": error.message, "hint": error.hint, "exitCode": error.exit_code})
+
+
+def _refusal(status: HTTPStatus, answer: Mapping[str, object]) -> Response:
+    return Response(json_line(answer), "application/json", status)

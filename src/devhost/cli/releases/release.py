@@ -68,8 +68,8 @@ async def _release(
     backend: str, seconds: float, kubelet_dir: Path | None, status_socket: Path | None
 ) -> object:
     path = await ask.find(kubelet_dir, status_socket)
-    message = {"want": "release", "backend": backend, "seconds": seconds}
-    return (await ask.request(path, message, deadline=DEADLINE))["until"]
+    parameters = {"backend": backend, "seconds": str(seconds)}
+    return (await ask.request(path, "release", parameters, deadline=DEADLINE))["until"]
 
 
 async def _when_stopped(
@@ -99,5 +99,5 @@ async def resume(backend: str, kubelet_dir: Path | None, status_socket: Path | N
         DevhostError: no devhost runs here, or it refuses.
     """
     path = await ask.find(kubelet_dir, status_socket)
-    answer = await ask.request(path, {"want": "resume", "backend": backend}, deadline=DEADLINE)
+    answer = await ask.request(path, "resume", {"backend": backend}, deadline=DEADLINE)
     return bool(answer["resumed"])

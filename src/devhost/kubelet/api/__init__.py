@@ -31,9 +31,6 @@ PRE_START_DEADLINE = 30.0
 RECEIVE_LIMIT = 4 * 1024 * 1024
 """Bytes of the largest message a kubelet takes; a larger device list ends the stream."""
 
-MAX_SOCKET_PATH = 107
-"""Bytes of the longest unix socket path Linux can bind, without the closing NUL."""
-
 POD_RESOURCES_DIRECTORY = "pod-resources"
 """Name of the directory in the kubelet's root directory where podresources is served, on ``kubelet.sock``."""
 

@@ -28,6 +28,8 @@ POLL = (4.0, 6.0)
 """Seconds after which a watcher without a stream polls: a random number between these two, so that watchers
 spread out."""
 
+EVENTS = "text/event-stream"
+
 OWN = {"Cross-Origin-Resource-Policy": "same-origin"}
 """Prevents other sites from embedding the answer."""
 
@@ -92,18 +94,19 @@ class StatusPage:
         return Response(await self._json.now(), "application/json", headers=OWN)
 
     async def _events(self) -> Answer:
-        return Stream(self._parts, self._once, "text/event-stream")
+        return Stream(self._parts, self._once, EVENTS)
 
     async def _parts(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._live.follow()) as renderings:
             async for rendering in renderings:
                 yield b"data: %b\n\n" % rendering.part.encode()
 
-    async def _once(self) -> bytes:
+    async def _once(self) -> Response:
         """The state for a watcher without a stream, after which a browser's EventSource reconnects."""
         rendering = await self._live.recent(STALE)
         retry = round(1000 * random.uniform(*POLL))
-        return b"event: poll\nretry: %d\ndata: %d\n\ndata: %b\n\n" % (retry, retry, rendering.part.encode())
+        body = b"event: poll\nretry: %d\ndata: %d\n\ndata: %b\n\n" % (retry, retry, rendering.part.encode())
+        return Response(body, EVENTS)
 
 
 def node_name() -> str:

@@ -16,6 +16,7 @@ import grpc.aio
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.kubelet.api import CHECKPOINT, POD_RESOURCES_DIRECTORY, RECEIVE_LIMIT, api_pb2
+from devhost.runtime.sockets import live
 
 from . import checkpoint, events, wire
 from .admission import Admission, Role
@@ -319,7 +320,7 @@ class KubeletSimulator:
             raise EnvironmentFailure(
                 f"the directory {self.directory} is not writable", "choose another one, or run as its owner"
             )
-        if wire.answers(socket):
+        if live(socket):
             raise EnvironmentFailure(
                 f"a kubelet already listens on {socket}, and another one would disconnect its plugins",
                 "choose another directory",

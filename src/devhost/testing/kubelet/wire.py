@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Collection
 from contextlib import suppress
@@ -16,7 +15,8 @@ import grpc
 import grpc.aio
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.kubelet.api import KUBELET_SOCKET, MAX_SOCKET_PATH, api_pb2, api_pb2_grpc
+from devhost.kubelet.api import KUBELET_SOCKET, api_pb2, api_pb2_grpc
+from devhost.runtime.sockets import too_long
 
 R = TypeVar("R")
 
@@ -152,21 +152,9 @@ def socket_path(directory: Path) -> Path:
         EnvironmentFailure: the path is too long for a unix socket.
     """
     path = directory / KUBELET_SOCKET
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise EnvironmentFailure(
-            f"{path} is too long for a unix socket ({MAX_SOCKET_PATH} bytes at most)",
-            "use a directory with a shorter path",
-        )
+    if wrong := too_long(path):
+        raise EnvironmentFailure(wrong, "use a directory with a shorter path")
     return path
-
-
-def answers(path: Path) -> bool:
-    """Whether a process listens on the unix socket ``path``."""
-    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-        probe.settimeout(1)
-        probe.connect(os.fspath(path))
-        return True
-    return False
 
 
 def wipe(directory: Path) -> tuple[str, ...]:
