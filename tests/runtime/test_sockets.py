@@ -7,6 +7,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def place() -> Iterator[Path]:
 def live(place: Path) -> Iterator[Path]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "live"))
-        listener.listen(0)
+        listener.listen(8)
         yield place / "live"
 
 
@@ -55,11 +56,16 @@ def test_live_dead_and_absent_sockets_differ(place: Path, live: Path, left: Path
 
 
 def test_a_process_that_is_too_busy_to_accept_still_listens(live: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as waiting:
-        waiting.connect(str(live))
+    with ExitStack() as stack:
+        with suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(live))
         assert sockets.live(live) and not sockets.dead(live)
         with pytest.raises(FileExistsError):
             sockets.clear(live)
+        assert live.is_socket()
 
 
 def test_only_a_dead_socket_is_removed(place: Path, live: Path, left: Path) -> None:
