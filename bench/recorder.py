@@ -17,7 +17,8 @@ from typing import Any
 
 import grpc.aio
 
-from devhost.kubelet.api import HEALTHY, RECEIVE_LIMIT, api_pb2, api_pb2_grpc
+from devhost.kubelet.api import HEALTHY, RECEIVE_LIMIT, api_pb2
+from devhost.testing.api import api_pb2_grpc
 from devhost.testing.kubelet.wire import CallError, PluginConnection, listen, socket_path
 
 PATIENCE = 20.0

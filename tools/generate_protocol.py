@@ -41,10 +41,15 @@ OLDEST_PROTOBUF = (6, 31, 0)
 _EXEMPT = {".py": "F401, I001", ".pyi": "E501"}
 
 
+STUBS = "devhost/testing/api"
+"""Where the classes of services go: devhost itself names the methods that it serves and calls."""
+
+
 def outputs(proto: str) -> tuple[str, ...]:
     """The files generated from ``proto``, relative to the same root."""
     stem = proto.removesuffix(".proto")
-    return tuple(f"{stem}{suffix}" for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi"))
+    stubs = f"{STUBS}/{Path(stem).name}"
+    return (f"{stem}_pb2.py", f"{stem}_pb2.pyi", f"{stubs}_pb2_grpc.py", f"{stubs}_pb2_grpc.pyi")
 
 
 class GenerationError(Exception):
@@ -74,12 +79,14 @@ def generate(target: Path) -> None:
     Raises:
         GenerationError: a proto does not compile.
     """
-    target.mkdir(parents=True, exist_ok=True)
+    (target / STUBS).mkdir(parents=True, exist_ok=True)
     flags = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
     for proto in PROTOS:
         _protoc(SOURCE, *flags, proto=proto)
         stem, name = proto.removesuffix(".proto"), Path(proto).name
-        (target / f"{stem}_pb2_grpc.pyi").write_text("\n".join(_grpc_types(stem, describe(proto))) + "\n")
+        *_, stubs, types = outputs(proto)
+        (target / f"{stem}_pb2_grpc.py").rename(target / stubs)
+        (target / types).write_text("\n".join(_grpc_types(stem, describe(proto))) + "\n")
         for output in outputs(proto):
             file = target / output
             file.write_text(_with_header(name, _with_oldest_runtime(file.read_text()), file.suffix))

@@ -16,7 +16,7 @@ import pytest
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
 from devhost.host.host import Host
-from devhost.kubelet.api import api_pb2_grpc
+from devhost.testing.api import api_pb2_grpc
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what the test modules share

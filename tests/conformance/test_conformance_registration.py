@@ -17,11 +17,11 @@ from devhost.backend.errors import ConfigError
 from devhost.host.status import status
 from devhost.kubelet import registration
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.kubelet.api import api_pb2_grpc
 from devhost.kubelet.kubelet_socket import NO_DIRECTORY
 from devhost.kubelet.server import socket_name
 from devhost.kubelet.timing import NODE
 from devhost.telemetry.metrics import Metrics
+from devhost.testing.api import api_pb2_grpc
 from devhost.testing.kubelet import Point, fail, hang
 from devhost.testing.kubelet import events as ev
 

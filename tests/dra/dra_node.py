@@ -17,12 +17,13 @@ import grpc.aio
 from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
-from devhost.dra.api import dra_v1_pb2_grpc as v1_grpc
-from devhost.dra.api import registration_pb2, registration_pb2_grpc
+from devhost.dra.api import registration_pb2
 from devhost.host.timing import Timing
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import DraTiming, Moving
 from devhost.telemetry.document import DraStatus
+from devhost.testing.api import dra_v1_pb2_grpc as v1_grpc
+from devhost.testing.api import registration_pb2_grpc
 from devhost.testing.dra import ApiServer
 from devhost.testing.dra.api_objects import claims as claims_of
 from devhost.testing.node import Node

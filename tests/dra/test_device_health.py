@@ -13,16 +13,10 @@ import grpc.aio
 import pytest
 from fake_clock import FakeClock
 
-from devhost.dra.api import (
-    dra_v1_pb2,
-    dra_v1_pb2_grpc,
-    health_v1_pb2,
-    health_v1_pb2_grpc,
-    health_v1alpha1_pb2,
-    health_v1alpha1_pb2_grpc,
-)
+from devhost.dra.api import dra_v1_pb2, health_v1_pb2, health_v1alpha1_pb2
 from devhost.dra.health import DeviceHealth
 from devhost.dra.server import DraServer, service_socket
+from devhost.testing.api import dra_v1_pb2_grpc, health_v1_pb2_grpc, health_v1alpha1_pb2_grpc
 
 DRIVER = "devhost.example.com"
 VERSIONS = [

@@ -25,11 +25,12 @@ from devhost.allocation.timing import Timing
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.model import Holder
 from devhost.dra.api import dra_v1_pb2 as v1
-from devhost.dra.api import health_v1_pb2, health_v1_pb2_grpc
+from devhost.dra.api import health_v1_pb2
 from devhost.host.host import Host
 from devhost.host.status import captured
 from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.telemetry.document import complete, json_line
+from devhost.testing.api import health_v1_pb2_grpc
 from devhost.testing.kubelet import ClaimDevice
 
 PER_DEVICE = 4000

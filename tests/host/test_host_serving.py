@@ -11,7 +11,7 @@ import pytest
 
 from devhost.backend.model import unhealthy
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.kubelet.api import api_pb2_grpc
+from devhost.testing.api import api_pb2_grpc
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 

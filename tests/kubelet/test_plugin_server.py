@@ -17,7 +17,6 @@ from devhost.allocation.allocator import Granted
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.model import HEALTHY, Health, unhealthy
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.kubelet.api import api_pb2_grpc
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration
@@ -26,6 +25,7 @@ from devhost.kubelet.server import PART, ListEncoder, PluginServer, device_list
 from devhost.kubelet.timing import NODE, Timing
 from devhost.runtime.rpc import channel
 from devhost.telemetry.metrics import Metrics
+from devhost.testing.api import api_pb2_grpc
 from devhost.testing.kubelet import KubeletSimulator
 
 WAIT = 60.0

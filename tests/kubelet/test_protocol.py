@@ -189,7 +189,7 @@ def _message_facts(name: str, message: DescriptorProto) -> Iterator[tuple[str, s
 
 
 def test_the_protocol_imports_without_a_warning() -> None:
-    code = "import devhost.kubelet.api.api_pb2_grpc"
+    code = "import devhost.testing.api.api_pb2_grpc"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=240
     )

@@ -12,7 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from devhost.kubelet.api import api_pb2, api_pb2_grpc
+from devhost.kubelet.api import api_pb2
+from devhost.testing.api import api_pb2_grpc
 from devhost.testing.kubelet import KubeletSimulator, Profile
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share

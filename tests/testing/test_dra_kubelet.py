@@ -13,17 +13,11 @@ import grpc.aio
 import pytest
 
 from devhost.backend.errors import DevhostError
-from devhost.dra.api import (
-    dra_v1_pb2,
-    dra_v1_pb2_grpc,
-    health_v1_pb2,
-    health_v1_pb2_grpc,
-    registration_pb2,
-    registration_pb2_grpc,
-)
+from devhost.dra.api import dra_v1_pb2, health_v1_pb2, registration_pb2
 from devhost.dra.health import DeviceHealth
 from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.server import DraServer, service_socket
+from devhost.testing.api import dra_v1_pb2_grpc, health_v1_pb2_grpc, registration_pb2_grpc
 from devhost.testing.dra import Claim, DeviceState, DraKubelet, Prepared, Refused, Violation
 
 DRIVER = "gpu.example.com"

@@ -11,7 +11,8 @@ import grpc.aio
 import pytest
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.kubelet.api import podresources_pb2, podresources_pb2_grpc
+from devhost.kubelet.api import podresources_pb2
+from devhost.testing.api import podresources_pb2_grpc
 from devhost.testing.kubelet import KubeletSimulator, Point, answer, disturbances, events, fail, refuse
 from devhost.testing.kubelet.podresources import BYSTANDER
 

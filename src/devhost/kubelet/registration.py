@@ -37,7 +37,7 @@ from devhost.runtime.rpc import channel
 from devhost.runtime.sockets import dead, described, gone, refuses
 from devhost.telemetry.metrics import Metrics
 
-from .api import api_pb2_grpc
+from .api import api_pb2 as pb
 from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
 from .resource import Resource
@@ -430,8 +430,12 @@ class Registration:
         )
         try:
             async with channel(self._kubelet.path) as connection:
-                stub = api_pb2_grpc.RegistrationStub(connection)
-                await stub.Register(request, timeout=self._timing.register)
+                register = connection.unary_unary(
+                    "/v1beta1.Registration/Register",
+                    pb.RegisterRequest.SerializeToString,
+                    pb.Empty.FromString,
+                )
+                await register(request, timeout=self._timing.register)
         except grpc.aio.AioRpcError as error:
             self._metrics.registration_failed(self._resource.name)
             raise DevhostError(self._refusal(error)) from error

@@ -23,7 +23,6 @@ from devhost.runtime.rpc import channel
 from devhost.runtime.sockets import peer
 
 from .api import api_pb2 as pb
-from .api import api_pb2_grpc
 from .timing import NODE, Timing
 
 log = get(__name__)
@@ -141,9 +140,13 @@ class SelfCheck:
 async def ask_options(path: Path, deadline: float) -> str:
     """What is wrong with a socket; empty if it answers GetDevicePluginOptions within the deadline."""
     async with channel(path) as connection:
-        stub = api_pb2_grpc.DevicePluginStub(connection)
+        call = connection.unary_unary(
+            "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+            pb.Empty.SerializeToString,
+            pb.DevicePluginOptions.FromString,
+        )
         try:
-            await stub.GetDevicePluginOptions(pb.Empty(), timeout=deadline)
+            await call(pb.Empty(), timeout=deadline)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return f"no answer within {deadline:g} s"

@@ -17,16 +17,12 @@ import grpc
 import grpc.aio
 
 from devhost.backend.errors import DevhostError
-from devhost.dra.api import (
-    dra_v1_pb2,
+from devhost.dra.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2
+from devhost.testing.api import (
     dra_v1_pb2_grpc,
-    dra_v1beta1_pb2,
     dra_v1beta1_pb2_grpc,
-    health_v1_pb2,
     health_v1_pb2_grpc,
-    health_v1alpha1_pb2,
     health_v1alpha1_pb2_grpc,
-    registration_pb2,
     registration_pb2_grpc,
 )
 

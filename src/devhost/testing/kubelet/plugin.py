@@ -12,7 +12,8 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET, VERSION, api_pb2, api_pb2_grpc
+from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET, VERSION, api_pb2
+from devhost.testing.api import api_pb2_grpc
 
 from . import wire
 

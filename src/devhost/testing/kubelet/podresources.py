@@ -13,7 +13,7 @@ import grpc.aio
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.api import podresources_pb2 as pb
-from devhost.kubelet.api import podresources_pb2_grpc
+from devhost.testing.api import podresources_pb2_grpc
 
 from . import events, wire
 from .checkpoint import Allocation

@@ -10,8 +10,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from devhost.kubelet.api import VERSION, api_pb2, api_pb2_grpc
+from devhost.kubelet.api import VERSION, api_pb2
 from devhost.planning import naming
+from devhost.testing.api import api_pb2_grpc
 
 from . import events
 from .faults import Fault, Faults, Point, WrongAnswer

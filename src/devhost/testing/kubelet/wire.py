@@ -15,8 +15,9 @@ import grpc
 import grpc.aio
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.kubelet.api import KUBELET_SOCKET, api_pb2, api_pb2_grpc
+from devhost.kubelet.api import KUBELET_SOCKET, api_pb2
 from devhost.runtime.sockets import too_long
+from devhost.testing.api import api_pb2_grpc
 
 R = TypeVar("R")
 

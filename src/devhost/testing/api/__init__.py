@@ -1,0 +1,1 @@
+"""The classes of services that protoc makes, for simulated kubelets and drivers."""
