@@ -170,6 +170,18 @@ async def test_a_stop_removes_both_sockets(place: Path) -> None:
     assert not [path for path in place.rglob("*") if path.is_socket()]
 
 
+async def test_a_second_stop_leaves_the_sockets_of_another_process(place: Path) -> None:
+    for number in range(20):  # a file system may give the same number to the next file
+        server = made(place / f"{number}")
+        await server.start()
+        await server.stop()
+        path = service_socket(place / f"{number}" / "plugins", DRIVER)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            await server.stop()
+            assert path.exists()
+
+
 @pytest.mark.conformance(66)
 async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None:
     async with served(place):

@@ -162,7 +162,7 @@ def test_the_place_of_a_difference_in_a_document_is_named() -> None:
         (http(b"9" * 5000 + b"\n"), "did not answer with a status document"),
         (http(b"null\n"), "did not answer with a status document"),
         (http(b'{"error": 7}\n'), "devhost is missing"),
-        (http(b"too many\n", 503), "answered with an error: too many"),
+        (http(b"too many\n", 503), "answered with status 503: too many"),
         (
             http(json.dumps(changed(("kubelet", "podResources"), drop)).encode() + b"\n"),
             "podResources is missing",
@@ -182,10 +182,26 @@ async def test_an_error_of_the_host_is_reported_in_one_line(tmp_path: Path) -> N
     async with answering(tmp_path / "s.sock", saying(http(b'{"error": "too\\nmany \\u001b"}\n', 503))):
         with pytest.raises(DevhostError) as caught:
             await ask.fetch(tmp_path / "s.sock")
-    assert (
-        caught.value.message.endswith(r"answered with an error: too\nmany \x1b")
-        and caught.value.exit_code == 1
-    )
+    assert caught.value.message == r"too\nmany \x1b" and caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "message", "hint"),
+    [
+        (503, b"too many connections\n", "status 503: too many connections", "try again in a few seconds"),
+        (500, b"Internal Server Error\n", "status 500: Internal Server Error", "log of devhost"),
+        (404, b"<html>\n" + b"x" * 9000, "status 404: <html>", "another program"),
+        (404, b"x" * 9000, f"status 404: {'x' * 200}", "another program"),
+        (404, b"", "status 404: no reason", "another program"),
+        (409, b'{"error": "no", "hint": "why", "exitCode": []}\n', "no", "why"),
+    ],
+)
+async def test_what_a_refusal_means_is_shown_in_a_short_line(
+    tmp_path: Path, status: int, said: bytes, message: str, hint: str
+) -> None:
+    async with answering(tmp_path / "s.sock", saying(http(said, status))):
+        error = await told(tmp_path / "s.sock")
+    assert error.message.endswith(message) and hint in error.hint
 
 
 async def test_a_connection_reset_before_the_request_is_read_is_reported_in_one_line(

@@ -193,6 +193,17 @@ async def test_stop_removes_only_its_own_socket(serve: Serve, tmp_path: Path) ->
     assert path.exists()
 
 
+async def test_a_second_stop_leaves_the_socket_of_another_process(serve: Serve, tmp_path: Path) -> None:
+    for number in range(20):  # a file system may give the same number to the next file
+        path = tmp_path / f"{number}.sock"
+        server, _ = await serve(Source(), socket=path)
+        await server.stop()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            await server.stop()
+            assert path.exists()
+
+
 async def test_stop_succeeds_without_the_runtime_directory(serve: Serve, runtime: Path) -> None:
     server, path = await serve(Source())
     path.unlink()
@@ -321,6 +332,20 @@ async def test_a_command_gets_the_parameters_in_the_url(serve: Serve) -> None:
     status, body = await _asked(path, "POST", "/do?a=b%26c&empty=&a=d", "Content-Length: 0\r\n")
     assert (status, json.loads(body)) == (200, {"got": {"a": "d", "empty": ""}})
     assert await ask.request(path, "do", {"a": "ä &?"}, deadline=60) == {"got": {"a": "ä &?"}}
+    not_text = os.fsdecode(b"\xff")
+    assert await ask.request(path, "do", {"a": not_text}, deadline=60) == {
+        "got": {"a": "\N{REPLACEMENT CHARACTER}"}
+    }
+
+
+async def test_a_page_in_a_browser_can_command_nothing(serve: Serve) -> None:
+    """Somebody may forward the socket to TCP; browsers send Origin with every POST from a page."""
+
+    async def never(parameters: Mapping[str, str]) -> Mapping[str, object]:
+        raise AssertionError(parameters)
+
+    _, path = await serve(Source(), commands={"do": never})
+    assert (await _asked(path, "POST", "/do", "Origin: http://localhost:8080\r\n"))[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -363,7 +388,7 @@ async def test_a_source_that_raises_ends_only_that_connection(
         return source() if not broken else cast("StatusDocument", 1 // 0)
 
     _, path = await serve(describe)
-    with pytest.raises(DevhostError, match="answered with an error: Internal Server Error"):
+    with pytest.raises(DevhostError, match="answered with status 500: Internal Server Error"):
         await ask.fetch(path)
     broken.clear()
     assert [record.message for record in caplog.records] == ["request failed"]
@@ -450,7 +475,7 @@ async def test_the_server_notices_a_leaving_watcher_without_a_change(serve: Serv
     _, path = await serve(Source(), limits=replace(LIMITS, streams=1))
     async with aclosing(ask.watch(path)) as documents:
         await anext(documents)
-        with pytest.raises(DevhostError, match="watchers at a time"):
+        with pytest.raises(DevhostError, match="too many watchers"):
             await anext(ask.watch(path))
     while True:
         with suppress(DevhostError):  # its place is free again, though nothing changed

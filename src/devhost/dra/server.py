@@ -201,7 +201,7 @@ async def _replacing(server: rpc.Server) -> None:
 
 
 async def _stop(server: rpc.Server, grace: float) -> None:
-    """Removes the socket first, so that no new call begins, but none of another process."""
+    """Removes the socket first, so that no new call begins."""
     if server.exists():
         with suppress(OSError):  # it stays as a dead socket, which the next start replaces
             server.path.unlink()

@@ -278,6 +278,8 @@ class HttpServer:
         if route is None and action is None:
             return _plain(HTTPStatus.NOT_FOUND)
         if action and method == "POST":
+            if any(name == b"origin" for name, _ in request.headers):
+                return _plain(HTTPStatus.FORBIDDEN, "a page in a browser may not do this")
             if _has_body(request):
                 return _plain(HTTPStatus.BAD_REQUEST, "write the parameters into the URL, as ?name=value")
             return await self._made(path, partial(action, dict(parse_qsl(query, keep_blank_values=True))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,16 +74,18 @@ class Server:
         try:
             with private():
                 server.add_insecure_port(f"unix:{self.path}")
-            found = self.path.stat()
-        except (RuntimeError, OSError):
+        except RuntimeError:
             raise _cannot(self.path) from None
-        self._inode = found.st_dev, found.st_ino
+        with suppress(OSError):  # without the file, the socket does not exist any more
+            found = self.path.stat()
+            self._inode = found.st_dev, found.st_ino
         await server.start()
         self._server = server
 
     async def stop(self, grace: float) -> None:
-        """Ends the server within ``grace`` seconds. The socket stays. Safe to call twice."""
+        """Ends the server within ``grace`` seconds; gRPC removes the file at its path. Safe to call twice."""
         server, self._server = self._server, None
+        self._inode = None  # a file system gives the number to another file
         if server is not None:
             await server.stop(grace)
 

@@ -37,7 +37,10 @@ _REFUSAL = 1 << 16
 
 _NAME_IT = "name the socket of a running host with --status-socket"
 _AGAIN = "try again, because it may have been stopping; if it happens again, see its log"
-_OTHER = "is it another program?"
+_OTHER = f"is it another program, or another version of devhost than {__version__}?"
+_HINTS = {500: "see the log of devhost for the reason", 503: "try again in a few seconds"}
+_TEXT = 200
+"""Characters of a line of text in an answer that are shown."""
 
 
 async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> Path:
@@ -107,7 +110,7 @@ async def request(
         EnvironmentFailure: as for :func:`fetch`.
         DevhostError: as for :func:`fetch`, or the host refuses.
     """
-    target = f"/{word}?{urlencode(parameters)}"
+    target = f"/{word}?{urlencode(parameters, errors='surrogateescape')}"
     answer = _decoded(await _asked(path, "POST", target, deadline, MAX_DOCUMENT), path)
     if not isinstance(answer, dict):
         raise DevhostError(f"the process on {_shown(path)} did not answer as devhost does", _OTHER)
@@ -206,7 +209,7 @@ class _Exchange:
         if response.status_code != HTTPStatus.OK:
             while len(self._rest) < _REFUSAL and (data := await self._data()):
                 self._rest += data
-            raise _refused(bytes(self._rest), self._path)
+            raise _refused(response.status_code, bytes(self._rest), self._path)
 
     async def first(self, largest: int) -> bytes:
         """The first line of the body."""
@@ -270,26 +273,25 @@ def _document(body: bytes, path: Path) -> StatusDocument:
     document = _decoded(body, path)
     if different := difference(document, StatusDocument):
         raise DevhostError(
-            f"the process on {_shown(path)} did not answer with a status document: {different}",
-            f"is it another program, or another version of devhost than {__version__}?",
+            f"the process on {_shown(path)} did not answer with a status document: {different}", _OTHER
         )
     return cast("StatusDocument", document)
 
 
-def _refused(body: bytes, path: Path) -> DevhostError:
-    """The error in an answer: a JSON object for what was requested, else a line of text."""
+def _refused(status: int, body: bytes, path: Path) -> DevhostError:
+    """The error in an answer: a JSON object if a command failed, else a line of text."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
-    if not isinstance(answer, dict) or not isinstance(answer.get("error"), str):
-        answer = {"error": body.decode(errors="replace").strip()}
-    error = printable(answer["error"])
-    kinds = {kind.exit_code: kind for kind in (DevhostError, UsageError, EnvironmentFailure)}
-    kind = kinds.get(cast("int", answer.get("exitCode")))
-    if kind is None:
-        return DevhostError(f"the process on {_shown(path)} answered with an error: {error}", _OTHER)
-    return kind(error, printable(str(answer.get("hint", ""))))
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        code = answer.get("exitCode")
+        kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentFailure)}
+        kind = kinds.get(code, DevhostError) if isinstance(code, int) else DevhostError
+        return kind(printable(answer["error"]), printable(str(answer.get("hint", ""))))
+    line = printable(body.decode(errors="replace").strip().partition("\n")[0][:_TEXT])
+    hint = _HINTS.get(status, _OTHER)
+    return DevhostError(f"{_shown(path)} answered with status {status}: {line or 'no reason'}", hint)
 
 
 def _is_other_file(path: Path) -> bool:

@@ -2,8 +2,8 @@
 
 ``GET /status`` answers the document, ``GET /watch`` a line with the document now and after each change, at
 most four per second, until the client leaves. ``POST /release?backend=gpu&seconds=600`` and
-``POST /resume?backend=gpu`` answer when that is done, with ``{"until": "…"}`` and ``{"resumed": true}``. What
-fails is answered with ``{"error": "…"}``.
+``POST /resume?backend=gpu`` answer when that is done, with ``{"until": "…"}`` and ``{"resumed": true}``; if it
+fails, with ``{"error": "…", "hint": "…", "exitCode": 2}``. Other refusals are a line of text.
 """
 
 from __future__ import annotations
@@ -93,7 +93,6 @@ class StatusServer:
         self._lines = Newest(document, _line, interval=interval, stale=math.inf)
         self._file = (0, 0)
         self._checks = checks or Checks()
-        self._watchers = limits.streams
         self._http = HttpServer(
             {"/status": self._status, "/watch": self._watch},
             limits,
@@ -110,6 +109,7 @@ class StatusServer:
         while True:
             if self._path is not None and not self._there():
                 reason = f"{self._path} was removed"
+                self._path = None
                 _log.warning("status socket is not available", reason=reason)
             try:
                 if not self._there():
@@ -152,10 +152,12 @@ class StatusServer:
 
     async def stop(self) -> None:
         """Ends every connection and removes the socket, unless it now belongs to another process."""
-        await self._http.stop()
-        if self._path is not None and self._there():
+        path, there = self._path, self._there()
+        self._path = None
+        if path is not None and there:  # while the listener is open, no other file can have its number
             with suppress(OSError):
-                self._path.unlink()
+                path.unlink()
+        await self._http.stop()
 
     def _there(self) -> bool:
         """Whether the file of the socket exists, and is that of this process."""
@@ -176,8 +178,7 @@ class StatusServer:
         return Stream(self._lines.follow, self._too_many, LINES)
 
     async def _too_many(self) -> Response:
-        message = f"more than {self._watchers} watchers at a time; end one of them"
-        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, {"error": message})
+        return Response(b"too many watchers; end one of them\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _line(found: StatusDocument | Callable[[], StatusDocument]) -> bytes:
@@ -189,8 +190,5 @@ async def _done(command: Command, parameters: Mapping[str, str]) -> Response:
         return Response(json_line(await command(parameters)), "application/json")
     except DevhostError as error:
         status = HTTPStatus.BAD_REQUEST if isinstance(error, UsageError) else HTTPStatus.CONFLICT
-        return _refusal(status, {"error": error.message, "hint": error.hint, "exitCode": error.exit_code})
-
-
-def _refusal(status: HTTPStatus, answer: Mapping[str, object]) -> Response:
-    return Response(json_line(answer), "application/json", status)
+        answer = {"error": error.message, "hint": error.hint, "exitCode": error.exit_code}
+        return Response(json_line(answer), "application/json", status)
