@@ -145,11 +145,12 @@ class Scene:
         self.host.replan()
 
     async def changed(self) -> None:
-        """One device becomes unhealthy."""
-        self.exist[7] = replace(self.exist[7], health=unhealthy("hot"))
-        self.host.backends.dispatch(Event("", "change", "/sys/card7"))
+        """One more device becomes unhealthy."""
+        number = next(n for n, device in enumerate(self.exist) if n >= 7 and device.health.healthy)
+        self.exist[number] = replace(self.exist[number], health=unhealthy("hot"))
+        self.host.backends.dispatch(Event("", "change", f"/sys/card{number}"))
         async with asyncio.timeout(60):
-            while self.inventory.snapshot.entries[self.exist[7].id].health.healthy:
+            while self.inventory.snapshot.entries[self.exist[number].id].health.healthy:
                 await asyncio.sleep(0.01)
 
     async def scraped(self) -> None:
@@ -248,7 +249,7 @@ async def test_a_change_of_one_device_looks_at_no_other_one(tmp_path: Path) -> N
     sizes, found = (600, 1200), []
     for size in sizes:
         async with serving(tmp_path / str(size), SHAPES[1], size) as scene:
-            lines, _ = await counted(scene.changed)
+            lines, _ = await least(scene.changed)  # a busy machine may read that answer twice
             found.append(lines)
     assert found[1] - found[0] <= 3 * (sizes[1] - sizes[0]), f"{found[0]} lines, {found[1]} for twice as many"
 
