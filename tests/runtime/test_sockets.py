@@ -86,11 +86,3 @@ def test_the_longest_path_can_be_bound_and_a_longer_one_is_refused(place: Path) 
     with sockets.bind(longest):
         assert stat.S_IMODE(longest.stat().st_mode) == 0o600
     assert "a path of 108 bytes, and Linux allows 107" in sockets.too_long(Path(f"{longest}y"))
-
-
-def test_a_socket_bound_by_another_process_meanwhile_is_not_replaced(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sockets, "clear", lambda path: path.touch())
-    with pytest.raises(FileExistsError):
-        sockets.bind(place / "s")

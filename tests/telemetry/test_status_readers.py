@@ -95,7 +95,7 @@ async def scene(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 async def nobody_watches(scene: Scene) -> bool:
-    async with aclosing(ask.watch(scene.path)) as documents:
+    async with aclosing(ask.watch(scene.path, deadline=60)) as documents:
         with suppress(DevhostError):
             await anext(documents)
             return True
@@ -107,7 +107,7 @@ async def test_clients_that_read_nothing_do_not_block_others_for_long(scene: Sce
     async with scene.silent(SHORT.connections, "status") as clients:
         await scene.until(lambda: all(map(got_something, clients)))
         await scene.until(lambda: all(map(dropped, clients)))
-        assert await ask.fetch(scene.path) == scene.document
+        assert await ask.fetch(scene.path, deadline=60) == scene.document
 
 
 @pytest.mark.parametrize("scene", [SHORT], indirect=True)
@@ -121,11 +121,11 @@ async def test_watchers_leave_slots_for_single_requests(scene: Scene) -> None:
     async with scene.silent(LIMITS.connections, "watch") as clients:
         await scene.until(lambda: sum(map(dropped, clients)) == LIMITS.connections - LIMITS.streams)
         await scene.until(lambda: all(map(got_something, clients)))
-        assert await ask.fetch(scene.path) == scene.document
+        assert await ask.fetch(scene.path, deadline=60) == scene.document
         with pytest.raises(DevhostError, match="too many watchers"):
-            await anext(ask.watch(scene.path))
+            await anext(ask.watch(scene.path, deadline=60))
     while True:
-        watching = ask.watch(scene.path)
+        watching = ask.watch(scene.path, deadline=60)
         with suppress(DevhostError):  # until the places of those are free
             assert await anext(watching) == scene.document
             break
@@ -134,7 +134,7 @@ async def test_watchers_leave_slots_for_single_requests(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", [replace(LIMITS, streams=1, stream_deadline=0.05)], indirect=True)
 async def test_a_disconnected_watcher_learns_that_the_host_still_runs(scene: Scene) -> None:
-    watching = ask.watch(scene.path, largest=4_000_000)
+    watching = ask.watch(scene.path, deadline=60, largest=4_000_000)
     assert await anext(watching) == scene.document
     while not await nobody_watches(scene):
         scene.document["devhost"]["generation"] += 1  # and nobody asks for the next one

@@ -128,13 +128,13 @@ async def _until(condition: Callable[[], bool]) -> None:
 async def test_the_document_arrives_unchanged(serve: Serve) -> None:
     source = Source()
     _, path = await serve(source)
-    assert await ask.fetch(path) == source()
+    assert await ask.fetch(path, deadline=60) == source()
 
 
 async def test_a_document_of_many_megabytes_arrives_completely(serve: Serve) -> None:
     source = Source(padding=20_000_000)
     _, path = await serve(source)
-    assert await ask.fetch(path) == source()
+    assert await ask.fetch(path, deadline=60) == source()
 
 
 async def test_socket_and_directory_are_inaccessible_to_others(serve: Serve, runtime: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_second_devhost_on_the_same_directory_is_refused(serve: Serve, t
     _, path = await serve(Source())
     with pytest.raises(AlreadyServed, match=f"another devhost already serves {tmp_path / 'kubelet'}"):
         await serve(Source())
-    assert (await ask.fetch(path))["devhost"]["generation"] == 0
+    assert (await ask.fetch(path, deadline=60))["devhost"]["generation"] == 0
 
 
 async def test_a_socket_left_by_a_dead_process_is_replaced(serve: Serve, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_a_socket_left_by_a_dead_process_is_replaced(serve: Serve, tmp_pat
         dead.bind(str(path))
         dead.listen()
     await serve(Source(), socket=path)
-    assert (await ask.fetch(path))["devhost"]["generation"] == 0
+    assert (await ask.fetch(path, deadline=60))["devhost"]["generation"] == 0
 
 
 async def test_a_file_at_the_path_of_the_socket_is_not_removed(serve: Serve, tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ async def test_a_client_over_the_limit_gets_an_error(serve: Serve) -> None:
     _, path = await serve(Source())
     clients = [await asyncio.open_unix_connection(path) for _ in range(LIMITS.connections)]
     with pytest.raises(DevhostError, match="too many connections"):
-        await ask.fetch(path)
+        await ask.fetch(path, deadline=60)
     for _, writer in clients:
         writer.close()
 
@@ -389,16 +389,16 @@ async def test_a_source_that_raises_ends_only_that_connection(
 
     _, path = await serve(describe)
     with pytest.raises(DevhostError, match="answered with status 500: Internal Server Error"):
-        await ask.fetch(path)
+        await ask.fetch(path, deadline=60)
     broken.clear()
     assert [record.message for record in caplog.records] == ["request failed"]
-    assert await ask.fetch(path) == source()
+    assert await ask.fetch(path, deadline=60) == source()
 
 
 async def test_a_watching_client_gets_the_document_now_and_after_each_change(serve: Serve) -> None:
     source = Source()
     server, path = await serve(source)
-    async with aclosing(ask.watch(path)) as documents:
+    async with aclosing(ask.watch(path, deadline=60)) as documents:
         for generation in range(5):
             assert (await anext(documents))["devhost"]["generation"] == generation
             source.generation = generation + 1
@@ -408,7 +408,7 @@ async def test_a_watching_client_gets_the_document_now_and_after_each_change(ser
 async def test_a_burst_of_changes_causes_one_document(serve: Serve) -> None:
     source = Source()
     server, path = await serve(source)
-    async with aclosing(ask.watch(path)) as documents:
+    async with aclosing(ask.watch(path, deadline=60)) as documents:
         await anext(documents)
         for source.generation in range(1, 1001):
             server.changed()
@@ -422,7 +422,7 @@ async def test_documents_to_one_client_have_a_minimum_distance(serve: Serve) -> 
     loop = asyncio.get_running_loop()
     began = loop.time()
     ticking = loop.create_task(_tick(server, source))
-    async with aclosing(ask.watch(path)) as documents:
+    async with aclosing(ask.watch(path, deadline=60)) as documents:
         for _ in range(5):
             await anext(documents)
     ticking.cancel()
@@ -463,7 +463,10 @@ async def test_a_slow_reader_gets_only_the_newest_document(serve: Serve) -> None
 async def test_two_watching_clients_both_get_each_change_from_one_document(serve: Serve) -> None:
     source = Source()
     server, path = await serve(source)
-    async with aclosing(ask.watch(path)) as first, aclosing(ask.watch(path)) as second:
+    async with (
+        aclosing(ask.watch(path, deadline=60)) as first,
+        aclosing(ask.watch(path, deadline=60)) as second,
+    ):
         await anext(first), await anext(second)
         source.generation = 1
         server.changed()
@@ -473,20 +476,20 @@ async def test_two_watching_clients_both_get_each_change_from_one_document(serve
 
 async def test_the_server_notices_a_leaving_watcher_without_a_change(serve: Serve) -> None:
     _, path = await serve(Source(), limits=replace(LIMITS, streams=1))
-    async with aclosing(ask.watch(path)) as documents:
+    async with aclosing(ask.watch(path, deadline=60)) as documents:
         await anext(documents)
         with pytest.raises(DevhostError, match="too many watchers"):
-            await anext(ask.watch(path))
+            await anext(ask.watch(path, deadline=60))
     while True:
         with suppress(DevhostError):  # its place is free again, though nothing changed
-            async with aclosing(ask.watch(path)) as documents:
+            async with aclosing(ask.watch(path, deadline=60)) as documents:
                 await anext(documents)
                 break
 
 
 async def test_watching_ends_when_the_host_stops(serve: Serve) -> None:
     server, path = await serve(Source())
-    async with aclosing(ask.watch(path)) as documents:
+    async with aclosing(ask.watch(path, deadline=60)) as documents:
         await anext(documents)
         await server.stop()
         with pytest.raises(StopAsyncIteration):
@@ -529,7 +532,7 @@ async def test_no_host_is_reported_in_one_line_with_and_without_a_runtime_direct
 async def test_a_dead_socket_is_reported_in_one_line(tmp_path: Path) -> None:
     path = await ask.find(socket=tmp_path / "s.sock")
     with pytest.raises(EnvironmentFailure, match="no devhost listens on"):
-        await ask.fetch(path)
+        await ask.fetch(path, deadline=60)
     with pytest.raises(EnvironmentFailure, match=r"a path of \d+ bytes, and Linux allows 107"):
         await ask.fetch(tmp_path / ("x" * 120))
     with pytest.raises(UsageError, match="cannot be combined"):

@@ -76,7 +76,7 @@ class Server:
                 server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError:
             raise _cannot(self.path) from None
-        with suppress(OSError):  # without the file, the socket does not exist any more
+        with suppress(OSError):  # another process may have removed the file already
             found = self.path.stat()
             self._inode = found.st_dev, found.st_ino
         await server.start()

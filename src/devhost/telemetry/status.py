@@ -2,8 +2,8 @@
 
 ``GET /status`` answers the document, ``GET /watch`` a line with the document now and after each change, at
 most four per second, until the client leaves. ``POST /release?backend=gpu&seconds=600`` and
-``POST /resume?backend=gpu`` answer when that is done, with ``{"until": "…"}`` and ``{"resumed": true}``; if it
-fails, with ``{"error": "…", "hint": "…", "exitCode": 2}``. Other refusals are a line of text.
+``POST /resume?backend=gpu`` answer when that is done, with ``{"until": "…"}`` and ``{"resumed": true}``; if
+it fails, with ``{"error": "…", "hint": "…", "exitCode": 2}``. Other refusals are a line of text.
 """
 
 from __future__ import annotations
