@@ -418,10 +418,13 @@ async def test_with_another_root_everything_is_written_below_it(toys, short_dire
     marked = f"/var/tmp/devhost-test-{os.getpid()}"
     toys.write("name: example.com/toy, backend: toy, inject: cdi")
     text = toys.config.read_text()
-    toys.config.write_text(text + WRITTEN.format(cdi=f"{marked}/cdi", labels=f"{marked}/labels"))
+    toys.config.write_text(text + WRITTEN.format(cdi="/var/run/cdi", labels=f"{marked}/labels"))
     (toys.root / marked.lstrip("/") / "labels").mkdir(parents=True)
     backend = toys.config.parent / "backends" / "toy.py"
     backend.write_text(backend.read_text().replace('nodes=(DeviceNode("/dev/null"),)', 'env={"TOY": "1"}'))
+    outside = short_directory / "outside"
+    outside.mkdir()
+    (toys.root / "var/run").symlink_to(outside)  # as Debian's, which leads to /run
     root = short_directory / "r"
     root.symlink_to(toys.root)
     command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(root)]
@@ -433,7 +436,9 @@ async def test_with_another_root_everything_is_written_below_it(toys, short_dire
             process.send_signal(signal.SIGTERM)
             assert await ended(process) == 0
     assert not Path(marked).exists()
-    assert [path.suffix for path in (toys.root / marked.lstrip("/") / "cdi").iterdir()] == [".json"]
+    assert not list(outside.iterdir())
+    written = toys.root / str(outside).lstrip("/") / "cdi"
+    assert [path.suffix for path in written.iterdir()] == [".json"]
     assert list((toys.root / "var/lib/devhost").iterdir())
 
 

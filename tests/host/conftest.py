@@ -50,6 +50,7 @@ def scripted(name: str, script: Script) -> type[Backend]:
         attributes: ClassVar = {
             "model": Attribute(str, "model", "x100"),
             "index": Attribute(int, "index", 0),
+            "driver": Attribute(str, "driver", "toy"),
         }
         discover_deadline = 60.0
         Options = NoOptions

@@ -192,6 +192,18 @@ def test_a_link_that_leads_to_nothing_is_named_although_no_device_has_changed(tm
     assert "leads to /dev/tty7, which does not exist" in now.all()[0].reason
 
 
+def test_a_link_that_leads_to_nothing_is_the_reason_for_a_missing_device(tmp_path: Path) -> None:
+    where = (Block((term("devNode", "/dev/ttyUSB0", "/dev/by-id/x"),)),)
+    settings = Settings((ResourceSettings(0, "a/0", "toy", where, expect=(Range(2, 2),)),))
+    backend: Any = Listed(machine({"devNode": "/dev/ttyUSB0"}))
+    backend.runner = SimpleNamespace(context=SimpleNamespace(root=tmp_path))
+    (tmp_path / "dev/by-id").mkdir(parents=True)
+    (tmp_path / "dev/by-id/x").symlink_to("../tty7")
+    plan = make_plan({"toy": [*backend.devices.values()]}, settings)
+    (outcome,) = EntryOutcomes(settings, plan, {"toy": backend}).all()
+    assert outcome.reason == "1 of 2 devices; /dev/by-id/x leads to /dev/tty7, which does not exist"
+
+
 @pytest.mark.parametrize(
     ("where", "is_wanted"),
     [

@@ -363,3 +363,45 @@ async def test_a_device_that_a_filled_entry_just_misses_is_named_without_being_a
         await rig.until(lambda: entry(host)["devices"])
         assert wrong(host) == []
         assert entry(host)["remark"] == "1 more matches all but index (d1: it is 5)"
+
+
+async def test_a_device_without_its_driver_may_lack_what_the_driver_gives(rig, kubelet):
+    rig.scripts["toy"].devices = [
+        Device("d0", {"model": "x", "index": 1, "driver": "toy"}),
+        Device("d1", {"model": "x", "index": 5}, health=unhealthy("no driver is bound to it")),
+        Device("d2", {"model": "x", "index": 5}),
+    ]
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: x, index: 1, driver: toy}}")
+    async with rig.running() as host:
+        await rig.until(lambda: entry(host)["devices"])
+        assert (
+            entry(host)["remark"] == "1 more matches all but index and driver (d1: no driver is bound to it)"
+        )
+
+
+async def test_what_is_offered_as_something_else_is_no_near_miss(rig, kubelet):
+    rig.scripts["toy"].devices = [
+        Device("d0", {"model": "x", "index": 1}, claims=frozenset({"pci:0000:00:01.0"})),
+        Device("d1", {"model": "x", "index": 2}, claims=frozenset({"pci:0000:00:01.0"})),
+        Device("d2", {"model": "x", "index": 3}, withheld="its parts are offered instead"),
+    ]
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: x, index: 1}}")
+    async with rig.running() as host:
+        await rig.until(lambda: entry(host)["devices"])
+        assert entry(host)["remark"] == ""
+
+
+async def test_an_entry_that_may_expect_no_device_is_no_problem_without_one(rig, kubelet):
+    rig.scripts["toy"].devices = []
+    rig.write(f"name: {TOY}, backend: toy, expect: '0-4'")
+    async with rig.running() as host:
+        await rig.until(lambda: entry(host)["state"] == "absent")
+        assert wrong(host) == []
+
+
+async def test_hardware_without_its_driver_is_named_beside_the_devices_of_an_entry(rig, kubelet, lacking):
+    rig.scripts["toy"].devices = [Device("d0", {"model": "x100"})]
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: x100}}")
+    async with rig.running() as host:
+        await rig.until(lambda: entry(host)["devices"])
+        assert "no driver is bound to it" in entry(host)["remark"]

@@ -48,21 +48,25 @@ _STALE_PART = 60.0
 _HINT = f"--state-dir and ${OVERRIDE} name another directory"
 
 
-def state_dir(tree: Path | None = None) -> Path | None:
+STATE_DIRECTORY = Path("/var/lib/devhost")
+"""Of root."""
+
+
+def state_dir(otherwise: Path | None = None) -> Path | None:
     """The directory for copies of this user, which need not exist; ``None`` if the user has no home.
 
     Args:
-        tree: the root that devhost uses, if it is not that of this machine.
+        otherwise: what to use instead of the user's, if devhost serves another tree than this machine.
 
     ``$DEVHOST_STATE_DIR`` if set; ``/var/lib/devhost`` for root; else ``devhost`` in ``$XDG_STATE_HOME``, or
     in ``~/.local/state`` without that (XDG Base Directory Specification 0.8).
     """
     if chosen := os.environ.get(OVERRIDE):
         return Path(chosen)
-    if tree is not None:
-        return tree / "var/lib/devhost"
+    if otherwise is not None:
+        return otherwise
     if os.geteuid() == 0:
-        return Path("/var/lib/devhost")
+        return STATE_DIRECTORY
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if state.is_absolute():
         return state / "devhost"

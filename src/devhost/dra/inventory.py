@@ -299,7 +299,7 @@ class DraInventory:
                 continue
             if not self._listed(entry.backend):
                 yield from ((name, (entry.backend, None)) for name in self._names(entry))
-            elif not naming.fields(entry.name) and not entry.optional and entry.name not in offered:
+            elif not naming.fields(entry.name) and not entry.may_be_empty and entry.name not in offered:
                 yield entry.name, (entry.backend, ())
 
     def _listed(self, backend: str) -> bool:

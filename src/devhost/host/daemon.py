@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from devhost.backend import descriptors
 from devhost.backend.errors import ConfigError, Diagnostic, EnvironmentFailure, UsageError
 from devhost.backend.incident import Recurring
-from devhost.config.last_good import LastGood, state_dir
+from devhost.config.last_good import STATE_DIRECTORY, LastGood, state_dir
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
+from devhost.discovery.unserved import resolved
 from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions, Serve
@@ -125,8 +126,8 @@ def is_this_machine(root: Path) -> bool:
 
 
 def below(tree: Path, path: Path) -> Path:
-    """An absolute path of the machine whose root is ``tree``."""
-    return tree / path.relative_to("/")
+    """An absolute path of the machine whose root is ``tree``, whose symbolic links do not lead out of it."""
+    return tree / resolved(tree, str(path)).lstrip("/")
 
 
 def _in_tree(loaded: Loaded, tree: Path | None) -> Loaded:
@@ -160,7 +161,7 @@ async def serve(options: Options) -> None:
     listen = parse_listen(options.listen) if options.listen else None
     _check_pods(options)
     tree = None if is_this_machine(options.root) else options.root.absolute()
-    directory = options.state_dir or state_dir(tree)
+    directory = options.state_dir or state_dir(tree and below(tree, STATE_DIRECTORY))
     if directory is None:
         reason = "this user has no home directory (name a directory with --state-dir)"
         log.warning("the configuration is not copied", file=str(options.config), reason=reason)
@@ -302,14 +303,14 @@ def _left(host: Host) -> Iterator[Left]:
 def _entries(host: Host) -> Iterator[Entry]:
     outcomes = host.shortages.outcomes
     for entry in host.settings.resources:
-        yield place(entry), entry.name, entry.backend, entry.optional, outcomes.count(entry)
+        yield place(entry), entry.name, entry.backend, entry.may_be_empty, outcomes.count(entry)
 
 
 def _line(host: Host) -> str:
     found = problems(host)
     first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
     outcomes = host.shortages.outcomes
-    waiting = (one.backend for one in host.settings.resources if not one.optional and outcomes.waits(one))
+    waiting = (one.backend for one in host.settings.resources if not one.may_be_empty and outcomes.waits(one))
     return line(len(host.services), sum(found.counts.values()), first, sorted(set(waiting)))
 
 

@@ -6,7 +6,7 @@ only for entries without devices: it takes a comparison with every device of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -98,7 +98,7 @@ class EntryOutcomes:
         self._known = before._missed if before else {}
         self._all: Sequence[EntryOutcome] | None = None
         self._remarks: Mapping[int, str] | None = None
-        self._taken: Collection[Key] | None = None
+        self._taken: tuple[Collection[Key], Collection[str]] | None = None
 
     def waits(self, entry: ResourceSettings) -> bool:
         """Whether the entry's backend has not listed its devices yet."""
@@ -117,11 +117,17 @@ class EntryOutcomes:
         return self._all
 
     def remarks(self) -> Mapping[int, str]:
-        """Devices that an entry with devices just misses and that no entry takes, by the entry's index."""
+        """What entries with devices just miss and no entry takes, also without its driver; by index."""
         if self._remarks is None or self._plan is None:
-            found = ((entry.index, self._missed_by(entry)) for entry in self._settings.resources)
+            found = ((entry.index, self._remark(entry)) for entry in self._settings.resources)
             self._remarks = {index: text for index, text in found if text}
         return self._remarks
+
+    def _remark(self, entry: ResourceSettings) -> str:
+        if not self.count(entry):
+            return ""
+        lacking = self._lacking(self._scanners[entry.backend], entry)
+        return "; ".join((*_without_driver(lacking), *filter(None, [self._missed_by(entry)])))
 
     def described(self) -> list[EntryStatus]:
         """Every entry, for the status document."""
@@ -158,7 +164,7 @@ class EntryOutcomes:
             return State.MOVING, _refused([one for one in refused if one.passes], self._settings)
         if refused:
             return State.NONE, _refused(refused, self._settings)
-        state = State.ABSENT if entry.optional else State.NONE
+        state = State.ABSENT if entry.may_be_empty else State.NONE
         return state, Reason(self._nearest(entry, scanner.devices))
 
     def _lacking(self, scanner: Scanner, entry: ResourceSettings) -> list[MissingDriver]:
@@ -175,13 +181,15 @@ class EntryOutcomes:
             return Reason(wrong)
         scanner = self._scanners[entry.backend]
         lacking = self._lacking(scanner, entry)
-        found = [wrong, *(f"{one.subject}: {one.reason}" for one in lacking[:NAMED])]
+        found = [wrong, *_without_driver(lacking)]
         held: tuple[AnyHolder, ...] = ()
         if refused:
             why = _refused(refused, self._settings)
             found.append(why.text)
             held = why.held_by
-        return Reason("; ".join((*found, *filter(None, [self._missed_by(entry)]))), held)
+        return Reason(
+            "; ".join((*found, *filter(None, (self._dead_links(entry), self._missed_by(entry))))), held
+        )
 
     def _moves(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> bool:
         """Whether an entry lacks only devices that change sides: it gets them without an edit of the file."""
@@ -189,19 +197,27 @@ class EntryOutcomes:
         return moving > 0 and not entry.unexpected(count + moving)
 
     def _missed_by(self, entry: ResourceSettings) -> str:
-        """The devices that an entry just misses and that no entry takes; empty if it has none itself."""
-        scanner = self._scanners.get(entry.backend)
-        if scanner is None or self._plan is None or not self.count(entry):
-            return ""
+        """The devices that an entry with devices just misses and that no entry takes."""
+        scanner = self._scanners[entry.backend]
+        assert self._plan is not None  # it has devices
         if len(scanner.devices) * len(entry.where) > MAX_COMPARISONS:
             return ""
         if self._taken is None:
-            self._taken = {
-                (resource.entry.backend, offer.device.id)
+            offered = [
+                (resource.entry.backend, offer.device)
                 for resource in self._plan.resources.values()
                 for offer in resource.offers
-            }
-        free = [one for one in scanner.devices.values() if (entry.backend, one.id) not in self._taken]
+            ]
+            self._taken = (
+                {(backend, device.id) for backend, device in offered},
+                {claim for _, device in offered for claim in device.claims},
+            )
+        taken, claims = self._taken
+        free = (
+            one
+            for one in scanner.devices.values()
+            if (entry.backend, one.id) not in taken and one.claims.isdisjoint(claims) and not one.withheld
+        )
         return near_misses(entry.where, free)
 
     def _dead_links(self, entry: ResourceSettings) -> str:
@@ -229,6 +245,10 @@ class EntryOutcomes:
             reason = nearest(entry.where, devices.values())
         self._missed[entry.index] = entry, devices, reason
         return reason
+
+
+def _without_driver(lacking: Sequence[MissingDriver]) -> Iterator[str]:
+    return (f"{one.subject}: {one.reason}" for one in lacking[:NAMED])
 
 
 def place(entry: ResourceSettings) -> str:
@@ -330,23 +350,28 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
 def near_misses(where: Where, devices: Iterable[Device]) -> str:
     """The devices that meet all conditions of a block but one, of at least two; empty if there are none.
 
-    Each condition is named with some of the devices that do not meet it, and why.
+    A device that lacks attributes because something is wrong with it, as a function without its driver, may
+    lack more of them. Each condition is named with some of the devices that do not meet it, and why.
     """
     missed: dict[str, list[str]] = {}
     for device in devices:
         for block in where:
             seen = block.sees(device.attributes, device.inherited)
-            unmet = block.unmet(seen, 1)
-            if unmet and isinstance(unmet[0], Term) and len(block.terms) > 1:
-                term = unmet[0]
-                value = seen.get(term.attribute)
+            unmet = block.unmet(seen, len(block.terms) - 1 if device.health.reason else 1)
+            if not unmet or len(block.terms) < 2:
+                continue
+            terms = [one for one in unmet if isinstance(one, Term)]
+            has = [one for one in terms if one.attribute in seen]
+            if len(terms) < len(unmet) or len(has) > 1:
+                continue
+            reason = device.health.reason
+            if not reason:
                 reason = (
-                    device.withheld
-                    or device.health.reason
-                    or (f"it has no {term.attribute}" if value is None else f"it is {shortened(value)}")
+                    f"it is {shortened(seen[has[0].attribute])}" if has else f"it has no {terms[0].attribute}"
                 )
-                missed.setdefault(term.attribute, []).append(f"{device.id}: {reason}")
-                break
+            names = _joined([one.attribute for one in terms], "and")
+            missed.setdefault(names, []).append(f"{device.id}: {reason}")
+            break
     found = []
     for attribute, few in sorted(missed.items()):
         verb = "matches" if len(few) == 1 else "match"

@@ -238,7 +238,7 @@ def _entries(host: Host) -> list[Problem]:
             held_by=outcome.held_by,
         )
         for outcome in host.shortages.outcomes.all()
-        if (outcome.state is EntryState.NONE and not outcome.entry.optional)
+        if (outcome.state is EntryState.NONE and not outcome.entry.may_be_empty)
         or (outcome.state is EntryState.SERVED and outcome.reason)
     ]
     return _first(found, NAMED, "", "more entries lack devices")

@@ -138,7 +138,7 @@ class Shortages:
                     **about,
                     **holder_field(holder),
                 )
-            elif one.entry.optional:
+            elif one.entry.may_be_empty:
                 log.info("entry has no devices", entry=where, resource=name, **about, **holder_field(holder))
             else:
                 log.warning(

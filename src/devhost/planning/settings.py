@@ -177,6 +177,11 @@ class ResourceSettings:
             return f"{devices} of {wanted} devices"
         return f"{devices} device{'' if devices == 1 else 's'}, expected {wanted}"
 
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether no device is expected rather than a problem."""
+        return self.optional or bool(self.expect and not self.unexpected(0))
+
     def exceeds(self, devices: int) -> bool:
         """Whether this is more than any expected number, so that no device is missing."""
         return bool(self.expect) and all(one.high is not None and devices > one.high for one in self.expect)
