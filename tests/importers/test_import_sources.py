@@ -10,6 +10,7 @@ import pytest
 from importing import converted, offered, refusal, run, said
 
 from devhost.cli.importers.recognition import importers_of
+from devhost.cli.importers.source import UNKNOWN
 from devhost.discovery import catalog
 
 if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():
@@ -61,11 +62,66 @@ def test_values_in_other_places_are_refused_with_the_command_that_prints_all(key
     assert "helm get values nvdp" in refusal(NVIDIA, text)
 
 
+def of_variables(*args: str, **container: object) -> dict[str, object]:
+    given = {"name": "main", "image": "nvidia/k8s-device-plugin", "args": [*args]} | container
+    return {"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [given]}}}}
+
+
+MIXED = {"kind": "ConfigMap", "metadata": {"name": "nv"}, "data": {"MIG_STRATEGY": "mixed"}}
+REFERENCE = {"configMapKeyRef": {"name": "nv", "key": "MIG_STRATEGY"}}
+
+
+@pytest.mark.parametrize(
+    ("args", "container"),
+    [
+        ((), {"envFrom": [{"configMapRef": {"name": "nv"}}]}),
+        ((), {"env": [{"name": "MIG_STRATEGY", "valueFrom": REFERENCE}]}),
+        (("--mig-strategy=$(MIG)",), {"env": [{"name": "MIG", "valueFrom": REFERENCE}]}),
+        (
+            ("--mig-strategy", "$(P_MIG_STRATEGY)"),
+            {"envFrom": [{"prefix": "P_", "configMapRef": {"name": "nv"}}]},
+        ),
+        (
+            (),
+            {"env": [{"name": "MIG", "value": "mixed"}, {"name": "MIG_STRATEGY", "value": "$(MIG)"}]},
+        ),
+        (
+            ("exec nvidia-device-plugin --mig-strategy ${MIG}; sleep 1",),
+            {"command": ["/bin/sh", "-ec"], "env": [{"name": "MIG", "value": "mixed"}]},
+        ),
+    ],
+    ids=["envFrom", "valueFrom", "argument", "prefix", "variable", "script"],
+)
+def test_variables_have_the_values_that_kubernetes_gives_them(
+    args: tuple[str, ...], container: dict[str, object]
+) -> None:
+    text = listed(of_variables(*args, **container), MIXED)
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, text)
+    assert UNKNOWN not in said(run(NVIDIA, text).stdout)
+
+
+def test_variables_from_an_object_that_is_not_in_the_input_are_named_with_what_to_do() -> None:
+    one = of_variables(env=[{"name": "MIG_STRATEGY", "valueFrom": REFERENCE}])
+    remark = "MIG_STRATEGY: the value is in the ConfigMap nv: add that to the input."
+    assert remark in said(run(NVIDIA, json.dumps(one)).stdout)
+    one = of_variables(envFrom=[{"secretRef": {"name": "nv"}}])
+    assert "envFrom: the value is in the Secret nv: write it in env" in said(
+        run(NVIDIA, json.dumps(one)).stdout
+    )
+
+
+def test_a_configmap_of_variables_is_not_taken_for_the_configuration() -> None:
+    env = [{"name": "XID_CONFIG", "valueFrom": REFERENCE}]
+    args = ["nvidia-gpu-device-plugin", "-enable-health-monitoring"]
+    text = listed(of_variables(command=args, env=env), MIXED | {"data": {"MIG_STRATEGY": "61,62"}})
+    assert "heedXids: [48, 61, 62]" in run("gke-device-plugin", text).stdout
+
+
 def test_a_key_that_no_import_knows_is_named_with_what_to_do() -> None:
-    container = "{image: nvidia/k8s-device-plugin, env: [%s]}"
-    text = f"{{kind: DaemonSet, spec: {{template: {{spec: {{containers: [{container}]}}}}}}}}"
-    for one in ("{name: NEW, value: x}", "{name: NEW, valueFrom: {configMapKeyRef: {name: a, key: b}}}"):
-        assert "does not convert it: check whether you need it" in said(run(NVIDIA, text % one).stdout)
+    text = json.dumps(of_variables(env=[{"name": "NEW", "value": "x"}]))
+    assert f"NEW x: {UNKNOWN}" in said(run(NVIDIA, text).stdout)
+    text = json.dumps({"kind": "ConfigMap", "data": {"default": "version: v1"}, "binaryData": {"x": "eA=="}})
+    assert f"binaryData: {UNKNOWN}" in said(run(NVIDIA, text).stdout)
 
 
 def test_equal_pods_of_several_nodes_are_one_plugin() -> None:

@@ -174,7 +174,7 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
 
 def _read(source: Source, key: str) -> _Found:
     def runs(one: Container) -> bool:
-        return PEER in one.image or any(flag.name == "device" for flag in Options(one).flags)
+        return PEER in one.image or any(re.match("--?device(=|$)", word) for word in one.words)
 
     plugin = the_container(source, runs, PEER)
     if plugin is not None:

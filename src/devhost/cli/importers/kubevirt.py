@@ -102,7 +102,7 @@ def convert(data: bytes, file_name: str) -> str:
         missing = "it has no spec.configuration.permittedHostDevices"
         source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
     entries = [*_entries(devices)]
-    if own := [entry.name for entry in entries if entry.remarks == [_OWN]]:
+    if own := [entry.name for entry in entries if _OWN in entry.remarks]:
         source.note(_BOTH.format(", ".join(own)))
     for entry in entries:
         if entry.backend == "sriov" and len(entry.where) > 1:
@@ -181,7 +181,7 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
     for device in devices:
         name, backend, omitted = device.resource_name, "udev", ""
         keys: dict[str, Written] = {"kubevirt": True}
-        block, groups = dict[str, Written](), list[Group]()
+        block, groups, remarks = dict[str, Written](), list[Group](), list[str]()
         if isinstance(device, _Mediated):
             what = f"{name}, mediated devices {shown(device.mdev_name_selector)}"
             omitted = f"{what}: KubeVirt must serve them, devhost does not."
@@ -195,6 +195,7 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
         elif isinstance(device, _Usb):
             keys["permissions"] = "mrw"
             block = {"devType": "usb_device", **device.selectors[0].ids}
+            remarks = [_EQUAL] if len({*device.selectors}) < len(device.selectors) else []
             if len(device.selectors) > 1:
                 group = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-63:].strip("._-")
                 groups = [{"name": group, "usb": [one.ids for one in device.selectors], "pair": "order"}]
@@ -205,11 +206,11 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
             entries[omitted] = Entry(remarks=[omitted])
             continue
         entry = entries.setdefault(name, Entry(name, backend, keys=keys))
-        if not groups or block not in entry.where:
-            entry.where = [*entry.where, block]
-        entry.groups = [*entry.groups, *groups]
-        if not device.external_resource_provider:
-            entry.remarks = [_OWN]
+        # of equal entries the first takes all devices
+        entry.where = [*entry.where, *([block] if block not in entry.where else [])]
+        entry.groups = [*entry.groups, *(one for one in groups if one not in entry.groups)]
+        own = [] if device.external_resource_provider else [_OWN]
+        entry.remarks = [*dict.fromkeys([*entry.remarks, *own, *remarks])]
     return entries.values()
 
 
@@ -220,6 +221,9 @@ _BOTH = (
 _OF_ONE_CARD = (
     "A machine gets one function for each that it requests. If these are functions of one card, such as a "
     "GPU and its audio, give them different names, and request both."
+)
+_EQUAL = (  # fetch in pkg/virt-handler/device-manager/usb_device.go
+    "Equal selectors: KubeVirt finds one USB device for all of them, devhost a different one for each."
 )
 _DIFFERS = [
     "ids are IOMMU groups for KubeVirt, PCI addresses for devhost: live-migrate machines before the switch",

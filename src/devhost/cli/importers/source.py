@@ -221,6 +221,7 @@ class Source:
         self.diagnostics = Diagnostics(file_name)
         self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
+        self.of_variables: set[str] = {"kube-root-ca.crt"}  # ConfigMaps that have no configuration
         self.chosen, self.left = "", list[str]()  # the entry of the ConfigMap that was read, and the others
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
@@ -343,7 +344,7 @@ class Source:
         """
         every = [one for one in self.objects if one.kind == "ConfigMap"]
         maps = [one for one in every if one.name in names]
-        maps = maps or [one for one in every if one.name != "kube-root-ca.crt"]
+        maps = maps or [one for one in every if one.name not in self.of_variables]
         if not maps:
             return None
         wanted, likely = ((key,), lambda _: False) if key else (keys, likely)

@@ -23,6 +23,12 @@ _POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec"
 _STARTING = ("command", "args", "env", "envFrom")  # keys of a container that configure its program
 _OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")  # they need no remark
 _FLAG = re.compile(r"--?[A-Za-z]")
+_VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|([A-Za-z_]\w*))")  # of Kubernetes, and of a shell
+_ORIGINS = {
+    **dict.fromkeys(("configMapKeyRef", "configMapRef"), "ConfigMap"),
+    **dict.fromkeys(("secretKeyRef", "secretRef"), "Secret"),
+}
+_GIVE = {"ConfigMap": "add that to the input", "Secret": "write it in env, and import again"}
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
@@ -60,20 +66,27 @@ class Options:
     ``switches`` are flags that never use the next argument as their value."""
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        words = _words(value)
-        self.flags = list(_flags(words, switches))  # also those that are given several times
         self.variables: dict[str, Option] = {}
-        self._words = [at for _, at in words]
-        env = value.at("env")  # a list, or a mapping as in many charts
-        named = [(text_at(one.node, "name"), one) for one in value.each("env")]
-        for name, one in (*named, *(env.members() if env else ())):
-            given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
-            if isinstance(given, Scalar) and name:
-                self.variables[name] = Option(name, given, one)
-            elif node_at(one.node, "valueFrom", "fieldRef") is not None:  # such as NODE_NAME
-                self._words.append(one)
         self._switches = switches
         self._used: set[str] = set()
+        self._taken = [*value.each("envFrom"), *value.each("env")]
+        for name, one in _environment(value):
+            given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
+            if isinstance(given, Scalar) and name:
+                self.variables[name] = Option(name, self._expanded(given), one)
+        words = [(self._expanded(word), at) for word, at in _words(value)]
+        self.flags = list(_flags(words, switches))  # also those that are given several times
+        self._taken += [at for _, at in words]
+
+    def _expanded(self, word: Scalar) -> Scalar:
+        """The word with the values of variables."""
+
+        def value(found: re.Match[str]) -> str:
+            name = found[1] or found[2] or found[3]
+            self._used.add(name)
+            return self.variables[name].given.text if name in self.variables else found[0]
+
+        return replace(word, text=_VARIABLE.sub(value, word.text))
 
     def flag(self, *names: str) -> Option | None:
         """The last flag with one of these names."""
@@ -88,14 +101,15 @@ class Options:
     def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
         """Adds a remark on each flag and variable that was not read, except those ``omitted``, which control
         the process. ``named``: what to do with those without equivalent; switches count if they are on."""
-        for word in self._words:
-            word.take()
-        for one in (*self.flags, *self.variables.values()):
-            one.value.take()
-            what = f"{one}" if one.text == "true" else f"{one} {one.text}"
-            counts = one.name not in named or (one.text and (one.is_true or one.name not in self._switches))
-            if counts and one.name not in self._used.union(omitted):
-                one.value.source.note(f"{what}: {named.get(one.name, UNKNOWN)}")
+        for one in self._taken:
+            one.take()
+        for option in (*self.flags, *self.variables.values()):
+            option.value.take()
+            what = f"{option}" if option.text == "true" else f"{option} {option.text}"
+            is_off = option.name in self._switches and not option.is_true
+            counts = option.name not in named or (option.text and not is_off)
+            if counts and option.name not in self._used.union(omitted):
+                option.value.source.note(f"{what}: {named.get(option.name, UNKNOWN)}")
 
 
 def typed(node: Node, wanted: Any) -> Node:
@@ -123,9 +137,8 @@ class Container(Value):
 
     def settings(self) -> object:
         """What starts it, to compare it with others."""
-        words = tuple(word.text for word, _ in _words(self))
-        env = {text_at(each.node, "name"): text_at(each.node, "value") for each in self.each("env")}
-        return self.image, words, env, self.config_maps
+        env = {text_at(each.node, "name"): each.settings() for each in self.each("env")}
+        return self.image, self.words, env, [one.settings() for one in self.each("envFrom")], self.config_maps
 
     @property
     def image(self) -> str:
@@ -136,10 +149,14 @@ class Container(Value):
         return tag_of(self.image)
 
     @property
+    def words(self) -> list[str]:
+        return [word.text for word, _ in _words(self)]
+
+    @property
     def program(self) -> str:
         """The name of the program without its directory; empty if the image defines it."""
-        words = _words(self) if node_at(self.node, "command") else []
-        return words[0][0].text.rpartition("/")[2] if words else ""
+        words = self.words if node_at(self.node, "command") else []
+        return words[0].rpartition("/")[2] if words else ""
 
     @property
     def config_maps(self) -> list[str]:
@@ -157,7 +174,7 @@ class Container(Value):
         mean several programs, one of ``vendors`` must be in the image or a name."""
         names = (self.image, text_at(self.node, "name"), self.holder.name)
         is_meant = not vendors or any(vendor in name for vendor in vendors for name in names)
-        return is_meant and (word in self.image or any(word in one.text for one, _ in _words(self)))
+        return is_meant and (word in self.image or any(word in one for one in self.words))
 
     def entry(self, path: str) -> tuple[str, str]:
         """The names of the ConfigMap and of its entry that are a file of the container; else empty."""
@@ -259,7 +276,40 @@ def _words(value: Value) -> list[tuple[Scalar, Value]]:
             if is_script:
                 parts = one.node.text.split()
                 with suppress(ValueError):  # quotes that are not closed
-                    parts = shlex.split(one.node.text)
-            is_script = parts == ["-c"]
+                    parts = _split(one.node.text)
+            is_script = re.fullmatch("-[eilux]*c", "".join(parts)) is not None  # options of a shell
             found += [(replace(one.node, text="" if is_script else part), one) for part in parts]
     return found
+
+
+def _split(script: str) -> list[str]:
+    words = shlex.shlex(script, posix=True, punctuation_chars=";&|<>")
+    words.whitespace_split = True
+    return [*words]
+
+
+def _environment(value: Value) -> Iterator[tuple[str, Value]]:
+    """Names of variables, and what gives their values, in increasing precedence."""
+    for one in value.each("envFrom"):
+        data = _data(one, "envFrom")
+        for key, each in data.members() if data else ():
+            yield f"{text_at(one.node, 'prefix')}{key}", each
+    for one in value.each("env"):
+        name, origin = text_at(one.node, "name"), one.at("valueFrom")
+        data = _data(origin, name) if origin else None
+        held = data.at(text_at(one.node, "valueFrom", "configMapKeyRef", "key")) if data else None
+        yield name, held or one
+    if (env := value.at("env")) is not None:  # a mapping, as in many charts
+        yield from env.members()
+
+
+def _data(origin: Value, variable: str) -> Value | None:
+    """The entries of the ConfigMap from which a variable is; a remark if the input does not have them."""
+    for key, kind in _ORIGINS.items():
+        if name := text_at(origin.node, key, "name"):
+            for one in origin.source.objects:
+                if one.kind == kind == "ConfigMap" and one.name == name:
+                    origin.source.of_variables.add(name)
+                    return one.at("data")
+            origin.source.note(f"{variable}: the value is in the {kind} {name}: {_GIVE[kind]}.")
+    return None
