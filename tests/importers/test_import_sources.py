@@ -426,3 +426,31 @@ def test_values_in_other_places_of_another_chart_do_not_hide_a_configuration() -
 )
 def test_the_plugin_of_a_release_of_a_chart_is_recognized(text: str, peer: str) -> None:
     assert importers_of(text.encode()) == [peer]
+
+
+@pytest.mark.parametrize("peer", [SMARTER, "generic-device-plugin", "amd-device-plugin", "akri"])
+def test_a_release_without_values_is_refused_with_what_to_give(peer: str) -> None:
+    message = "the output of helm get values has no values of a chart of this plugin (give "
+    assert message in refusal(peer, "USER-SUPPLIED VALUES:\nnull\n")
+
+
+def test_values_of_another_chart_are_not_taken_for_the_plugins_file() -> None:
+    spec = {"chart": {"spec": {"chart": "nginx"}}, "values": {"devices": [], "x": 1}}
+    release = {"kind": "HelmRelease", "metadata": {"name": "web"}, "spec": spec}
+    message = "HelmRelease web has no values of a chart of this plugin"
+    for peer in (SMARTER, "generic-device-plugin"):
+        assert message in refusal(peer, json.dumps(release))
+
+
+def test_another_configmap_is_not_read_instead_of_the_one_that_a_workload_names() -> None:
+    one = workload("a", "nvidia/k8s-device-plugin", "--config-file=/config/x")
+    one["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "nv"}}]  # type: ignore[index]
+    other = {"kind": "ConfigMap", "metadata": {"name": "of-nfd"}, "data": {"default": "version: v1"}}
+    assert "its configuration is in a ConfigMap, which is not in this file" in refusal(
+        NVIDIA, listed(one, other)
+    )
+
+
+def test_too_many_objects_are_refused_with_what_to_do() -> None:
+    text = json.dumps({"kind": "Secret", "data": {"x": "y" * (1 << 20)}})
+    assert "it is larger than 1 MiB (name the plugin's objects in the command" in refusal(NVIDIA, text)

@@ -182,7 +182,7 @@ def _read(source: Source, key: str) -> _Found:
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
         return _of_values(values, key)
-    return _bare(next((one for one in source.objects if not one.kind), None) or _config_map(source, key))
+    return _bare(next(iter(source.bare), None) or _config_map(source, key))
 
 
 def _each(value: Value, *keys: str) -> list[Value]:

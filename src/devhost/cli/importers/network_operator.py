@@ -46,7 +46,7 @@ def configuration(
     plugin = the_container(source, lambda one: one.starts(program) or one.starts("-resource-prefix"), program)
     policies = [one for one in source.objects if one.kind in _POLICIES and one.at("spec", section, "config")]
     values = source.values("network-operator", recognized=lambda one: not _OF_CHART.isdisjoint(one.keys))
-    bare = [one for one in source.objects if not one.kind and one is not values]
+    bare = [one for one in source.bare if one is not values]
     if len(every := [*policies, *bare]) > 1:
         named = " and ".join(map(str, every[:3]))
         every[1].fail(f"several objects contain a configuration: {named}", "give only one of them")

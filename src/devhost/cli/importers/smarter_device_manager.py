@@ -94,7 +94,7 @@ def _configuration(source: Source, key: str) -> Value:
     found = None
     if plugin is None or names or key or any("devicematch" in text for text in texts):
         found = source.config_map(*keys, likely=_is_config, key=key, names=names)
-    found = found or next((one for one in source.objects if not one.kind and one is not values), None)
+    found = found or next((one for one in source.bare if one is not values), None)
     config = values.at("config") if values else None
     if config and config.node != Items(config.node.mark, ()):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text

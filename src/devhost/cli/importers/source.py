@@ -21,17 +21,19 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, shown
-from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse, parse_all
+from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
 
 from .gojson import UNKNOWN_KEY, Hints, Keys, Remark, Report, pruned
 
+HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
 CHOOSE = "choose one with --key"
 UNKNOWN = f"{UNKNOWN_KEY}, and does not convert it: check whether you need it."
 TRUE = ("true", "t", "1")  # what Go takes for true, in lower case
 INTEL = ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")  # the plugins of Intel
 _IF_EMPTY = "is it the right file?"
+_IF_LARGE = "name the plugin's objects in the command, or use --from-cluster"
 _INTEL = " ".join(f"{name.title()}DevicePlugin" for name in INTEL)
 
 # API groups with the kinds that importers read, and the importer if few read them; other groups have some of
@@ -230,7 +232,9 @@ class Source:
 
     def _objects(self, data: bytes) -> list[Object]:
         rest = _HEADER.sub(b"", data)
-        holder = "the values" if rest != data else ""
+        holder = HELM if rest != data else ""
+        if len(data) > MAX_BYTES:
+            self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", _IF_LARGE)
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
         objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
@@ -343,8 +347,7 @@ class Source:
         ``likely`` recognizes entries with other names. ``names`` are the plugin's ConfigMaps, if known.
         """
         every = [one for one in self.objects if one.kind == "ConfigMap"]
-        maps = [one for one in every if one.name in names]
-        maps = maps or [one for one in every if one.name not in self.of_variables]
+        maps = [one for one in every if (one.name in names if names else one.name not in self.of_variables)]
         if not maps:
             return None
         wanted, likely = ((key,), lambda _: False) if key else (keys, likely)

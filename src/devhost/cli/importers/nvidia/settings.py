@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from devhost.cli.importers.gojson import UNKNOWN_KEY
-from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
+from devhost.cli.importers.source import CHOOSE, GUIDE, HELM, Object, Source, Value, node_at, some, text_at
 from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
 from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Node, Scalar
@@ -171,7 +171,7 @@ def _is_config(node: Node) -> bool:
 def _are_values(value: Value) -> bool:
     if not isinstance(value, Object) or {*value.keys} & {"version", "flags", "sharing", "imex"}:
         return False
-    return value.holder == "the values" or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
+    return value.holder == HELM or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
 
 
 def _runs_it(one: Container) -> bool:
@@ -211,9 +211,11 @@ def _of_container(plugin: Container, key: str) -> Settings:
     return result
 
 
-def _of_chart(values: Value, key: str) -> Settings:
+def _of_chart(values: Object, key: str) -> Settings:
     """The settings of the plugin's own chart, which makes variables of them."""
     source, fallbacks = values.source, ["named", "single"]
+    if values.holder == HELM and not values.keys:
+        source.note("No values: for the GPU operator, which has other defaults, give its ClusterPolicy.")
     if (strategies := values.at("config", "fallbackStrategies")) is not None:
         fallbacks = [text_at(one.node) for one in strategies.each()]
         strategies.take()
@@ -291,7 +293,7 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
         if part := spec.at(name):
             part.for_pods()
             if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
-                note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
+                note(f"{name}: {some(left)}: omitted, without effect on what the plugin offers.")
     if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
         note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
     _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
