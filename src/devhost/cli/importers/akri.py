@@ -18,7 +18,7 @@ from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds
 
 from . import overlap, regular
-from .gojson import PCI_ID, Remark, literal, pci_id
+from .gojson import PCI_ID, literal, pci_id
 from .regular import Glob, Inexpressible, Invalid
 from .source import Source, Value, node_at, some, text_at
 from .writing import Block, Entry, Group, Written, document, given, several
@@ -95,11 +95,10 @@ def _read(name: str, spec: Value, holder: Value | None) -> _Found | None:
     if holder is None:
         spec.place.report(spec.node, "it has no discoveryDetails", "the handler needs udevRules in it")
         return None
-    found, mine = holder.document(), list[Remark]()
-    details = found.as_dataclass(_Details, mine.append, explain=False)
+    found, remarks = holder.document(), list[str]()
+    details = found.as_dataclass(_Details, remarks.append, explain=False)
     if details is WRONG:
         return None
-    remarks = [*map(str, mine)]
     if not set(details.permissions) <= set("rwm") or details.permissions == "m":
         at = node_at(found.node, "permissions") or found.node
         found.place.key("permissions").report(at, f"{shown(details.permissions)} must consist of r, w and m")

@@ -79,7 +79,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     if found := source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare:
         if found.is_mapping:
             found.expected(sorted(keys(_Config)), _is_config)
-        read = found.as_dataclass(_Config, source.remark)
+        read = found.as_dataclass(_Config, source.note)
         config = config if read is WRONG else read
     elif plugin:
         source.note(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from devhost.backend import OptionError, option
+from devhost.backend import option
 from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.document import Fields, Items, Node, Scalar
 from devhost.config.language import naming
@@ -59,16 +59,13 @@ class _Mediated(_Device):
     mdev_name_selector: str = option(example='"GRID T4-1Q"')
 
 
+_Id = Annotated[str, Form(PCI_ID.pattern, "a USB id", 'four hex digits, as in "46f4"')]
+
+
 @dataclass(frozen=True, slots=True)
 class _UsbSelector:
-    vendor: str = option(example='"46f4"')
-    product: str = option(example='"0001"')
-
-    def __post_init__(self) -> None:
-        for key, value in (("vendor", self.vendor), ("product", self.product)):
-            if not PCI_ID.fullmatch(value):
-                message, hint = f"{shown(value)} is not a USB id", 'four hex digits, as in "46f4"'
-                raise OptionError(message, key=key, hint=hint)
+    vendor: _Id = option(example='"46f4"')
+    product: _Id = option(example='"0001"')
 
     @property
     def ids(self) -> dict[str, Written]:
@@ -139,7 +136,7 @@ def _name_others(value: Value, right: str) -> int:
 
 
 def _devices(permitted: Value) -> Iterator[_Device]:
-    read = permitted.as_dataclass(_Permitted, permitted.source.remark)
+    read = permitted.as_dataclass(_Permitted, permitted.source.note)
     for field, kind in _KINDS.items() if read is not WRONG else ():
         place = permitted.place.key(camel(field))
         for n, node in enumerate(getattr(read, field)):
@@ -147,7 +144,7 @@ def _devices(permitted: Value) -> Iterator[_Device]:
             is_external = text_at(node, "externalResourceProvider") == "true"
             aside = replace(here, diagnostics=Diagnostics("")) if is_external else here
             one = replace(permitted, node=_spelled(node), place=aside)
-            device, name = one.as_dataclass(kind, source.remark), text_at(node, "resourceName")
+            device, name = one.as_dataclass(kind, source.note), text_at(node, "resourceName")
             if device is WRONG and not is_external:
                 continue
             if kind is not _Mediated and (problem := naming.problem(name)):

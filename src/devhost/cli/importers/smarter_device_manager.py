@@ -118,7 +118,7 @@ def _rules(value: Value) -> Iterator[_Files | Entry]:
     if not isinstance(value.node, Items):
         value.fail(f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
-        rule = one.as_dataclass(_Rule, one.source.remark)
+        rule = one.as_dataclass(_Rule, one.source.note)
         if rule is WRONG:
             continue
         match = f"devicematch {shown(rule.devicematch)}"

@@ -1,13 +1,12 @@
 """Reads what people have of a device plugin's configuration, and remembers which keys were read.
 
-A configuration is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get values``,
-or in an object that installs the chart), a custom resource, or the flags and variables of a workload
-(:mod:`.workload`). They come alone, as several documents, or in a List as printed by ``kubectl get``.
+It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get values``, or in an
+object that installs the chart), a custom resource, or the flags and variables of a workload
+(:mod:`.workload`); alone, in several documents, or in a List of ``kubectl get``.
 
 An importer is a function ``convert(data, file_name, …)``, which gives the text of an equivalent devhost.yaml.
-It raises ``ConfigError``, with every error, if the input does not configure the plugin or the plugin would
-refuse it; so do the methods here. It reads :class:`Value`, which has its place in the input. A key that no
-importer reads is named in the result (:meth:`Source.remarks`).
+It raises ``ConfigError``, as the methods here do, if the input does not configure the plugin or the plugin
+would refuse it. A key that no importer reads is named in the result (:meth:`Source.remarks`).
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from functools import reduce
 from typing import Any, NoReturn, Self, TypeVar
 
 from devhost.backend.errors import ConfigError
-from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, shown
+from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
 
-from .gojson import UNKNOWN_KEY, Hints, Keys, Remark, Report, pruned
+from .gojson import UNKNOWN_KEY, Hints, Report, pruned
 
 HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
@@ -121,6 +120,11 @@ class Value:
             for _, item, place in _inside(found.node, found.place):
                 yield Value(self.source, self.root, item, place)
 
+    def parts(self, key: str, nodes: Sequence[Node]) -> Iterator[Self]:
+        """The members of the list below a key, which were read as ``nodes``."""
+        place = self.place.key(key)
+        yield from (replace(self, node=node, place=place.item(n)) for n, node in enumerate(nodes))
+
     def take(self) -> Node:
         """The node, which is then read with all that it contains."""
         self.source.read.add((self.root, self.place.path))
@@ -167,18 +171,24 @@ class Value:
         return self
 
     def as_dataclass(
-        self, cls: type, remark: Report, elsewhere: Hints = None, only: Keys = (), *, explain: bool = True
+        self,
+        cls: type,
+        remark: Report,
+        elsewhere: Hints | None = None,
+        only: Collection[str] = (),
+        *,
+        explain: bool = True,
     ) -> Any:
         """The value as Go reads it into a struct (:func:`pruned`); ``WRONG`` if the reason is among the
         diagnostics. ``explain`` makes misspelt keys of a wrong value diagnostics."""
-        mine: list[Remark] = []
-        node = pruned(self.take(), cls, self.place, mine.append, elsewhere, only)
+        ignored: list[tuple[Mark, str, str]] = []
+        node = pruned(self.take(), cls, self.place, lambda *one: ignored.append(one), elsewhere or {}, only)
         found = read_dataclass(node, cls, self.place)
-        for one in mine:
-            if found is WRONG and explain and one.hint.startswith(MEANT):
-                self.place.diagnostics.add(one.mark, one.path, one.message, one.hint)
+        for mark, path, hint in ignored:
+            if found is WRONG and explain and hint.startswith(MEANT):
+                self.place.diagnostics.add(mark, path, UNKNOWN_KEY, hint)
             else:
-                remark(one)
+                remark(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))
         return found
 
     def without(self, *names: str) -> Self:
@@ -270,11 +280,9 @@ class Source:
     def is_read(self, value: Value) -> bool:
         return (value.root, value.place.path) in self.read
 
-    def note(self, *remarks: str | Remark) -> None:
+    def note(self, *remarks: str) -> None:
         """Adds sentences for the head of the result."""
-        self._notes += map(str, remarks)
-
-    remark = note
+        self._notes += remarks
 
     def of_kinds(self, *kinds: str, hint: str) -> list[Object]:
         """The objects of these kinds, or a refusal; no kind means that it is not a Kubernetes object."""
@@ -400,9 +408,9 @@ class Source:
         return ([place.path] if unread and place.path else unread), False
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], most: int = 8) -> str:
     """Names for a message: the first few, and the number of others."""
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def node_at(node: Node, *path: str) -> Node | None:

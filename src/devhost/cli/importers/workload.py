@@ -22,6 +22,7 @@ WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # k
 _POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}  # where its spec is
 _STARTING = ("command", "args", "env", "envFrom")  # keys of a container that configure its program
 _OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")  # they need no remark
+LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")  # flags of glog
 _FLAG = re.compile(r"--?[A-Za-z]")
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|([A-Za-z_]\w*))")  # of Kubernetes, and of a shell
 _ORIGINS = {
@@ -99,8 +100,8 @@ class Options:
         return next((self.variables[name] for name in names if name in self.variables), None)
 
     def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Adds a remark on each flag and variable that was not read, except those ``omitted``, which control
-        the process. ``named``: what to do with those without equivalent; switches count if they are on."""
+        """Adds a remark on each flag and variable that was not read, except those of the log and those
+        ``omitted``. ``named``: what to do with those without equivalent; switches count if they are on."""
         for one in self._taken:
             one.take()
         for option in (*self.flags, *self.variables.values()):
@@ -108,7 +109,7 @@ class Options:
             what = f"{option}" if option.text == "true" else f"{option} {option.text}"
             is_off = option.name in self._switches and not option.is_true
             counts = option.name not in named or (option.text and not is_off)
-            if counts and option.name not in self._used.union(omitted):
+            if counts and option.name not in self._used.union(omitted, LOGGING):
                 option.value.source.note(f"{what}: {named.get(option.name, UNKNOWN)}")
 
 

@@ -36,7 +36,7 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     """
     source = Source(data, file_name, "nvidia-device-plugin")
     found = settings(source, key)
-    config = found.config.as_dataclass(Config, source.remark)
+    config = found.config.as_dataclass(Config, source.note)
     source.check()
     options = _options(config, source) | _health(found.health)
     source.note(*_without_place(config))
