@@ -357,10 +357,10 @@ def test_json_is_read_as_in_go() -> None:
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": -1}]}', "from 0 to 100000"),
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": "1"}]}', "remove the quotes"),
         ('{"configList": [{"resourceName": "a", "devices": "ib0"}]}', "put it in brackets"),
-        ('{"configList": [{"resourceName": "a", "devices": [""]}]}', "devices[0]: must be text that is not empty"),
+        ('{"configList": [{"resourceName": "a", "devices": [""]}]}', "[0]: must be text that is not empty"),
         (OPERATOR % '{"vendors": [15]}', "put it in quotes"),
         (OPERATOR % '{"vendors": ["mellanox"]}', 'vendors[0]: must be a PCI id, not "mellanox"'),
-        (OPERATOR % '{"linkTypes": ["ethernet"]}', "must be one of ether, infiniband, not the text "ethernet" (did you mean ether?)"),
+        (OPERATOR % '{"linkTypes": ["ethernet"]}', 'not the text "ethernet" (did you mean ether?)'),
         (OPERATOR % '{"ifNames": [""]}', "ifNames[0]: must be text that is not empty"),
         ('{"periodicUpdateInterval": -1, "configList": []}', "periodicUpdateInterval: must be from 0"),
         (

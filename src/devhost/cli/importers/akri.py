@@ -1,8 +1,7 @@
 """Converts Akri's Configurations for its udev handler to devhost.yaml.
 
-The input is one or more objects of ``akri.sh`` in one file, or values of Akri's chart. Rules of udev are read
-as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and ``ENV`` with
-globs; everything else is a regular expression for the whole value.
+Rules of udev are read as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``,
+``ATTR`` and ``ENV`` with globs; everything else is a regular expression for the whole value.
 """
 
 from __future__ import annotations

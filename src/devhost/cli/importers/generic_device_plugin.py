@@ -1,8 +1,5 @@
-"""Converts the YAML of generic-device-plugin to devhost.yaml.
-
-The input is its configuration file, the argument of its ``--device`` flag (one device, or a list), a
-ConfigMap that contains the file, the DaemonSet that runs it with either, or its section in the file of
-MicroShift. A comment in the result names each difference.
+"""Converts the YAML of generic-device-plugin to devhost.yaml: its file, also as a section in the file of
+MicroShift, or the arguments of its flag ``--device``.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass
+from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
 
 from . import overlap
 from .gojson import PCI_ID, pci_id
@@ -34,34 +31,25 @@ _NOTES = {  # on top-level keys
     **dict.fromkeys(_OF_THE_PROCESS, "not part of this file; see the options of `devhost run`."),
     "status": "set it to Disabled before devhost serves these resources.",  # of MicroShift
 }
-_REFUSED = (  # forms of paths that cannot be converted
-    (r"([^/].*)?", "is not absolute", "start it with /"),
-    (r"(.*/)?\.\.(/.*)?|.*\\.*", "holds .. or a backslash", "write the path without them"),
-    (r".*\{.*", "holds a brace", "braces are placeholders in devhost: write ? for a brace in a path"),
-)
+_PATH = r"(?s)(?!.*/\.\.(/|$))/[^\\{]*"
+_ABSOLUTE = ("an absolute path without .., backslash and brace", "write ? for a brace")
 _Found = tuple[list[Value], str]
 """The devices, and the domain if the input contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    path: str = option(example="/dev/ttyUSB*")
-    mount_path: str = ""
+    path: Annotated[str, Form(_PATH, *_ABSOLUTE)] = option(example="/dev/ttyUSB*")
+    mount_path: Annotated[str, Form(f"{_PATH}|", *_ABSOLUTE)] = ""
     type: Literal["Device", "Mount"] = "Device"
-    permissions: str = "mrw"
+    permissions: Annotated[str, Form(r"(?!.*(.).*\1)[rwm]{0,3}", "some of m, r and w")] = "mrw"
     read_only: bool = False
     limit: Annotated[int, Bounds(0, MAX_REPLICAS)] = 1
     optional: bool = False
 
     def __post_init__(self) -> None:
-        for key, value in (("path", self.path), ("mountPath", self.mount_path or "/")):
-            for form, message, hint in _REFUSED:
-                if re.fullmatch(form, value, re.DOTALL):
-                    raise OptionError(f"{shown(value)} {message}", key=key, hint=hint)
         if self.host == "/":
             raise OptionError("/ is not a device", key="path")
-        if not re.fullmatch(r"(?!.*(.).*\1)[rwm]{0,3}", self.permissions):
-            raise OptionError(f"{shown(self.permissions)} must consist of m, r and w", key="permissions")
         if self.type == "Mount" and self.varies and self.mount_path and not self.mount_path.endswith("/"):
             hint = "end it with / to mean a directory"
             raise OptionError("several files cannot all be mounted at one path", key="mountPath", hint=hint)
@@ -176,8 +164,7 @@ def _read(source: Source, key: str) -> _Found:
     def runs(one: Container) -> bool:
         return PEER in one.image or any(re.match("--?device(=|$)", word) for word in one.words)
 
-    plugin = the_container(source, runs, PEER)
-    if plugin is not None:
+    if (plugin := the_container(source, runs, PEER)) is not None:
         return _of_container(plugin, key)
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:

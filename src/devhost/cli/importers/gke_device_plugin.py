@@ -1,8 +1,7 @@
 """Converts the configuration of the GKE GPU device plugin to devhost.yaml.
 
-The input is ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of
-container-engine-accelerators), a ConfigMap that contains it, or the plugin's DaemonSet with its flags and its
-variable ``XID_CONFIG``.
+It is ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of container-engine-accelerators),
+flags, and the variable ``XID_CONFIG``.
 """
 
 from __future__ import annotations
@@ -29,13 +28,10 @@ _WITHOUT_PLACE = {
     "enable-container-gpu-metrics": "devhost has no metrics of GPU usage.",
     "publish-driver-version": "devhost does not annotate the node.",
 }
-_SWITCHES = (
-    "alsologtostderr", "enable-container-gpu-metrics", "enable-health-monitoring", "logtostderr",
-    "publish-driver-version",
-)  # fmt: skip
+_SWITCHES = ("enable-container-gpu-metrics", "enable-health-monitoring", "publish-driver-version")
 _OF_THE_PROCESS = (
-    "LD_LIBRARY_PATH", "alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port",
-    "logtostderr", "plugin-directory", "stderrthreshold", "v",
+    "LD_LIBRARY_PATH", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port",
+    "plugin-directory",
 )  # fmt: skip
 _HINT = "give gpu_config.json, a ConfigMap that contains it, or the plugin's DaemonSet"
 _DIFFERS = [

@@ -1,8 +1,5 @@
-"""Converts KubeVirt's ``permittedHostDevices`` to devhost.yaml.
-
-The input is a KubeVirt or HyperConverged object, alone or among others, or only the part of one below
-``spec``, ``configuration`` or ``permittedHostDevices``. ``PermittedHostDevices`` in
-``staging/src/kubevirt.io/api/core/v1/types.go`` of KubeVirt defines its fields.
+"""Converts KubeVirt's ``permittedHostDevices`` to devhost.yaml (``PermittedHostDevices`` in
+``staging/src/kubevirt.io/api/core/v1/types.go``), also of a HyperConverged object.
 """
 
 from __future__ import annotations
@@ -10,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated
 
 from devhost.backend import option
@@ -91,10 +89,9 @@ def convert(data: bytes, file_name: str) -> str:
     lists = 0
     for one in found:
         paths = [_OF_KINDS[one.kind]] if one.kind else _PATHS
-        for permitted in filter(None, (one.at(*path) for path in paths)):
-            lists += 1
-            devices += _devices(permitted)
-        lists += _name_others(one, ".".join(paths[0]))
+        every = [permitted for path in paths if (permitted := one.at(*path))]
+        devices += chain.from_iterable(map(_devices, every))
+        lists += len(every) + _name_others(one, ".".join(paths[0]))
     if not lists:
         missing = "it has no spec.configuration.permittedHostDevices"
         source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")

@@ -1,8 +1,7 @@
 """Converts ``conf.yaml`` of smarter-device-manager to devhost.yaml.
 
-The input is the file itself or a ConfigMap that contains one, alone or among other objects. The plugin makes
-a resource of each file below ``/dev`` in whose path a regular expression matches (``findDevicesPattern`` in
-its ``main.go``).
+The plugin makes a resource of each file below ``/dev`` in whose path a regular expression matches
+(``findDevicesPattern`` in its ``main.go``).
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _OTHER_NAMES = ("bus/usb", "cpu", "dvb", "mapper")
 _LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")
 _VARIES = re.compile(r"[*?\[]")
 _UNNAMED = re.compile("[^A-Za-z0-9_-]")  # the plugin writes _ for these in a name
-_LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")
 _HINT = "give conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that contains it"
 
 
@@ -82,10 +80,10 @@ def _configuration(source: Source, key: str) -> Value:
     values = source.values(PEER, recognized=_is_chart)
     names, keys = plugin.config_maps if plugin else [], [CONFIG_KEY]
     if plugin is not None:
-        options = plugin.options(_LOGGING)
+        options = plugin.options()
         if (file := options.flag("config")) is not None:
             keys.insert(0, file.text.rpartition("/")[2])
-        options.finish(*_LOGGING)
+        options.finish()
     if values is not None:
         values.for_pods()
         values.leave("settings of the chart, which are not converted.", "config")

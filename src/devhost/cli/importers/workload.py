@@ -76,7 +76,9 @@ class Options:
             if isinstance(given, Scalar) and name:
                 self.variables[name] = Option(name, self._expanded(given), one)
         words = [(self._expanded(word), at) for word, at in _words(value)]
-        self.flags = list(_flags(words, switches))  # also those that are given several times
+        self.flags = list(
+            _flags(words, {*switches, "alsologtostderr", "logtostderr"})
+        )  # also those that are given several times
         self._taken += [at for _, at in words]
 
     def _expanded(self, word: Scalar) -> Scalar:

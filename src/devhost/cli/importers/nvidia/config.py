@@ -12,7 +12,6 @@ from devhost.config.document import Fields, Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Raw
 
-# a UUID, an index or a MIG index
 _DEVICE = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]{1,4}(:[0-9]{1,4})?")
 
 Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
