@@ -48,7 +48,6 @@ _Found = tuple[Entry, Sequence[Block], dict[str, Written]]
 
 
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "akri")
     found = [one for each in [*_configurations(source)] if (one := _read(*each))]
     for n in overlap.shared_blocks([blocks for _, blocks, _ in found]):

@@ -30,7 +30,6 @@ _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "amd-device-plugin")
     found: list[tuple[Value, tuple[str, str]]] = []
     has_labeller = False
@@ -101,7 +100,6 @@ def _of_operator(spec: Value) -> tuple[str, str]:
 
 
 def _leave(spec: Value) -> None:
-    """Names what is not converted."""
     if not spec.is_true("devicePlugin", "enableDevicePlugin", otherwise=True):
         spec.source.note("devicePlugin.enableDevicePlugin is false: the operator does not start the plugin.")
     for part in (spec.at("devicePlugin"), spec.at("driver")):

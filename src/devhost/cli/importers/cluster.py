@@ -41,7 +41,6 @@ def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
 
 
 def _config_maps(one: dict[str, Any]) -> list[tuple[str, str]]:
-    """The names and namespaces of the ConfigMaps that an object names."""
     pod = _below(one, "spec", "template", "spec") or {}
     names = [_below(volume, "configMap", "name") for volume in pod.get("volumes") or []]
     for each in pod.get("containers") or []:

@@ -129,7 +129,6 @@ class _Group:
 
     @property
     def globs(self) -> int:
-        """How many of the device nodes' paths can match several nodes."""
         return sum(path.varies for path in self.nodes)
 
 
@@ -173,7 +172,6 @@ def _read(source: Source, key: str) -> _Found:
 
 
 def _each(value: Value, *keys: str) -> list[Value]:
-    """The values of the mappings below these keys."""
     return [inner for key in keys if (found := value.at(key)) for _, inner in found.members()]
 
 

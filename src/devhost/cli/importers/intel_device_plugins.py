@@ -212,7 +212,6 @@ def _found(source: Source) -> Iterator[_Given]:
 
 
 def _of_container(one: Container, name: str) -> _Given:
-    """The flags of a plugin as the object that leads to them."""
     options = one.options(("enable-monitoring", "health-management", "wsl"))
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
     for key, (field, wanted) in keys(_Spec).items():
@@ -224,7 +223,6 @@ def _of_container(one: Container, name: str) -> _Given:
 
 
 def _of_chart(name: str, values: Object) -> _Given:
-    """Values of a chart as the object that the chart makes of them."""
     release = version_of(text_at(values.node, "image", "tag")) or version_of(values.version)
     spec: Value = values
     values.omit("name", "nodeFeatureRule")
@@ -247,7 +245,6 @@ def _plugin_of(value: Value) -> str:
 
 
 def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
-    """The same with defaults for keys that are missing."""
     for key, text in defaults.items():
         if spec.at(key) is None:
             spec = spec.put((key,), parse(text.encode(), spec.source.diagnostics))
@@ -352,7 +349,6 @@ def _qat(one: _Spec, service: str, source: Source) -> Iterator[Entry]:
 
 
 def _queues(node: str) -> list[tuple[str, Block, str]]:
-    """The resources of the work queues with these device nodes."""
     common = {"subsystem": "dsa", "devNode": f"/dev/{node}/wq*", "sysattr.../type": "user"}
     return [
         (f"wq-user-{mode}", common | {"sysattr.../mode": mode, "sysattr.../state": "enabled"}, number)

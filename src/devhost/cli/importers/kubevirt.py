@@ -81,7 +81,6 @@ _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDe
 
 
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "kubevirt")
     hint = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
     found = source.of_kinds("", *_OF_KINDS, hint=hint)

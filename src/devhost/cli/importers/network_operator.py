@@ -84,7 +84,6 @@ def configuration(
 
 
 def _refuse(source: Source, section: str, plugin: Container | None) -> NoReturn:
-    """Refuses an input without the plugin's configuration."""
     for one in source.objects:
         if one.kind in _POLICIES:
             other = next((name for name in _IMPORTERS if one.at("spec", name, "config")), "")

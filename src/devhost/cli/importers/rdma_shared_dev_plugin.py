@@ -74,7 +74,6 @@ class _File:
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "rdma-shared-dev-plugin")
     found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared", key)
     if options is not None:

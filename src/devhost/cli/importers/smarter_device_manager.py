@@ -59,7 +59,6 @@ class _Files:
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, PEER)
     read = [*_rules(_configuration(source, key))]
     files = [(n, one) for n, one in enumerate(read) if isinstance(one, _Files)]

@@ -85,7 +85,6 @@ class Value:
         return Value(self.source, self.root, node, reduce(Place.key, path, self.place))
 
     def text(self, *path: str) -> str:
-        """The text below these keys; empty if there is none."""
         if (found := self.at(*path)) is None or not isinstance(found.node, Scalar):
             return ""
         found.take()
@@ -115,7 +114,6 @@ class Value:
         return [(key, value) for key in self.keys if (value := self.at(key)) is not None]
 
     def each(self, *path: str) -> Iterator[Value]:
-        """The members of the list below these keys."""
         if (found := self.at(*path)) is not None and isinstance(found.node, Items):
             for _, item, place in _inside(found.node, found.place):
                 yield Value(self.source, self.root, item, place)
@@ -132,9 +130,10 @@ class Value:
 
     def omit(self, *names: str) -> list[str]:
         """Marks keys as read, and lists those with a value that was not read before."""
-        found = [(name, value) for name in names if (value := self.at(name)) is not None]
-        unread = [name for name, value in found if not self.source.is_read(value)]
-        self.source.read |= {(value.root, value.place.path) for _, value in found}
+        found = {name: value for name in names if (value := self.at(name)) is not None}
+        unread = [name for name, value in found.items() if not self.source.is_read(value)]
+        for value in found.values():
+            value.take()
         return unread
 
     def others(self, *names: str) -> list[str]:
@@ -151,8 +150,7 @@ class Value:
         self.source.pods |= dict.fromkeys(self.omit(*OF_PODS.intersection(self.keys)))
 
     def document(self) -> Value:
-        """The document in a string, whose diagnostics name the string's place and then theirs in it; else the
-        value itself."""
+        """The document in a string, whose diagnostics name the string's place too; else the value itself."""
         node, place = self.node, self.place
         if not isinstance(node, Scalar):
             return self
@@ -196,7 +194,6 @@ class Value:
         return replace(self, node=Fields(self.node.mark, left))
 
     def put(self, path: Sequence[str], node: Node) -> Self:
-        """A copy in which the value below these keys is another."""
         key, *below = path
         entries = _entries(self.node)
         if below:
@@ -281,7 +278,6 @@ class Source:
         return (value.root, value.place.path) in self.read
 
     def note(self, *remarks: str) -> None:
-        """Adds sentences for the head of the result."""
         self._notes += remarks
 
     def of_kinds(self, *kinds: str, hint: str) -> list[Object]:
@@ -343,7 +339,6 @@ class Source:
         return found
 
     def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
-        """The same if there can be only one."""
         return self.one_of(self.charts(*charts, recognized=recognized))
 
     def config_map(
@@ -437,7 +432,6 @@ def _inside(node: Node, place: Place) -> Iterator[tuple[str, Node, Place]]:
 
 
 def _plain(node: Node) -> object:
-    """The values of a node without their places, to compare it with others."""
     if isinstance(node, Fields):
         return {key: _plain(entry.value) for key, entry in node.entries.items()}
     return [_plain(one) for one in node.items] if isinstance(node, Items) else (node.kind, node.text)
@@ -492,7 +486,6 @@ def _unwrapped(one: Object) -> Iterator[Object]:
 
 
 def _values(one: Object, spec: Value, part: Value) -> Object:
-    """What one part of an object installs."""
     source, holder = one.source, part.at("helm") or part
     problem, command = "", "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml"
     if elsewhere := holder.omit(*_ELSEWHERE):

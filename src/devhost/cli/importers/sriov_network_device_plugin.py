@@ -82,7 +82,6 @@ class _Selectors:
             raise OptionError("isRdma excludes it, for the plugin as well", key="vdpaType")
 
     def where(self, kind: str) -> list[Block]:
-        """The blocks that select the same; none if the object can never select anything."""
         common: dict[str, Sequence[Written]] = {
             "pciClass": ["12*" if kind == "accelerator" else "02*"],
             "vendor": [*map(pci_id, self.vendors)],
@@ -225,7 +224,6 @@ def _grouped(texts: Sequence[str]) -> Iterable[tuple[_Numbers, Sequence[str]]]:
 
 
 def _both(one: _Numbers, other: _Numbers) -> _Numbers:
-    """The numbers that are in both."""
     if one is None or other is None:
         return other if one is None else one
     found = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
@@ -233,7 +231,6 @@ def _both(one: _Numbers, other: _Numbers) -> _Numbers:
 
 
 def _address(text: str) -> str:
-    """A PCI address in the kernel's notation."""
     return text.lower() if text.count(":") == 2 else f"0000:{text.lower()}"
 
 

@@ -82,8 +82,6 @@ class Options:
         self._taken += [at for _, at in words]
 
     def _expanded(self, word: Scalar) -> Scalar:
-        """The word with the values of variables."""
-
         def value(found: re.Match[str]) -> str:
             name = found[1] or found[2] or found[3]
             self._used.add(name)
@@ -92,12 +90,10 @@ class Options:
         return replace(word, text=_VARIABLE.sub(value, word.text))
 
     def flag(self, *names: str) -> Option | None:
-        """The last flag with one of these names."""
         self._used.update(names)
         return next((one for one in reversed(self.flags) if one.name in names), None)
 
     def variable(self, *names: str) -> Option | None:
-        """The first of these variables that is set."""
         self._used.update(names)
         return next((self.variables[name] for name in names if name in self.variables), None)
 
@@ -139,7 +135,6 @@ class Container(Value):
         return str(self.holder)
 
     def settings(self) -> object:
-        """What starts it, to compare it with others."""
         env = {text_at(each.node, "name"): each.settings() for each in self.each("env")}
         return self.image, self.words, env, [one.settings() for one in self.each("envFrom")], self.config_maps
 
@@ -241,7 +236,6 @@ def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def containers(source: Source) -> list[Container]:
-    """The containers of all objects that run any, without init containers."""
     return [
         Container(source, value.root, value.node, value.place, one)
         for one in source.objects

@@ -137,7 +137,6 @@ class Entries:
         return given(share=share, mps=given(root=self._mps_root), prefer=self._prefer)
 
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
-        """The devices that are shared; empty for all."""
         if share.count:
             remarks += [f"devices: {share.count} means the {share.count} devices with the lowest numbers."]
             return [block | {"index": f"0-{share.count - 1}"} for block in where]

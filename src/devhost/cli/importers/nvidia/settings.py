@@ -104,12 +104,10 @@ class Settings:
             self.config = self.config.put(path, node)
 
     def set_text(self, **texts: str) -> None:
-        """Sets keys of the file to what an operator or a chart sets by itself."""
         for name, text in texts.items():
             self.set(name, replace(self.config, node=Scalar(self.config.node.mark, text, "str")))
 
     def follow(self, options: Options) -> None:
-        """Applies variables, and then flags, which take precedence."""
         for name in _SETTINGS:
             usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
             variables = _VARIABLES.get(name, (usual,))
