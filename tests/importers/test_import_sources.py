@@ -451,6 +451,32 @@ def test_another_configmap_is_not_read_instead_of_the_one_that_a_workload_names(
     )
 
 
+UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}
+
+
+@pytest.mark.parametrize(
+    ("peer", "image", "message"),
+    [
+        (NVIDIA, "nvidia/k8s-device-plugin", ""),
+        ("gke-device-plugin", "x/nvidia-gpu-device-plugin", ""),
+        (SMARTER, "x/smarter-device-manager", "the file conf.yaml of the image counts"),
+        ("generic-device-plugin", "squat/generic-device-plugin", "its devices are in the file /etc/generic-"),
+        (
+            "sriov-network-device-plugin",
+            "x/sriov-network-device-plugin",
+            "its configuration is in a ConfigMap",
+        ),
+        ("rdma-shared-dev-plugin", "x/k8s-rdma-shared-dev-plugin", "its configuration is in a ConfigMap"),
+    ],
+)
+def test_unrelated_configmaps_beside_a_workload_are_not_read(peer: str, image: str, message: str) -> None:
+    text = listed(workload("a", image), UNRELATED)
+    if message:
+        assert message in refusal(peer, text)
+    else:
+        assert "ConfigMap coredns" in said(run(peer, text).stdout)
+
+
 def test_too_many_objects_are_refused_with_what_to_do() -> None:
     text = json.dumps({"kind": "Secret", "data": {"x": "y" * (1 << 20)}})
     assert "it is larger than 1 MiB (name the plugin's objects in the command" in refusal(NVIDIA, text)

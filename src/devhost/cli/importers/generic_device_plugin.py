@@ -168,7 +168,9 @@ def _read(source: Source, key: str) -> _Found:
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
         return _of_values(values, key)
-    return _bare(next(iter(source.bare), None) or _config_map(source, key))
+    found = next(iter(source.bare), None) or _config_map(source, "config.yaml", key)
+    what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
+    return _bare(found or source.refuse(f"give {what}; for other plugins see {GUIDE}"))
 
 
 def _each(value: Value, *keys: str) -> list[Value]:
@@ -219,13 +221,11 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
-        maps = [one for one in source.objects if one.kind == "ConfigMap"]
-        if not maps:
+        found = _config_map(source, path.rpartition("/")[2], key, names)
+        if found is None:
             hint = "give that file, or the ConfigMap that contains it, as well"
             container.fail(f"its devices are in the file {path}", hint)
-        entry = path.rpartition("/")[2]  # unless the pod mounts it under another name
-        known = entry if any(one.at("data", entry) for one in maps) else ""
-        devices, domain = _bare(_config_map(source, key or known, names))
+        devices, domain = _bare(found)
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
     domain = given.text if given else domain
@@ -237,13 +237,11 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     return devices, domain
 
 
-def _config_map(source: Source, key: str, names: Sequence[str] = ()) -> Value:
-    found = source.config_map(
-        "config.yaml", "config.yml", key=key, names=names,
+def _config_map(source: Source, file: str, key: str, names: Sequence[str] | None = None) -> Value | None:
+    return source.config_map(
+        file, "config.yaml", "config.yml", key=key, names=names,
         likely=lambda node: node_at(node, "devices") is not None or node_at(node, "device") is not None,
     )  # fmt: skip
-    what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
-    return found or source.refuse(f"give {what}; for other plugins see {GUIDE}")
 
 
 def _bare(value: Value) -> _Found:

@@ -72,7 +72,8 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
     bare = source.one_of(source.bare)
     config = _Config()
-    if found := source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare:
+    names = plugin.config_maps if plugin else None
+    if found := source.config_map(CONFIG_KEY, likely=_is_config, key=key, names=names) or bare:
         if found.is_mapping:
             found.expected(sorted(keys(_Config)), _is_config)
         read = found.as_dataclass(_Config, source.note)

@@ -67,7 +67,7 @@ def configuration(
     else:
         path = options.flag("config-file") if options else None
         name, entry = plugin.entry(path.text) if plugin and path else ("", "")
-        names = [name] if name else plugin.config_maps if plugin else []
+        names = [name] if name else plugin.config_maps if plugin else None
         held = source.config_map(
             "config.json", likely=lambda node: node_at(node, top) is not None, key=key or entry, names=names
         )

@@ -77,7 +77,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 def _configuration(source: Source, key: str) -> Value:
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
     values = source.values(PEER, recognized=_is_chart)
-    names, keys = plugin.config_maps if plugin else [], [CONFIG_KEY]
+    names, keys = plugin.config_maps if plugin else None, [CONFIG_KEY]
     if plugin is not None:
         options = plugin.options()
         if (file := options.flag("config")) is not None:
@@ -86,11 +86,7 @@ def _configuration(source: Source, key: str) -> Value:
     if values is not None:
         values.for_pods()
         values.leave("settings of the chart, which are not converted.", "config")
-    maps = (data for one in source.objects if one.kind == "ConfigMap" and (data := one.at("data")))
-    texts = (text_at(one.node) for data in maps for _, one in data.members())
-    found = None
-    if plugin is None or names or key or any("devicematch" in text for text in texts):
-        found = source.config_map(*keys, likely=_is_config, key=key, names=names)
+    found = source.config_map(*keys, likely=_is_config, key=key, names=names)
     found = found or next((one for one in source.bare if one is not values), None)
     config = values.at("config") if values else None
     if config and config.node != Items(config.node.mark, ()):

@@ -342,12 +342,13 @@ class Source:
         return self.one_of(self.charts(*charts, recognized=recognized))
 
     def config_map(
-        self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] = ()
+        self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] | None = None
     ) -> Value | None:
         """The document in an entry of a ConfigMap; ``None`` if there is no ConfigMap.
 
         ``keys`` are the plugin's names of the entry, the preferred one first, ``key`` is the user's choice.
-        ``likely`` recognizes entries with other names. ``names`` are the plugin's ConfigMaps, if known.
+        ``likely`` recognizes entries with other names. ``names`` are the ConfigMaps of the plugin's workload;
+        if it has none, the others may have such an entry.
         """
         every = [one for one in self.objects if one.kind == "ConfigMap"]
         maps = [one for one in every if (one.name in names if names else one.name not in self.of_variables)]
@@ -358,9 +359,11 @@ class Source:
         self.one_of([one for one, _ in found])
         chosen, entry = found[0] if found else (maps[0], "")
         inside = [*_entries(node_at(chosen.node, "data"))]
-        is_only = not key and len(inside) == len(maps) == 1
+        is_only = not key and len(inside) == len(maps) == 1 and names != []
         entry = entry or (inside[0] if is_only else key or keys[0])
         if (value := chosen.at("data", entry)) is None:
+            if names == [] and not key:
+                return None
             path = chosen.place.key("data").key(entry).path
             hint = f"{CHOOSE}, which may be {some(inside)}" if inside else "is it the right object?"
             chosen.fail(f"it has no {path}", hint, (node_at(chosen.node, "data") or chosen.node).mark)
