@@ -11,7 +11,7 @@ from devhost.config.diagnostics import shown
 from devhost.config.document import Scalar
 
 from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
-from .workload import LOGGING, WORKLOADS, Container, Option, containers
+from .workload import LOGGING, WORKLOADS, Container, containers
 from .writing import Block, Entry, document, given
 
 _KNOWN = {  # flags that matter to devhost, and their values
@@ -79,19 +79,19 @@ def _are_values(value: Value) -> bool:
     return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= {*value.keys}
 
 
-def _flags(given: Callable[[str], Option | None]) -> tuple[str, str]:
+def _flags(given: Callable[[str], Value | None]) -> tuple[str, str]:
     """The values of :data:`_KNOWN`."""
     for name, known in _KNOWN.items():
-        if (option := given(name)) and option.text not in known:
-            option.place.report(option, f"must be one of {', '.join(known)}, not {shown(option.text)}")
-    strategy, mode = (option.text if (option := given(name)) else "" for name in _KNOWN)
+        if (one := given(name)) and one.text() not in known:
+            one.place.report(one.node, f"must be one of {', '.join(known)}, not {shown(one.text())}")
+    strategy, mode = (one.text() if (one := given(name)) else "" for name in _KNOWN)
     return strategy, mode
 
 
 def _of_operator(spec: Value) -> tuple[str, str]:
     driver, arguments = spec.at("driver", "driverType"), spec.at("devicePlugin", "devicePluginArguments")
     every = [*([("driver_type", driver)] if driver else ()), *(arguments.members() if arguments else ())]
-    given = {name: Option(name, one.node, one) for name, one in every if isinstance(one.node, Scalar)}
+    given = {name: one for name, one in every if isinstance(one.node, Scalar)}
     strategy, mode = _flags(given.get)
     unknown = given.keys() - {*_KNOWN, *_OF_THE_PROCESS}
     spec.source.note(*(f"-{name}: {UNKNOWN}" for name in given if name in unknown))

@@ -210,14 +210,14 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     source, devices, domain = container.source, list[Value](), ""
     for flag in options.flags:
         if flag.name == "device":
-            devices.append(_device(replace(flag.value, node=flag.given)))
+            devices.append(_device(flag))
         elif flag.name in _OF_THE_PROCESS[1:]:
             source.note(f"--{flag.name}: {_NOTES[flag.name]}")
         elif flag.name not in ("config", "domain"):
             hint = suggest(flag.name, ("device", "domain", *_OF_THE_PROCESS), "flags")
-            flag.place.report(flag, f"the plugin has no flag --{flag.name}", hint)
+            flag.place.report(flag.node, f"the plugin has no flag --{flag.name}", hint)
     given = options.flag("config")
-    path = given.text if given else "/etc/generic-device-plugin/config.yaml"
+    path = given.text() if given else "/etc/generic-device-plugin/config.yaml"
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
@@ -228,7 +228,7 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
         devices, domain = _bare(found)
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
-    domain = given.text if given else domain
+    domain = given.text() if given else domain
     options.finish("device", *_OF_THE_PROCESS)
     if not domain and (file or version):
         domain = DEFAULT_DOMAIN if not file and version >= (0, 2, 0) else FORMER_DOMAIN

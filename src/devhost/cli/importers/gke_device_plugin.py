@@ -104,17 +104,17 @@ def _is_config(node: Node) -> bool:
 def _of_flags(options: Options) -> tuple[str, list[int] | None]:
     """The driver's directory, and the Xids to consider as well; ``None`` if the plugin considers none."""
     watch, driver, path = map(options.flag, ("enable-health-monitoring", "host-path", "container-path"))
-    if path and path.text != "/usr/local/nvidia":
-        path.value.source.note(f"-container-path {path.text}: devhost always uses /usr/local/nvidia.")
+    if path and path.text() != "/usr/local/nvidia":
+        path.source.note(f"-container-path {path.text()}: devhost always uses /usr/local/nvidia.")
     xids: list[int] = []
     if given := options.variable("XID_CONFIG"):
-        for number in given.text.split(","):
+        for number in given.text().split(","):
             if number.strip().isdecimal():
                 xids.append(int(number))
             else:
-                given.place.report(given, f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
+                given.place.report(given.node, f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return driver.text if driver else DRIVER, xids if watch and watch.is_true else None
+    return driver.text() if driver else DRIVER, xids if watch and watch.is_true() else None
 
 
 def _entry(config: _Config) -> Entry:

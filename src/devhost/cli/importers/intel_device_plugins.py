@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
-from devhost.config.document import Fields, Scalar, parse
+from devhost.config.document import Fields, parse
 from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import WRONG, Bounds, Form, keys
 
@@ -217,7 +217,7 @@ def _of_container(one: Container, name: str) -> _Given:
     for key, (field, wanted) in keys(_Spec).items():
         flag = _FLAGS.get(key, field.name.lower().replace("_", "-"))
         if key in _KINDS[name] and flag and (option := options.flag(flag)):
-            spec = spec.put((key,), typed(Scalar(option.mark, option.text, "str"), wanted))
+            spec = spec.put((key,), typed(option.node, wanted))
     options.finish("kubeconfig", "master", "node-name", "prefix", named=_WITHOUT_PLACE)
     return _Given(name, spec, one.holder, one.version)
 

@@ -66,7 +66,7 @@ def configuration(
         found = _of_values(values, section, top)
     else:
         path = options.flag("config-file") if options else None
-        name, entry = plugin.entry(path.text) if plugin and path else ("", "")
+        name, entry = plugin.entry(path.text()) if plugin and path else ("", "")
         names = [name] if name else plugin.config_maps if plugin else None
         held = source.config_map(
             "config.json", likely=lambda node: node_at(node, top) is not None, key=key or entry, names=names

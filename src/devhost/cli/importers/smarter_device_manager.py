@@ -81,7 +81,7 @@ def _configuration(source: Source, key: str) -> Value:
     if plugin is not None:
         options = plugin.options()
         if (file := options.flag("config")) is not None:
-            keys.insert(0, file.text.rpartition("/")[2])
+            keys.insert(0, file.text().rpartition("/")[2])
         options.finish()
     if values is not None:
         values.for_pods()

@@ -88,7 +88,7 @@ class Value:
         if (found := self.at(*path)) is None or not isinstance(found.node, Scalar):
             return ""
         found.take()
-        return found.node.text
+        return found.node.text.strip()
 
     def is_true(self, *path: str, otherwise: bool = False) -> bool:
         text = self.text(*path).lower()

@@ -148,7 +148,7 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     found, options = configuration(source, "sriovDevicePlugin", "resourceList", peer, key)
     if options is not None:
         flag = options.flag("resource-prefix")
-        prefix = prefix or (flag.text if flag else "") or DEFAULT_PREFIX
+        prefix = prefix or (flag.text() if flag else "") or DEFAULT_PREFIX
         options.finish("config-file", "log-dir", "log-level", named=NAMED)
     read = found.as_dataclass(_File, source.note)
     entries: list[Entry] = []

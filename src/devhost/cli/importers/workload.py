@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from devhost.config.diagnostics import Mark, Place
 from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
 
@@ -33,30 +32,11 @@ _GIVE = {"ConfigMap": "add that to the input", "Secret": "write it in env, and i
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A flag or a variable as given, and the value to mark as read. ``bare`` is a flag without a value."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Option(Value):
+    """A flag or a variable; a flag without a value has the text true."""
 
     name: str
-    given: Scalar
-    value: Value
-    bare: bool = False
-
-    @property
-    def text(self) -> str:
-        return "true" if self.bare else self.given.text.strip()  # as in Go
-
-    @property
-    def is_true(self) -> bool:
-        return self.text.lower() in TRUE
-
-    @property
-    def mark(self) -> Mark:
-        return self.given.mark
-
-    @property
-    def place(self) -> Place:
-        return self.value.place
 
     def __str__(self) -> str:
         return self.name if self.name.isupper() else f"-{self.name}"
@@ -74,20 +54,20 @@ class Options:
         for name, one in _environment(value):
             given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
             if isinstance(given, Scalar) and name:
-                self.variables[name] = Option(name, self._expanded(given), one)
-        words = [(self._expanded(word), at) for word, at in _words(value)]
-        self.flags = list(
-            _flags(words, {*switches, "alsologtostderr", "logtostderr"})
-        )  # also those that are given several times
-        self._taken += [at for _, at in words]
+                self.variables[name] = option(name, one, self._expanded(given))
+        words = [replace(one, node=self._expanded(one.node)) for one in _words(value)]
+        self.flags = [
+            *_flags(words, {*switches, "alsologtostderr", "logtostderr"})
+        ]  # each time that it is given
+        self._taken += words
 
-    def _expanded(self, word: Scalar) -> Scalar:
+    def _expanded(self, word: Node) -> Scalar:
         def value(found: re.Match[str]) -> str:
             name = found[1] or found[2] or found[3]
             self._used.add(name)
-            return self.variables[name].given.text if name in self.variables else found[0]
+            return text_at(self.variables[name].node) if name in self.variables else found[0]
 
-        return replace(word, text=_VARIABLE.sub(value, word.text))
+        return Scalar(word.mark, _VARIABLE.sub(value, text_at(word)), "str")
 
     def flag(self, *names: str) -> Option | None:
         self._used.update(names)
@@ -103,12 +83,16 @@ class Options:
         for one in self._taken:
             one.take()
         for option in (*self.flags, *self.variables.values()):
-            option.value.take()
-            what = f"{option}" if option.text == "true" else f"{option} {option.text}"
-            is_off = option.name in self._switches and not option.is_true
-            counts = option.name not in named or (option.text and not is_off)
+            text = option.text()
+            what = f"{option}" if text == "true" else f"{option} {text}"
+            is_off = option.name in self._switches and not option.is_true()
+            counts = option.name not in named or (text and not is_off)
             if counts and option.name not in self._used.union(omitted, LOGGING):
-                option.value.source.note(f"{what}: {named.get(option.name, UNKNOWN)}")
+                option.source.note(f"{what}: {named.get(option.name, UNKNOWN)}")
+
+
+def option(name: str, value: Value, node: Node) -> Option:
+    return Option(value.source, value.root, node, value.place, name)
 
 
 def typed(node: Node, wanted: Any) -> Node:
@@ -116,6 +100,7 @@ def typed(node: Node, wanted: Any) -> Node:
     wanted = without_annotation(wanted)
     if not isinstance(node, Scalar):
         return node
+    node = replace(node, text=node.text.strip())  # as in Go
     items = [typing.get_args(one)[0] for one in members(wanted) if typing.get_origin(one) is tuple]
     if items and (len(members(wanted)) == 1 or "," in node.text):
         parts = (replace(node, text=part.strip(), kind="str") for part in node.text.split(","))
@@ -148,7 +133,7 @@ class Container(Value):
 
     @property
     def words(self) -> list[str]:
-        return [word.text for word, _ in _words(self)]
+        return [text_at(word.node) for word in _words(self)]
 
     @property
     def program(self) -> str:
@@ -250,22 +235,22 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
     return source.one_of([one for one in containers(source) if runs(one)], program)
 
 
-def _flags(words: list[tuple[Scalar, Value]], switches: Collection[str]) -> Iterator[Option]:
+def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[Option]:
     """The flags with two hyphens or one, as ``--name=value`` or ``--name value``."""
-    for n, (word, at) in enumerate(words):
-        if not _FLAG.match(word.text):
+    texts = [text_at(word.node) for word in words]
+    for n, word in enumerate(words):
+        if not _FLAG.match(texts[n]):
             continue
-        name, sign, text = word.text.lstrip("-").partition("=")
-        following = words[n + 1 : n + 2]
-        if sign or name in switches or not following or _FLAG.match(following[0][0].text):
-            yield Option(name, Scalar(word.mark, text, "str"), at, bare=not sign)
+        name, sign, text = texts[n].lstrip("-").partition("=")
+        if sign or name in switches or not texts[n + 1 :] or _FLAG.match(texts[n + 1]):
+            yield option(name, word, Scalar(word.node.mark, text if sign else "true", "str"))
         else:
-            yield Option(name, *following[0])
+            yield option(name, words[n + 1], words[n + 1].node)
 
 
-def _words(value: Value) -> list[tuple[Scalar, Value]]:
+def _words(value: Value) -> list[Value]:
     """The words of the command line, and those of a script that a shell runs."""
-    found: list[tuple[Scalar, Value]] = []
+    found: list[Value] = []
     is_script = False
     for one in (*value.each("command"), *value.each("args")):
         if isinstance(one.node, Scalar):
@@ -275,7 +260,8 @@ def _words(value: Value) -> list[tuple[Scalar, Value]]:
                 with suppress(ValueError):  # quotes that are not closed
                     parts = _split(one.node.text)
             is_script = re.fullmatch("-[eilux]*c", "".join(parts)) is not None  # options of a shell
-            found += [(replace(one.node, text="" if is_script else part), one) for part in parts]
+            nodes = [Scalar(one.node.mark, "" if is_script else part, "str") for part in parts]
+            found += [replace(one, node=node) for node in nodes]
     return found
 
 

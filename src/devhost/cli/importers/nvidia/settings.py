@@ -114,10 +114,10 @@ class Settings:
             flags = [one.lower().replace("_", "-") for one in variables]
             flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
             for each in filter(None, (options.variable(*variables), options.flag(*flags))):
-                self.set(name, replace(each.value, node=replace(each.given, text=each.text, kind="str")))
+                self.set(name, each)
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
             if option := options.variable(name):
-                self.health[name] = option.text
+                self.health[name] = option.text()
         options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
 
     def discover_features(self, *, enabled: bool) -> None:
@@ -184,7 +184,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
-    name, entry = plugin.entry(is_named.text) if is_named else ("", "")
+    name, entry = plugin.entry(is_named.text()) if is_named else ("", "")
     wanted = key or entry or defaults.get("DEFAULT_CONFIG", "")
     found = None
     if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
