@@ -83,7 +83,7 @@ def _flags(given: Callable[[str], Value | None]) -> tuple[str, str]:
     """The values of :data:`_KNOWN`."""
     for name, known in _KNOWN.items():
         if (one := given(name)) and one.text() not in known:
-            one.place.report(one.node, f"must be one of {', '.join(known)}, not {shown(one.text())}")
+            one.report(f"must be one of {', '.join(known)}, not {shown(one.text())}")
     strategy, mode = (one.text() if (one := given(name)) else "" for name in _KNOWN)
     return strategy, mode
 
@@ -100,8 +100,7 @@ def _of_operator(spec: Value) -> tuple[str, str]:
 
 
 def _leave(spec: Value) -> None:
-    if not spec.is_true("devicePlugin", "enableDevicePlugin", otherwise=True):
-        spec.source.note("devicePlugin.enableDevicePlugin is false: the operator does not start the plugin.")
+    spec.is_off("operator", "devicePlugin", "enableDevicePlugin")
     for part in (spec.at("devicePlugin"), spec.at("driver")):
         if part and (left := [one for one in part.others() if one not in _READ]):
             spec.source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")

@@ -215,7 +215,7 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
             source.note(f"--{flag.name}: {_NOTES[flag.name]}")
         elif flag.name not in ("config", "domain"):
             hint = suggest(flag.name, ("device", "domain", *_OF_THE_PROCESS), "flags")
-            flag.place.report(flag.node, f"the plugin has no flag --{flag.name}", hint)
+            flag.report(f"the plugin has no flag --{flag.name}", hint)
     given = options.flag("config")
     path = given.text() if given else "/etc/generic-device-plugin/config.yaml"
     if not devices and file:
@@ -269,9 +269,9 @@ def _file(value: Value) -> _Found:
     found = value.at("devices") or value.at("device")
     if found is None:
         hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
-        value.place.report(value.node, "it has no devices", hint)
+        value.report("it has no devices", hint)
     elif not isinstance(found.take(), Items):
-        found.place.report(found.node, f"must be a list of devices, not {found.node}")
+        found.report(f"must be a list of devices, not {found.node}")
     return [*map(_device, found.each())] if found else [], value.text("domain")
 
 
@@ -297,14 +297,14 @@ def _mapping(source: Node, **values: Node) -> Fields:
 def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
     seen: set[str] = set()
     for value in values:
-        device, place = read_dataclass(value.take(), _Device, value.place), value.place.key("name")
+        device = read_dataclass(value.take(), _Device, value.place)
         if device is WRONG:
             continue
         full = f"{domain}/{device.name}"
         if problem := naming.problem(full):
-            place.report(value.node, f"{shown(full)} {problem}")
+            value.report(f"{shown(full)} {problem}", key="name")
         elif device.name in seen:
-            place.report(value.node, f"{shown(device.name)} occurs twice", "give each device a unique name")
+            value.report(f"{shown(device.name)} occurs twice", "give each device a unique name", "name")
         seen.add(device.name)
         yield device
 

@@ -112,7 +112,7 @@ def _of_flags(options: Options) -> tuple[str, list[int] | None]:
             if number.strip().isdecimal():
                 xids.append(int(number))
             else:
-                given.place.report(given.node, f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
+                given.report(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
     return driver.text() if driver else DRIVER, xids if watch and watch.is_true() else None
 

@@ -263,8 +263,8 @@ def _spec(one: _Given) -> _Spec | None:
     found = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
     spec: _Spec | None = None if found is WRONG else found
     if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
-        key, hint = "preferredAllocationPolicy", "set sharedDevNum to 2 or more, or remove it"
-        value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
+        hint = "set sharedDevNum to 2 or more, or remove it"
+        value.report("requires sharedDevNum above 1", hint, "preferredAllocationPolicy")
     return spec
 
 

@@ -17,7 +17,7 @@ from devhost.config.language import naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
 
 from .gojson import PCI_ID, pci_id
-from .source import Object, Source, Value, node_at, some, text_at
+from .source import Object, Source, Value, some, text_at
 from .writing import Entry, Group, Written, document
 
 _OF_KINDS = {
@@ -134,23 +134,20 @@ def _name_others(value: Value, right: str) -> int:
 def _devices(permitted: Value) -> Iterator[_Device]:
     read = permitted.as_dataclass(_Permitted, permitted.source.note)
     for field, kind in _KINDS.items() if read is not WRONG else ():
-        place = permitted.place.key(camel(field))
-        for n, node in enumerate(getattr(read, field)):
-            here, source = place.item(n), permitted.source
-            is_external = text_at(node, "externalResourceProvider") == "true"
-            aside = replace(here, diagnostics=Diagnostics("")) if is_external else here
-            one = replace(permitted, node=_spelled(node), place=aside)
-            device, name = one.as_dataclass(kind, source.note), text_at(node, "resourceName")
+        for one in permitted.parts(camel(field), getattr(read, field)):
+            name, note = text_at(one.node, "resourceName"), one.source.note
+            is_external = text_at(one.node, "externalResourceProvider") == "true"
+            aside = replace(one.place, diagnostics=Diagnostics("")) if is_external else one.place
+            device = replace(one, node=_spelled(one.node), place=aside).as_dataclass(kind, note)
             if device is WRONG and not is_external:
                 continue
             if kind is not _Mediated and (problem := naming.problem(name)):
-                at = node_at(node, "resourceName") or node
-                here.key("resourceName").report(at, f"{shown(name)} {problem}")
+                one.report(f"{shown(name)} {problem}", key="resourceName")
             elif device is WRONG:  # KubeVirt does not read its selector
                 what = "another plugin serves it, and its selector is none"
-                source.note(f"{name}: {what}: import the configuration of that plugin.")
+                note(f"{name}: {what}: import the configuration of that plugin.")
             elif device.disabled:
-                source.note(f"{name} is disabled: omitted.")
+                note(f"{name} is disabled: omitted.")
             else:
                 yield device
 

@@ -121,8 +121,7 @@ def _of_values(values: Value, section: str, top: str) -> Value:
         others = [name for key, name in _IMPORTERS.items() if node_at(values.node, key, "resources")]
         hint = f"devhost import {' and '.join(others)}" if others else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
-    if not plugin.is_true("deploy", otherwise=True):
-        source.note(f"{section}.deploy is false: the operator does not start the plugin.")
+    values.is_off("operator", section, "deploy")
     if plugin.is_true("useCdi"):
         source.note(f"{section}.useCdi: {NAMED['use-cdi']}")
     plugin.for_pods()

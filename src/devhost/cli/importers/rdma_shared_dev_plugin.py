@@ -91,8 +91,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
             continue
         # the names of the plugin's sockets have no prefix, so it refuses this as well
         if any(resource.resource_name == one.resource_name for one, _ in resources):
-            message = f"{shown(resource.resource_name)} occurs twice"
-            value.place.key("resourceName").report(value.node, message)
+            value.report(f"{shown(resource.resource_name)} occurs twice", key="resourceName")
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
         remarks += odd_ids(ids, value.place.key("selectors").path)
         resources.append((resource, remarks))

@@ -126,8 +126,7 @@ def _rules(value: Value) -> Iterator[_Files | Entry]:
                 why = f"{match} cannot be converted, because {error}: omitted."
                 yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
             except Invalid as error:
-                place, node = one.place.key("devicematch"), node_at(one.node, "devicematch") or one.node
-                place.report(node, str(error), "the plugin does not start with it")
+                one.report(str(error), "the plugin does not start with it", "devicematch")
 
 
 def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:

@@ -98,6 +98,16 @@ class Value:
         """Refuses the input because of this value, or of something at ``mark``."""
         self.place.diagnostics.fail(mark or self.node.mark, message, hint)
 
+    def report(self, message: str, hint: str = "", key: str = "") -> None:
+        """Adds a diagnostic about the value, or about that of one of its keys."""
+        place = self.place.key(key) if key else self.place
+        place.report((node_at(self.node, key) if key else None) or self.node, message, hint)
+
+    def is_off(self, who: str, *path: str) -> None:
+        """Adds a remark if the key of a chart or an operator that starts the plugin is false."""
+        if not self.is_true(*path, otherwise=True):
+            self.source.note(f"{'.'.join(path)} is false: the {who} does not start the plugin.")
+
     def settings(self) -> object:
         """What it sets, without the settings of pods, to compare it with others."""
         return _plain((self.at("spec") or self).without(*OF_PODS, *_BOOKKEEPING).node)
@@ -169,21 +179,15 @@ class Value:
         return self
 
     def as_dataclass(
-        self,
-        cls: type,
-        remark: Report,
-        elsewhere: Hints | None = None,
-        only: Collection[str] = (),
-        *,
-        explain: bool = True,
+        self, cls: type, remark: Report, elsewhere: Hints | None = None, only: Collection[str] = ()
     ) -> Any:
         """The value as Go reads it into a struct (:func:`pruned`); ``WRONG`` if the reason is among the
-        diagnostics. ``explain`` makes misspelt keys of a wrong value diagnostics."""
+        diagnostics, also about misspelt keys."""
         ignored: list[tuple[Mark, str, str]] = []
         node = pruned(self.take(), cls, self.place, lambda *one: ignored.append(one), elsewhere or {}, only)
         found = read_dataclass(node, cls, self.place)
         for mark, path, hint in ignored:
-            if found is WRONG and explain and hint.startswith(MEANT):
+            if found is WRONG and hint.startswith(MEANT):
                 self.place.diagnostics.add(mark, path, UNKNOWN_KEY, hint)
             else:
                 remark(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))

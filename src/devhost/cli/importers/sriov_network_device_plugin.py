@@ -171,7 +171,7 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
         value.source.note(_ASSUMED)
     name = f"{domain or DEFAULT_PREFIX}/{resource.resource_name}"
     if problem := naming.problem(name) or ("occurs twice" if name in names else ""):
-        value.place.key("resourceName").report(value.node, f"{shown(name)} {problem}")
+        value.report(f"{shown(name)} {problem}", key="resourceName")
     names.add(name)
     where = [block for one in selectors for block in one.where(resource.device_type)]
     if not where:
@@ -194,11 +194,11 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
 def _selectors(listed: Value, kind: str, remarks: list[str]) -> Iterator[_Selectors]:
     """The objects of which one must select a device; for the plugin one object is a list of one."""
     if listed.node == Items(listed.node.mark, ()):
-        listed.place.report(listed.node, "an empty list selects nothing", "write {} to select every function")
+        listed.report("an empty list selects nothing", "write {} to select every function")
     for value in listed.each() if isinstance(listed.node, Items) else (listed,):
         selectors = value.as_dataclass(_Selectors, remarks.append, only=_READ[kind])
         if kind == "auxNetDevice" and selectors is not WRONG and not selectors.aux_types:
-            value.place.report(value.node, "an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
+            value.report("an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
         elif selectors is not WRONG:
             remarks += selectors.remarks(value.place.path)
             yield selectors

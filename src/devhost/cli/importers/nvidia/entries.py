@@ -111,10 +111,8 @@ class Entries:
         yield Entry(name, "gpu", where, self._keys(0, overrides), remarks)
 
     def _effective(self, name: str, remarks: list[str]) -> list[Shared]:
-        """The entries of ``sharing`` for a resource, as the plugin applies them.
-
-        It ignores ``rename`` and ``devices``. Of several entries for one resource it then adds up the
-        devices by their ids, so the highest number counts (``updateDeviceMapWithReplicas`` in
+        """The entries of ``sharing`` for a resource. The plugin ignores ``rename`` and ``devices``, and
+        adds up devices by their ids, so the highest number counts (``updateDeviceMapWithReplicas`` in
         ``internal/rm/device_map.go``).
         """
         shares = self._shares.get(name, [])

@@ -223,8 +223,7 @@ def _of_chart(values: Object, key: str) -> Settings:
             result.set(name, value)
     if features := values.text("cdi", "featureFlags"):
         source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
-    if not values.is_true("devicePlugin", "enabled", otherwise=True):
-        source.note("devicePlugin.enabled is false: the chart does not start the plugin.")
+    values.is_off("chart", "devicePlugin", "enabled")
     result.discover_features(enabled=values.is_true("gfd", "enabled"))
     for name in ("mps", "gfd", "devicePlugin"):
         if (part := values.at(name)) and (names := {*part.others()} - {"enabled", "root"}):
@@ -275,9 +274,8 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
         if spec.is_true("toolkit", "enabled", otherwise=True):
             directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
             result.set_text(nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
+    spec.is_off("operator", "devicePlugin", "enabled")
     if plugin := spec.at("devicePlugin"):
-        if not plugin.is_true("enabled", otherwise=True):
-            note("devicePlugin.enabled is false: the operator does not start the plugin.")
         result.follow(Options(plugin, _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
     result.set_text(nvidiaDriverRoot=driver)
