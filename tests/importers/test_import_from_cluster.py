@@ -91,6 +91,21 @@ def test_a_mirrored_image_is_found_by_the_names_beside_it(cluster: Path) -> None
 
 
 @pytest.mark.parametrize(
+    "container",
+    [
+        {"envFrom": [{"configMapRef": {"name": "nv"}}]},
+        {"env": [{"name": "MIG_STRATEGY", "valueFrom": {"configMapKeyRef": {"name": "nv", "key": "mig"}}}]},
+    ],
+)
+def test_a_config_map_of_variables_is_read_as_well(cluster: Path, container: dict[str, object]) -> None:
+    spec = {"template": {"spec": {"containers": [{"image": "nvidia/k8s-device-plugin"} | container]}}}
+    answer(cluster, "daemonsets.apps", {"kind": "DaemonSet", "metadata": {"name": "gpus"}, "spec": spec})
+    data = {"MIG_STRATEGY": "mixed", "mig": "mixed"}
+    answer(cluster, "configmaps", {"kind": "ConfigMap", "metadata": {"name": "nv"}, "data": data})
+    assert "nvidia.com/mig-{profile}" in imported(cluster, "nvidia-device-plugin").stdout
+
+
+@pytest.mark.parametrize(
     ("peer", "arguments", "message"),
     [
         ("kubevirt", [], "the cluster has none of: kubevirts.kubevirt.io"),

@@ -135,11 +135,14 @@ def test_settings_without_equivalent_are_explained_in_a_comment() -> None:
         ("devices: [{name: x, groups: []}]", "must be from 1 to"),
         ("devices: [{name: x, groups: [{}]}]", "a group needs paths or usb"),
         ("devices: [{name: x, groups: [{path: /dev/x}]}]", 'unknown key "path" (did you mean paths?)'),
-        ("devices: [{name: x, groups: [{paths: [{path: dev/x}]}]}]", '"dev/x" is not absolute'),
+        (
+            "devices: [{name: x, groups: [{paths: [{path: dev/x}]}]}]",
+            'must be an absolute path without .., backslash and brace, not "dev/x"',
+        ),
         ("devices: [{name: x, groups: [{paths: [{path: /dev/x, type: Dir}]}]}]", "one of Device, Mount"),
         (
             "devices: [{name: x, groups: [{paths: [{path: /a, permissions: x}]}]}]",
-            "must consist of m, r and w",
+            "must be some of m, r and w",
         ),
         ("devices: [{name: x, groups: [{usb: [{vendor: xyz, product: '1'}]}]}]", "four hex digits"),
         (

@@ -260,8 +260,8 @@ def test_the_error_for_an_unknown_file_links_to_the_guide() -> None:
     ("group", "message"),
     [
         ("paths: [{path: /}]", "/ is not a device"),
-        ("paths: [{path: '/dev/{x}'}]", "holds a brace"),
-        ("paths: [{path: /dev/x, mountPath: '/dev/{index}'}]", "holds a brace"),
+        ("paths: [{path: '/dev/{x}'}]", "backslash and brace"),
+        ("paths: [{path: /dev/x, mountPath: '/dev/{index}'}]", "backslash and brace"),
         ("paths: [{path: /dev/a, mountPath: /dev/x}, {path: /dev/b, mountPath: /dev/x}]", "already has"),
         ("paths: [{path: /dev/a}, {path: /srv/a, mountPath: /dev/}]", "already has"),
     ],

@@ -117,7 +117,7 @@ def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
         (permitted(usb=[{**USB, "selectors": []}]), "usb[0].selectors: must be from 1 to 100 members"),
         (
             permitted(usb=[{**USB, "selectors": [{"vendor": "x", "product": "1"}]}]),
-            'usb[0].selectors[0].vendor: "x" is not a USB id',
+            'usb[0].selectors[0].vendor: must be a USB id, not "x"',
         ),
         ("permittedHostDevices: {usb: {}}", "permittedHostDevices.usb: must be a list"),
         ("permittedHostDevices: []", "permittedHostDevices: must be a mapping"),

@@ -339,7 +339,7 @@ def test_json_is_read_as_in_go() -> None:
         ('{"configList": {}}', "configList: must be a list"),
         ('{"configList": [3]}', "configList[0]: must be a mapping"),
         ('{"configList": [{"rdmaHcaMax": 1, "devices": ["a"]}]}', "the key resourceName is required"),
-        ('{"configList": [{"resourceName": "a-b", "devices": ["a"]}]}', '"a-b" is not a name'),
+        ('{"configList": [{"resourceName": "a-b", "devices": ["a"]}]}', 'must be a name, not "a-b"'),
         ('{"configList": [{"resourceName": "_", "devices": ["a"]}]}', "illegal part"),
         (
             '{"configList": [{"resourceName": "a", "resourcePrefix": "x_y", "devices": ["a"]}]}',
@@ -357,11 +357,11 @@ def test_json_is_read_as_in_go() -> None:
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": -1}]}', "from 0 to 100000"),
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": "1"}]}', "remove the quotes"),
         ('{"configList": [{"resourceName": "a", "devices": "ib0"}]}', "put it in brackets"),
-        ('{"configList": [{"resourceName": "a", "devices": [""]}]}', "devices[0]: is empty"),
+        ('{"configList": [{"resourceName": "a", "devices": [""]}]}', "[0]: must be text that is not empty"),
         (OPERATOR % '{"vendors": [15]}', "put it in quotes"),
-        (OPERATOR % '{"vendors": ["mellanox"]}', 'vendors[0]: "mellanox" is not a PCI id'),
-        (OPERATOR % '{"linkTypes": ["ethernet"]}', "is not a link type (did you mean ether?)"),
-        (OPERATOR % '{"ifNames": [""]}', "ifNames[0]: is empty"),
+        (OPERATOR % '{"vendors": ["mellanox"]}', 'vendors[0]: must be a PCI id, not "mellanox"'),
+        (OPERATOR % '{"linkTypes": ["ethernet"]}', 'not the text "ethernet" (did you mean ether?)'),
+        (OPERATOR % '{"ifNames": [""]}', "ifNames[0]: must be text that is not empty"),
         ('{"periodicUpdateInterval": -1, "configList": []}', "periodicUpdateInterval: must be from 0"),
         (
             '{"configList": [{"resourceName": "a", "devices": ["a"]},'

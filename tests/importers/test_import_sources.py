@@ -10,6 +10,7 @@ import pytest
 from importing import converted, offered, refusal, run, said
 
 from devhost.cli.importers.recognition import importers_of
+from devhost.cli.importers.source import UNKNOWN
 from devhost.discovery import catalog
 
 if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():
@@ -61,11 +62,66 @@ def test_values_in_other_places_are_refused_with_the_command_that_prints_all(key
     assert "helm get values nvdp" in refusal(NVIDIA, text)
 
 
+def of_variables(*args: str, **container: object) -> dict[str, object]:
+    given = {"name": "main", "image": "nvidia/k8s-device-plugin", "args": [*args]} | container
+    return {"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [given]}}}}
+
+
+MIXED = {"kind": "ConfigMap", "metadata": {"name": "nv"}, "data": {"MIG_STRATEGY": "mixed"}}
+REFERENCE = {"configMapKeyRef": {"name": "nv", "key": "MIG_STRATEGY"}}
+
+
+@pytest.mark.parametrize(
+    ("args", "container"),
+    [
+        ((), {"envFrom": [{"configMapRef": {"name": "nv"}}]}),
+        ((), {"env": [{"name": "MIG_STRATEGY", "valueFrom": REFERENCE}]}),
+        (("--mig-strategy=$(MIG)",), {"env": [{"name": "MIG", "valueFrom": REFERENCE}]}),
+        (
+            ("--mig-strategy", "$(P_MIG_STRATEGY)"),
+            {"envFrom": [{"prefix": "P_", "configMapRef": {"name": "nv"}}]},
+        ),
+        (
+            (),
+            {"env": [{"name": "MIG", "value": "mixed"}, {"name": "MIG_STRATEGY", "value": "$(MIG)"}]},
+        ),
+        (
+            ("exec nvidia-device-plugin --mig-strategy ${MIG}; sleep 1",),
+            {"command": ["/bin/sh", "-ec"], "env": [{"name": "MIG", "value": "mixed"}]},
+        ),
+    ],
+    ids=["envFrom", "valueFrom", "argument", "prefix", "variable", "script"],
+)
+def test_variables_have_the_values_that_kubernetes_gives_them(
+    args: tuple[str, ...], container: dict[str, object]
+) -> None:
+    text = listed(of_variables(*args, **container), MIXED)
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, text)
+    assert UNKNOWN not in said(run(NVIDIA, text).stdout)
+
+
+def test_variables_from_an_object_that_is_not_in_the_input_are_named_with_what_to_do() -> None:
+    one = of_variables(env=[{"name": "MIG_STRATEGY", "valueFrom": REFERENCE}])
+    remark = "MIG_STRATEGY: the value is in the ConfigMap nv: add that to the input."
+    assert remark in said(run(NVIDIA, json.dumps(one)).stdout)
+    one = of_variables(envFrom=[{"secretRef": {"name": "nv"}}])
+    assert "envFrom: the value is in the Secret nv: write it in env" in said(
+        run(NVIDIA, json.dumps(one)).stdout
+    )
+
+
+def test_a_configmap_of_variables_is_not_taken_for_the_configuration() -> None:
+    env = [{"name": "XID_CONFIG", "valueFrom": REFERENCE}]
+    args = ["nvidia-gpu-device-plugin", "-enable-health-monitoring"]
+    text = listed(of_variables(command=args, env=env), MIXED | {"data": {"MIG_STRATEGY": "61,62"}})
+    assert "heedXids: [48, 61, 62]" in run("gke-device-plugin", text).stdout
+
+
 def test_a_key_that_no_import_knows_is_named_with_what_to_do() -> None:
-    container = "{image: nvidia/k8s-device-plugin, env: [%s]}"
-    text = f"{{kind: DaemonSet, spec: {{template: {{spec: {{containers: [{container}]}}}}}}}}"
-    for one in ("{name: NEW, value: x}", "{name: NEW, valueFrom: {configMapKeyRef: {name: a, key: b}}}"):
-        assert "does not convert it: check whether you need it" in said(run(NVIDIA, text % one).stdout)
+    text = json.dumps(of_variables(env=[{"name": "NEW", "value": "x"}]))
+    assert f"NEW x: {UNKNOWN}" in said(run(NVIDIA, text).stdout)
+    text = json.dumps({"kind": "ConfigMap", "data": {"default": "version: v1"}, "binaryData": {"x": "eA=="}})
+    assert f"binaryData: {UNKNOWN}" in said(run(NVIDIA, text).stdout)
 
 
 def test_equal_pods_of_several_nodes_are_one_plugin() -> None:
@@ -370,3 +426,57 @@ def test_values_in_other_places_of_another_chart_do_not_hide_a_configuration() -
 )
 def test_the_plugin_of_a_release_of_a_chart_is_recognized(text: str, peer: str) -> None:
     assert importers_of(text.encode()) == [peer]
+
+
+@pytest.mark.parametrize("peer", [SMARTER, "generic-device-plugin", "amd-device-plugin", "akri"])
+def test_a_release_without_values_is_refused_with_what_to_give(peer: str) -> None:
+    message = "the output of helm get values has no values of a chart of this plugin (give "
+    assert message in refusal(peer, "USER-SUPPLIED VALUES:\nnull\n")
+
+
+def test_values_of_another_chart_are_not_taken_for_the_plugins_file() -> None:
+    spec = {"chart": {"spec": {"chart": "nginx"}}, "values": {"devices": [], "x": 1}}
+    release = {"kind": "HelmRelease", "metadata": {"name": "web"}, "spec": spec}
+    message = "HelmRelease web has no values of a chart of this plugin"
+    for peer in (SMARTER, "generic-device-plugin"):
+        assert message in refusal(peer, json.dumps(release))
+
+
+def test_another_configmap_is_not_read_instead_of_the_one_that_a_workload_names() -> None:
+    one = workload("a", "nvidia/k8s-device-plugin", "--config-file=/config/x")
+    one["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "nv"}}]  # type: ignore[index]
+    other = {"kind": "ConfigMap", "metadata": {"name": "of-nfd"}, "data": {"default": "version: v1"}}
+    assert "its configuration is in a ConfigMap, which is not in this file" in refusal(
+        NVIDIA, listed(one, other)
+    )
+
+
+UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}
+
+
+@pytest.mark.parametrize(
+    ("peer", "image", "message"),
+    [
+        (NVIDIA, "nvidia/k8s-device-plugin", ""),
+        ("gke-device-plugin", "x/nvidia-gpu-device-plugin", ""),
+        (SMARTER, "x/smarter-device-manager", "the file conf.yaml of the image counts"),
+        ("generic-device-plugin", "squat/generic-device-plugin", "its devices are in the file /etc/generic-"),
+        (
+            "sriov-network-device-plugin",
+            "x/sriov-network-device-plugin",
+            "its configuration is in a ConfigMap",
+        ),
+        ("rdma-shared-dev-plugin", "x/k8s-rdma-shared-dev-plugin", "its configuration is in a ConfigMap"),
+    ],
+)
+def test_unrelated_configmaps_beside_a_workload_are_not_read(peer: str, image: str, message: str) -> None:
+    text = listed(workload("a", image), UNRELATED)
+    if message:
+        assert message in refusal(peer, text)
+    else:
+        assert "ConfigMap coredns" in said(run(peer, text).stdout)
+
+
+def test_too_many_objects_are_refused_with_what_to_do() -> None:
+    text = json.dumps({"kind": "Secret", "data": {"x": "y" * (1 << 20)}})
+    assert "it is larger than 1 MiB (name the plugin's objects in the command" in refusal(NVIDIA, text)

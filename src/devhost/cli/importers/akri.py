@@ -1,8 +1,7 @@
 """Converts Akri's Configurations for its udev handler to devhost.yaml.
 
-The input is one or more objects of ``akri.sh`` in one file, or values of Akri's chart. Rules of udev are read
-as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and ``ENV`` with
-globs; everything else is a regular expression for the whole value.
+Rules of udev are read as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``,
+``ATTR`` and ``ENV`` with globs; everything else is a regular expression for the whole value.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Annotated
 from devhost.backend import option
 from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds
+from devhost.config.reader import WRONG, Bounds, Form, read
 
 from . import overlap, regular
-from .gojson import PCI_ID, Remark, literal, pci_id
+from .gojson import PCI_ID, literal, pci_id
 from .regular import Glob, Inexpressible, Invalid
-from .source import Source, Value, node_at, some, text_at
+from .source import Source, Value, some, text_at
 from .writing import Block, Entry, Group, Written, document, given, several
 
 DOMAIN = "akri.sh"
@@ -40,7 +39,7 @@ _BUSES = {"usb": "usbPort", "pci": "pciBusID"}
 @dataclass(frozen=True, slots=True)
 class _Details:
     udev_rules: tuple[str, ...] = option(example="['KERNEL==\"video[0-9]*\"']")
-    permissions: Annotated[str, Bounds(1, 3)] = "rwm"
+    permissions: Annotated[str, Form(r"(?!m?$)[rwm]{1,3}", "some of r, w and m")] = "rwm"
     group_recursive: bool = False
 
 
@@ -49,7 +48,6 @@ _Found = tuple[Entry, Sequence[Block], dict[str, Written]]
 
 
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "akri")
     found = [one for each in [*_configurations(source)] if (one := _read(*each))]
     for n in overlap.shared_blocks([blocks for _, blocks, _ in found]):
@@ -90,26 +88,20 @@ def _read(name: str, spec: Value, holder: Value | None) -> _Found | None:
     """What a Configuration selects; ``None`` if it is wrong."""
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
-        spec.place.report(spec.node, f"{shown(full)} {problem}", "change the name of the Configuration")
+        spec.report(f"{shown(full)} {problem}", "change the name of the Configuration")
         return None
     if holder is None:
-        spec.place.report(spec.node, "it has no discoveryDetails", "the handler needs udevRules in it")
+        spec.report("it has no discoveryDetails", "the handler needs udevRules in it")
         return None
-    found, mine = holder.document(), list[Remark]()
-    details = found.as_dataclass(_Details, mine.append, explain=False)
+    found, remarks = holder.document(), list[str]()
+    details = found.as_dataclass(_Details, remarks.append)
     if details is WRONG:
         return None
-    remarks = [*map(str, mine)]
-    if not set(details.permissions) <= set("rwm") or details.permissions == "m":
-        at = node_at(found.node, "permissions") or found.node
-        found.place.key("permissions").report(at, f"{shown(details.permissions)} must consist of r, w and m")
-    capacity = 1
-    if (number := spec.at("capacity")) is not None:
-        text = text_at(number.take())
-        capacity = int(text) if text.isdecimal() else 0
-        if not 1 <= capacity <= MAX_REPLICAS:
-            what = f"a number from 1 to {MAX_REPLICAS}"
-            number.place.report(number.node, f"must be {what}, not {number.node}")
+    number = spec.at("capacity")
+    wanted = Annotated[int, Bounds(1, MAX_REPLICAS)]
+    capacity = read(number.take(), wanted, number.place) if number else 1
+    if capacity is WRONG:
+        return None
     blocks: list[Block] = []
     for one_rule, rule in zip(found.each("udevRules"), details.udev_rules, strict=True):
         try:
@@ -117,7 +109,7 @@ def _read(name: str, spec: Value, holder: Value | None) -> _Found | None:
         except Inexpressible as error:
             remarks.append(f"Rule {rule} is omitted: {error}.")
         except Invalid as error:
-            one_rule.place.report(one_rule.node, f"{shown(rule)}: {error}", "Akri refuses it as well")
+            one_rule.report(f"{shown(rule)}: {error}", "Akri refuses it as well")
     env = {"UDEV_DEVNODE": "{devNode}"}
     if (properties := spec.at("brokerProperties")) is not None:
         for key in properties.keys:

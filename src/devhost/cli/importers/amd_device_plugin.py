@@ -1,7 +1,5 @@
-"""Converts the flags of the AMD GPU device plugin to devhost.yaml.
-
-The input is its DaemonSet, as in its manifests and its chart, or a DeviceConfig of the AMD GPU operator. The
-flags are those of ``cmd/k8s-device-plugin/main.go`` in ROCm/k8s-device-plugin.
+"""Converts the flags of the AMD GPU device plugin to devhost.yaml (``cmd/k8s-device-plugin/main.go`` in
+ROCm/k8s-device-plugin).
 """
 
 from __future__ import annotations
@@ -13,17 +11,14 @@ from devhost.config.diagnostics import shown
 from devhost.config.document import Scalar
 
 from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
-from .workload import WORKLOADS, Container, Option, containers
+from .workload import LOGGING, WORKLOADS, Container, containers
 from .writing import Block, Entry, document, given
 
-_SWITCHES = ("logtostderr", "alsologtostderr", "v")
 _KNOWN = {  # flags that matter to devhost, and their values
     "resource_naming_strategy": ("single", "mixed"),
     "driver_type": ("container", "vf-passthrough", "pf-passthrough"),
 }
-_OF_THE_PROCESS = (
-    "alsologtostderr", "kubelet-url", "log_dir", "logtostderr", "pulse", "stderrthreshold", "v", "vmodule",
-)  # fmt: skip
+_OF_THE_PROCESS = ("kubelet-url", "pulse", *LOGGING)
 _CHARTS = ("amd-gpu", "gpu-operator-charts")  # those of the plugin and of the AMD GPU operator
 
 # what the names of an AMD plugin's image, container and object have, of which one may be a mirror's
@@ -34,14 +29,9 @@ _OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
-_Flags = tuple[str, str]
-"""The values of :data:`_KNOWN`."""
-
-
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "amd-device-plugin")
-    found: list[tuple[Value, _Flags]] = []
+    found: list[tuple[Value, tuple[str, str]]] = []
     has_labeller = False
     for one in filter(_is_amd, containers(source)):
         is_labeller = "labeller" in f"{one.holder.name} {one.image}"  # the same image has both
@@ -49,7 +39,7 @@ def convert(data: bytes, file_name: str) -> str:
         if is_labeller or one.is_owned:
             one.holder.take()
         else:
-            options = one.options(_SWITCHES)
+            options = one.options()
             found.append((one.holder, _flags(options.flag)))
             options.finish(*_OF_THE_PROCESS)
     policies = [one for one in source.objects if one.kind == "DeviceConfig"]
@@ -89,18 +79,19 @@ def _are_values(value: Value) -> bool:
     return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= {*value.keys}
 
 
-def _flags(given: Callable[[str], Option | None]) -> _Flags:
+def _flags(given: Callable[[str], Value | None]) -> tuple[str, str]:
+    """The values of :data:`_KNOWN`."""
     for name, known in _KNOWN.items():
-        if (option := given(name)) and option.text not in known:
-            option.place.report(option, f"must be one of {', '.join(known)}, not {shown(option.text)}")
-    strategy, mode = (option.text if (option := given(name)) else "" for name in _KNOWN)
+        if (one := given(name)) and one.text() not in known:
+            one.report(f"must be one of {', '.join(known)}, not {shown(one.text())}")
+    strategy, mode = (one.text() if (one := given(name)) else "" for name in _KNOWN)
     return strategy, mode
 
 
-def _of_operator(spec: Value) -> _Flags:
+def _of_operator(spec: Value) -> tuple[str, str]:
     driver, arguments = spec.at("driver", "driverType"), spec.at("devicePlugin", "devicePluginArguments")
     every = [*([("driver_type", driver)] if driver else ()), *(arguments.members() if arguments else ())]
-    given = {name: Option(name, one.node, one) for name, one in every if isinstance(one.node, Scalar)}
+    given = {name: one for name, one in every if isinstance(one.node, Scalar)}
     strategy, mode = _flags(given.get)
     unknown = given.keys() - {*_KNOWN, *_OF_THE_PROCESS}
     spec.source.note(*(f"-{name}: {UNKNOWN}" for name in given if name in unknown))
@@ -109,9 +100,7 @@ def _of_operator(spec: Value) -> _Flags:
 
 
 def _leave(spec: Value) -> None:
-    """Names what is not converted."""
-    if not spec.is_true("devicePlugin", "enableDevicePlugin", otherwise=True):
-        spec.source.note("devicePlugin.enableDevicePlugin is false: the operator does not start the plugin.")
+    spec.is_off("operator", "devicePlugin", "enableDevicePlugin")
     for part in (spec.at("devicePlugin"), spec.at("driver")):
         if part and (left := [one for one in part.others() if one not in _READ]):
             spec.source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")

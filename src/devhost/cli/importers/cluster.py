@@ -41,9 +41,11 @@ def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
 
 
 def _config_maps(one: dict[str, Any]) -> list[tuple[str, str]]:
-    """The names and namespaces of the ConfigMaps that an object names."""
-    volumes = _below(one, "spec", "template", "spec", "volumes") or []
-    names = [_below(volume, "configMap", "name") for volume in volumes]
+    pod = _below(one, "spec", "template", "spec") or {}
+    names = [_below(volume, "configMap", "name") for volume in pod.get("volumes") or []]
+    for each in pod.get("containers") or []:
+        names += [_below(part, "configMapRef", "name") for part in each.get("envFrom") or []]
+        names += [_below(part, "valueFrom", "configMapKeyRef", "name") for part in each.get("env") or []]
     names += [
         _below(one, "spec", "devicePlugin", "config", "name"),
         _below(one, "spec", "provisioningConfig"),

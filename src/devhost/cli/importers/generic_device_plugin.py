@@ -1,8 +1,5 @@
-"""Converts the YAML of generic-device-plugin to devhost.yaml.
-
-The input is its configuration file, the argument of its ``--device`` flag (one device, or a list), a
-ConfigMap that contains the file, the DaemonSet that runs it with either, or its section in the file of
-MicroShift. A comment in the result names each difference.
+"""Converts the YAML of generic-device-plugin to devhost.yaml: its file, also as a section in the file of
+MicroShift, or the arguments of its flag ``--device``.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass
+from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
 
 from . import overlap
 from .gojson import PCI_ID, pci_id
@@ -34,34 +31,25 @@ _NOTES = {  # on top-level keys
     **dict.fromkeys(_OF_THE_PROCESS, "not part of this file; see the options of `devhost run`."),
     "status": "set it to Disabled before devhost serves these resources.",  # of MicroShift
 }
-_REFUSED = (  # forms of paths that cannot be converted
-    (r"([^/].*)?", "is not absolute", "start it with /"),
-    (r"(.*/)?\.\.(/.*)?|.*\\.*", "holds .. or a backslash", "write the path without them"),
-    (r".*\{.*", "holds a brace", "braces are placeholders in devhost: write ? for a brace in a path"),
-)
+_PATH = r"(?s)(?!.*/\.\.(/|$))/[^\\{]*"
+_ABSOLUTE = ("an absolute path without .., backslash and brace", "write ? for a brace")
 _Found = tuple[list[Value], str]
 """The devices, and the domain if the input contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    path: str = option(example="/dev/ttyUSB*")
-    mount_path: str = ""
+    path: Annotated[str, Form(_PATH, *_ABSOLUTE)] = option(example="/dev/ttyUSB*")
+    mount_path: Annotated[str, Form(f"{_PATH}|", *_ABSOLUTE)] = ""
     type: Literal["Device", "Mount"] = "Device"
-    permissions: str = "mrw"
+    permissions: Annotated[str, Form(r"(?!.*(.).*\1)[rwm]{0,3}", "some of m, r and w")] = "mrw"
     read_only: bool = False
     limit: Annotated[int, Bounds(0, MAX_REPLICAS)] = 1
     optional: bool = False
 
     def __post_init__(self) -> None:
-        for key, value in (("path", self.path), ("mountPath", self.mount_path or "/")):
-            for form, message, hint in _REFUSED:
-                if re.fullmatch(form, value, re.DOTALL):
-                    raise OptionError(f"{shown(value)} {message}", key=key, hint=hint)
         if self.host == "/":
             raise OptionError("/ is not a device", key="path")
-        if not re.fullmatch(r"(?!.*(.).*\1)[rwm]{0,3}", self.permissions):
-            raise OptionError(f"{shown(self.permissions)} must consist of m, r and w", key="permissions")
         if self.type == "Mount" and self.varies and self.mount_path and not self.mount_path.endswith("/"):
             hint = "end it with / to mean a directory"
             raise OptionError("several files cannot all be mounted at one path", key="mountPath", hint=hint)
@@ -141,7 +129,6 @@ class _Group:
 
     @property
     def globs(self) -> int:
-        """How many of the device nodes' paths can match several nodes."""
         return sum(path.varies for path in self.nodes)
 
 
@@ -174,19 +161,19 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
 
 def _read(source: Source, key: str) -> _Found:
     def runs(one: Container) -> bool:
-        return PEER in one.image or any(flag.name == "device" for flag in Options(one).flags)
+        return PEER in one.image or any(re.match("--?device(=|$)", word) for word in one.words)
 
-    plugin = the_container(source, runs, PEER)
-    if plugin is not None:
+    if (plugin := the_container(source, runs, PEER)) is not None:
         return _of_container(plugin, key)
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
         return _of_values(values, key)
-    return _bare(next((one for one in source.objects if not one.kind), None) or _config_map(source, key))
+    found = next(iter(source.bare), None) or _config_map(source, "config.yaml", key)
+    what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
+    return _bare(found or source.refuse(f"give {what}; for other plugins see {GUIDE}"))
 
 
 def _each(value: Value, *keys: str) -> list[Value]:
-    """The values of the mappings below these keys."""
     return [inner for key in keys if (found := value.at(key)) for _, inner in found.members()]
 
 
@@ -223,27 +210,25 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     source, devices, domain = container.source, list[Value](), ""
     for flag in options.flags:
         if flag.name == "device":
-            devices.append(_device(replace(flag.value, node=flag.given)))
+            devices.append(_device(flag))
         elif flag.name in _OF_THE_PROCESS[1:]:
             source.note(f"--{flag.name}: {_NOTES[flag.name]}")
         elif flag.name not in ("config", "domain"):
             hint = suggest(flag.name, ("device", "domain", *_OF_THE_PROCESS), "flags")
-            flag.place.report(flag, f"the plugin has no flag --{flag.name}", hint)
+            flag.report(f"the plugin has no flag --{flag.name}", hint)
     given = options.flag("config")
-    path = given.text if given else "/etc/generic-device-plugin/config.yaml"
+    path = given.text() if given else "/etc/generic-device-plugin/config.yaml"
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
-        maps = [one for one in source.objects if one.kind == "ConfigMap"]
-        if not maps:
+        found = _config_map(source, path.rpartition("/")[2], key, names)
+        if found is None:
             hint = "give that file, or the ConfigMap that contains it, as well"
             container.fail(f"its devices are in the file {path}", hint)
-        entry = path.rpartition("/")[2]  # unless the pod mounts it under another name
-        known = entry if any(one.at("data", entry) for one in maps) else ""
-        devices, domain = _bare(_config_map(source, key or known, names))
+        devices, domain = _bare(found)
     # the plugin's order of precedence: the flag, the variable, the file
     given = options.flag("domain") or options.variable("DOMAIN")
-    domain = given.text if given else domain
+    domain = given.text() if given else domain
     options.finish("device", *_OF_THE_PROCESS)
     if not domain and (file or version):
         domain = DEFAULT_DOMAIN if not file and version >= (0, 2, 0) else FORMER_DOMAIN
@@ -252,13 +237,11 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     return devices, domain
 
 
-def _config_map(source: Source, key: str, names: Sequence[str] = ()) -> Value:
-    found = source.config_map(
-        "config.yaml", "config.yml", key=key, names=names,
+def _config_map(source: Source, file: str, key: str, names: Sequence[str] | None = None) -> Value | None:
+    return source.config_map(
+        file, "config.yaml", "config.yml", key=key, names=names,
         likely=lambda node: node_at(node, "devices") is not None or node_at(node, "device") is not None,
     )  # fmt: skip
-    what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
-    return found or source.refuse(f"give {what}; for other plugins see {GUIDE}")
 
 
 def _bare(value: Value) -> _Found:
@@ -286,9 +269,9 @@ def _file(value: Value) -> _Found:
     found = value.at("devices") or value.at("device")
     if found is None:
         hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
-        value.place.report(value.node, "it has no devices", hint)
+        value.report("it has no devices", hint)
     elif not isinstance(found.take(), Items):
-        found.place.report(found.node, f"must be a list of devices, not {found.node}")
+        found.report(f"must be a list of devices, not {found.node}")
     return [*map(_device, found.each())] if found else [], value.text("domain")
 
 
@@ -314,14 +297,14 @@ def _mapping(source: Node, **values: Node) -> Fields:
 def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
     seen: set[str] = set()
     for value in values:
-        device, place = read_dataclass(value.take(), _Device, value.place), value.place.key("name")
+        device = read_dataclass(value.take(), _Device, value.place)
         if device is WRONG:
             continue
         full = f"{domain}/{device.name}"
         if problem := naming.problem(full):
-            place.report(value.node, f"{shown(full)} {problem}")
+            value.report(f"{shown(full)} {problem}", key="name")
         elif device.name in seen:
-            place.report(value.node, f"{shown(device.name)} occurs twice", "give each device a unique name")
+            value.report(f"{shown(device.name)} occurs twice", "give each device a unique name", "name")
         seen.add(device.name)
         yield device
 

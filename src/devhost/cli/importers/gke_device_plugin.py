@@ -1,8 +1,7 @@
 """Converts the configuration of the GKE GPU device plugin to devhost.yaml.
 
-The input is ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of
-container-engine-accelerators), a ConfigMap that contains it, or the plugin's DaemonSet with its flags and its
-variable ``XID_CONFIG``.
+It is ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of container-engine-accelerators),
+flags, and the variable ``XID_CONFIG``.
 """
 
 from __future__ import annotations
@@ -29,13 +28,10 @@ _WITHOUT_PLACE = {
     "enable-container-gpu-metrics": "devhost has no metrics of GPU usage.",
     "publish-driver-version": "devhost does not annotate the node.",
 }
-_SWITCHES = (
-    "alsologtostderr", "enable-container-gpu-metrics", "enable-health-monitoring", "logtostderr",
-    "publish-driver-version",
-)  # fmt: skip
+_SWITCHES = ("enable-container-gpu-metrics", "enable-health-monitoring", "publish-driver-version")
 _OF_THE_PROCESS = (
-    "LD_LIBRARY_PATH", "alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port",
-    "logtostderr", "plugin-directory", "stderrthreshold", "v",
+    "LD_LIBRARY_PATH", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port",
+    "plugin-directory",
 )  # fmt: skip
 _HINT = "give gpu_config.json, a ConfigMap that contains it, or the plugin's DaemonSet"
 _DIFFERS = [
@@ -76,10 +72,11 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
     bare = source.one_of(source.bare)
     config = _Config()
-    if found := source.config_map(CONFIG_KEY, likely=_is_config, key=key) or bare:
+    names = plugin.config_maps if plugin else None
+    if found := source.config_map(CONFIG_KEY, likely=_is_config, key=key, names=names) or bare:
         if found.is_mapping:
             found.expected(sorted(keys(_Config)), _is_config)
-        read = found.as_dataclass(_Config, source.remark)
+        read = found.as_dataclass(_Config, source.note)
         config = config if read is WRONG else read
     elif plugin:
         source.note(
@@ -107,17 +104,17 @@ def _is_config(node: Node) -> bool:
 def _of_flags(options: Options) -> tuple[str, list[int] | None]:
     """The driver's directory, and the Xids to consider as well; ``None`` if the plugin considers none."""
     watch, driver, path = map(options.flag, ("enable-health-monitoring", "host-path", "container-path"))
-    if path and path.text != "/usr/local/nvidia":
-        path.value.source.note(f"-container-path {path.text}: devhost always uses /usr/local/nvidia.")
+    if path and path.text() != "/usr/local/nvidia":
+        path.source.note(f"-container-path {path.text()}: devhost always uses /usr/local/nvidia.")
     xids: list[int] = []
     if given := options.variable("XID_CONFIG"):
-        for number in given.text.split(","):
+        for number in given.text().split(","):
             if number.strip().isdecimal():
                 xids.append(int(number))
             else:
-                given.place.report(given, f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
+                given.report(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return driver.text if driver else DRIVER, xids if watch and watch.is_true else None
+    return driver.text() if driver else DRIVER, xids if watch and watch.is_true() else None
 
 
 def _entry(config: _Config) -> Entry:

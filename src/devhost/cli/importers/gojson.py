@@ -1,7 +1,5 @@
-"""Shared by importers of plugins written in Go: JSON as Go reads it, and remarks on the consequences.
-
-Go ignores unknown keys, and matches known keys without regard to case. This module does the same, and adds a
-remark, because a misspelt selector selects more than intended.
+"""JSON as plugins written in Go read it: they ignore unknown keys, and the case of known ones. A misspelt
+selector selects more than intended, so each ignored key is reported.
 """
 
 from __future__ import annotations
@@ -9,52 +7,39 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
-from devhost.backend import OptionError
 from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
 from devhost.config.document import Entry, Fields, Items, Node, Scalar
-from devhost.config.reader import Raw, keys, members
+from devhost.config.reader import Form, Raw, keys, members
 
 PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any notation
 UNKNOWN_KEY = "this import does not know it"  # another release of the plugin may read it
 
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A place of the source that the plugin reads differently from what its author may expect."""
-
-    mark: Mark
-    path: str
-    message: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        return one_line(f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else ""))
-
-
-Report = Callable[[Remark], None]
-Hints = Mapping[str, str] | None
-Keys = Collection[str]
+Id = Annotated[str, Form(PCI_ID.pattern, "a PCI id", 'four hex digits, as in "15b3"')]
+Text = Annotated[str, Form("(?s).+", "text that is not empty", "remove it")]
+Report = Callable[[str], None]
+Hints = Mapping[str, str]
+Ignored = Callable[[Mark, str, str], None]
+"""Called with the position and the path of a key that is ignored, and a hint."""
 
 
 def pruned(
-    node: Node, wanted: Any, place: Place, remark: Report, elsewhere: Hints = None, only: Keys = ()
+    node: Node, wanted: Any, place: Place, ignored: Ignored, elsewhere: Hints, only: Collection[str] = ()
 ) -> Node:
     """The value with only those keys, at any depth, that the plugin reads into the type ``wanted``. Keys with
     null are dropped.
 
-    ``remark`` is called with each key that is ignored. ``elsewhere`` has hints for keys that occur in files
-    although the plugin ignores them. Of the value itself it reads ``only`` these keys; all if empty.
+    ``elsewhere`` has hints for keys that occur in files although the plugin ignores them. Of the value itself
+    it reads ``only`` these keys; all if empty.
     """
     wanted = without_annotation(wanted)
     if wanted == Raw:
         return node
     if isinstance(node, Items):
         inner = next((one for one in typing.get_args(wanted) if one is not Ellipsis), None)
-        items = (pruned(one, inner, place.item(n), remark, elsewhere) for n, one in enumerate(node.items))
+        items = (pruned(one, inner, place.item(n), ignored, elsewhere) for n, one in enumerate(node.items))
         return Items(node.mark, tuple(items))
     cls = next((one for one in members(wanted) if dataclasses.is_dataclass(one)), None)
     if not isinstance(node, Fields) or not isinstance(cls, type):
@@ -62,13 +47,14 @@ def pruned(
     names = {key.lower(): (key, one) for key, (_, one) in keys(cls).items() if not only or key in only}
     found = Fields(node.mark)
     for key, entry in node.entries.items():
+        known = names.get(key.lower())
         if isinstance(entry.value, Scalar) and entry.value.kind == "null":
             continue
-        if (known := names.get(key.lower())) is None:
-            hint = (elsewhere or {}).get(key) or suggest(key, [one for one, _ in names.values()], "keys")
-            remark(Remark(entry.mark, place.key(key).path, UNKNOWN_KEY, hint))
+        if known is None:
+            hint = elsewhere.get(key) or suggest(key, [one for one, _ in names.values()], "keys")
+            ignored(entry.mark, place.key(key).path, hint)
         else:
-            value = pruned(entry.value, known[1], place.key(key), remark, elsewhere)
+            value = pruned(entry.value, known[1], place.key(key), ignored, elsewhere)
             found.entries[known[0]] = Entry(entry.mark, value)
     return found
 
@@ -82,29 +68,12 @@ def pci_id(value: str) -> str:
     return value.lower().removeprefix("0x").rjust(4, "0") if PCI_ID.fullmatch(value) else value
 
 
-def odd_ids(
-    values: Iterable[str], mark: Mark, path: str, right: Callable[[str], str] = pci_id
-) -> list[Remark]:
+def odd_ids(values: Iterable[str], path: str, right: Callable[[str], str] = pci_id) -> Iterator[str]:
     """Remarks on ids that never match for a plugin that compares exactly, but match in devhost."""
-    odd = ((value, right(value)) for value in dict.fromkeys(values))
-    message = '{} never matches for the plugin; devhost takes it as "{}"'
-    return [Remark(mark, path, message.format(shown(one), known)) for one, known in odd if one != known]
-
-
-def check(key: str, values: Iterable[str], form: str, what: str, hint: str = "") -> None:
-    """Refuses values under ``key`` without this form, as ``what`` describes them."""
-    for n, value in enumerate(values):
-        if not re.fullmatch(form, value, re.DOTALL):
-            raise OptionError(f"{shown(value)} {what}", key=f"{key}[{n}]", hint=hint)
-
-
-def check_ids(key: str, values: Iterable[str]) -> None:
-    check(key, values, PCI_ID.pattern, "is not a PCI id", 'four hex digits, as in "15b3"')
-
-
-def check_texts(key: str, values: Sequence[str]) -> None:
-    if "" in values:
-        raise OptionError("is empty", key=f"{key}[{values.index('')}]", hint="remove it")
+    for one in dict.fromkeys(values):
+        if (known := right(one)) != one:
+            what = f'never matches for the plugin; devhost takes it as "{known}"'
+            yield one_line(f"{path}: {shown(one)} {what}")
 
 
 def literal(value: str) -> str:

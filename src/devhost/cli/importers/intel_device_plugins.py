@@ -1,25 +1,24 @@
-"""Converts the custom resources of the Intel device plugins operator to devhost.yaml.
+"""Converts the objects of the Intel device plugins operator, and the flags of its plugins, to devhost.yaml.
 
-The input is one or more objects of ``deviceplugin.intel.com/v1`` in one file: GPU, FPGA, QAT, DSA, IAA, DLB,
-SGX and NPU. ``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes defines their fields.
+``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes defines the fields of the objects.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
-from devhost.config.document import Fields, Scalar, parse
+from devhost.config.document import Fields, parse
 from devhost.config.language import MAX_REPLICAS
-from devhost.config.reader import WRONG, Bounds, keys
+from devhost.config.reader import WRONG, Bounds, Form, keys
 
-from .gojson import PCI_ID, check, pci_id
-from .source import OF_PODS, Object, Source, Value, text_at
+from .gojson import PCI_ID, pci_id
+from .source import INTEL, OF_PODS, Object, Source, Value, text_at
 from .workload import Container, containers, tag_of, typed, version_of
 from .writing import Block, Entry, Written, document, given, several
 
@@ -46,9 +45,6 @@ _WITHOUT_PLACE = {
     "resource-manager": "devhost has no fractions of GPUs (millicores, memory.max, tiles).",
     "mode": "devhost offers no device of QAT for the kernel's own mode.",
 }
-_OF_THE_PROCESS = (
-    "v", "logtostderr", "stderrthreshold", "alsologtostderr", "kubeconfig", "master", "node-name", "prefix",
-)  # fmt: skip
 
 _IDS = "ids of {} for the plugin, {} for devhost: drain the node before the switch"
 _OF_IDXD = [_IDS.format("queues have a number", "the PCI address")]
@@ -70,20 +66,26 @@ _DIFFERS = {
 }  # fmt: skip
 
 
+_ID = rf"\s*{PCI_ID.pattern}\s*"
+_Ids = Annotated[str, "gpu", Form(f"({_ID}(,{_ID})*)?", "a list of PCI ids", 'as in "0x56c0,0x56c1"')]
+_KNOWN = f"known: {', '.join(_VF_DRIVERS)}"
+_Driver = Annotated[str, Form("|".join(_VF_DRIVERS), "a driver of virtual functions", _KNOWN)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """The ``spec`` of an object. The last note of a key names the plugins whose objects have it."""
+    """The ``spec`` of an object. The text in a key's type names the plugins whose objects have it."""
 
     shared_dev_num: Annotated[int, Bounds(1, MAX_REPLICAS), "gpu dsa iaa npu"] = 1
-    allow_IDs: Annotated[str, "gpu"] = ""
-    deny_IDs: Annotated[str, "gpu"] = ""
+    allow_IDs: _Ids = ""
+    deny_IDs: _Ids = ""
     preferred_allocation_policy: Annotated[Literal["balanced", "packed", "none", ""], "gpu qat"] = ""
     bypath_mode: Annotated[Literal["none", "single", "all", ""], "gpu"] = ""
     enable_monitoring: Annotated[bool, "gpu"] = False
     monitoring_mode: Annotated[Literal["single", "split", ""], "gpu"] = ""
     mode: Annotated[Literal["af", "region", "regiondevel"], "fpga"] = "af"
     dpdk_driver: Annotated[Literal["vfio-pci", "igb_uio"], "qat"] = "vfio-pci"
-    kernel_vf_drivers: Annotated[tuple[str, ...], "qat"] = ()
+    kernel_vf_drivers: Annotated[tuple[_Driver, ...], "qat"] = ()
     max_num_devices: Annotated[int, Bounds(1, 10000), "qat"] = 64
     provisioning_config: Annotated[str, "qat dsa iaa"] = ""
     driver: Annotated[Literal["idxd", "vfio-pci"], "dsa iaa"] = "idxd"
@@ -91,13 +93,8 @@ class _Spec:
     provision_limit: Annotated[int, Bounds(1, MAX_REPLICAS), "sgx"] = 110
 
     def __post_init__(self) -> None:
-        for key, text in (("allowIDs", self.allow_IDs), ("denyIDs", self.deny_IDs)):
-            ids = text.split(",") if text else ()
-            check(key, ids, rf"\s*{PCI_ID.pattern}\s*", "is not a PCI id", 'as in "0x56c0,0x56c1"')
         if self.allow_IDs and self.deny_IDs:
             raise OptionError("cannot be used with allowIDs", key="denyIDs", hint="remove one of the two")
-        what, hint = "is not a driver of virtual functions", f"known: {', '.join(_VF_DRIVERS)}"
-        check("kernelVfDrivers", self.kernel_vf_drivers, "|".join(_VF_DRIVERS), what, hint)
 
     @property
     def prefer(self) -> dict[str, Written]:
@@ -105,9 +102,12 @@ class _Spec:
         return given(prefer=words.get(self.preferred_allocation_policy, ""))
 
 
+def _plugins(wanted: Any) -> list[str]:
+    return " ".join(one for one in wanted.__metadata__ if isinstance(one, str)).split()
+
+
 _KINDS = {
-    name: [key for key, (_, wanted) in keys(_Spec).items() if name in wanted.__metadata__[-1].split()]
-    for name in ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")
+    name: [key for key, (_, wanted) in keys(_Spec).items() if name in _plugins(wanted)] for name in INTEL
 }
 _OBJECTS = {f"{name.title()}DevicePlugin": name for name in _KINDS}
 _NOT_IN_OBJECT = ("allocationPolicy", "name", "nodeFeatureRule")
@@ -178,7 +178,7 @@ def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
     for one in every:
         text = text_at(one.node, "data", "qat.conf") if one.kind == "ConfigMap" else ""
         if found := _CONFIGURED.search(text):
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 yield one.name, service_name(found[1])
                 one.take()
 
@@ -212,19 +212,17 @@ def _found(source: Source) -> Iterator[_Given]:
 
 
 def _of_container(one: Container, name: str) -> _Given:
-    """The flags of a plugin as the object that leads to them."""
     options = one.options(("enable-monitoring", "health-management", "wsl"))
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
     for key, (field, wanted) in keys(_Spec).items():
         flag = _FLAGS.get(key, field.name.lower().replace("_", "-"))
         if key in _KINDS[name] and flag and (option := options.flag(flag)):
-            spec = spec.put((key,), typed(Scalar(option.mark, option.text, "str"), wanted))
-    options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
+            spec = spec.put((key,), typed(option.node, wanted))
+    options.finish("kubeconfig", "master", "node-name", "prefix", named=_WITHOUT_PLACE)
     return _Given(name, spec, one.holder, one.version)
 
 
 def _of_chart(name: str, values: Object) -> _Given:
-    """Values of a chart as the object that the chart makes of them."""
     release = version_of(text_at(values.node, "image", "tag")) or version_of(values.version)
     spec: Value = values
     values.omit("name", "nodeFeatureRule")
@@ -247,7 +245,6 @@ def _plugin_of(value: Value) -> str:
 
 
 def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
-    """The same with defaults for keys that are missing."""
     for key, text in defaults.items():
         if spec.at(key) is None:
             spec = spec.put((key,), parse(text.encode(), spec.source.diagnostics))
@@ -263,11 +260,11 @@ def _spec(one: _Given) -> _Spec | None:
     if value.is_true("resourceManager"):
         source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
     mine = value.without("resourceManager", *OF_PODS)
-    found = mine.as_dataclass(_Spec, source.remark, only=known or ("-",))
+    found = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
     spec: _Spec | None = None if found is WRONG else found
     if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
-        key, hint = "preferredAllocationPolicy", "set sharedDevNum to 2 or more, or remove it"
-        value.place.key(key).report((value.at(key) or value).node, "requires sharedDevNum above 1", hint)
+        hint = "set sharedDevNum to 2 or more, or remove it"
+        value.report("requires sharedDevNum above 1", hint, "preferredAllocationPolicy")
     return spec
 
 
@@ -352,7 +349,6 @@ def _qat(one: _Spec, service: str, source: Source) -> Iterator[Entry]:
 
 
 def _queues(node: str) -> list[tuple[str, Block, str]]:
-    """The resources of the work queues with these device nodes."""
     common = {"subsystem": "dsa", "devNode": f"/dev/{node}/wq*", "sysattr.../type": "user"}
     return [
         (f"wq-user-{mode}", common | {"sysattr.../mode": mode, "sysattr.../state": "enabled"}, number)

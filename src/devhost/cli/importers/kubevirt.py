@@ -1,8 +1,5 @@
-"""Converts KubeVirt's ``permittedHostDevices`` to devhost.yaml.
-
-The input is a KubeVirt or HyperConverged object, alone or among others, or only the part of one below
-``spec``, ``configuration`` or ``permittedHostDevices``. ``PermittedHostDevices`` in
-``staging/src/kubevirt.io/api/core/v1/types.go`` of KubeVirt defines its fields.
+"""Converts KubeVirt's ``permittedHostDevices`` to devhost.yaml (``PermittedHostDevices`` in
+``staging/src/kubevirt.io/api/core/v1/types.go``), also of a HyperConverged object.
 """
 
 from __future__ import annotations
@@ -10,16 +7,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated
 
-from devhost.backend import OptionError, option
+from devhost.backend import option
 from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.document import Fields, Items, Node, Scalar
 from devhost.config.language import naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
 
 from .gojson import PCI_ID, pci_id
-from .source import Object, Source, Value, node_at, some, text_at
+from .source import Object, Source, Value, some, text_at
 from .writing import Entry, Group, Written, document
 
 _OF_KINDS = {
@@ -59,16 +57,13 @@ class _Mediated(_Device):
     mdev_name_selector: str = option(example='"GRID T4-1Q"')
 
 
+_Id = Annotated[str, Form(PCI_ID.pattern, "a USB id", 'four hex digits, as in "46f4"')]
+
+
 @dataclass(frozen=True, slots=True)
 class _UsbSelector:
-    vendor: str = option(example='"46f4"')
-    product: str = option(example='"0001"')
-
-    def __post_init__(self) -> None:
-        for key, value in (("vendor", self.vendor), ("product", self.product)):
-            if not PCI_ID.fullmatch(value):
-                message, hint = f"{shown(value)} is not a USB id", 'four hex digits, as in "46f4"'
-                raise OptionError(message, key=key, hint=hint)
+    vendor: _Id = option(example='"46f4"')
+    product: _Id = option(example='"0001"')
 
     @property
     def ids(self) -> dict[str, Written]:
@@ -86,7 +81,6 @@ _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDe
 
 
 def convert(data: bytes, file_name: str) -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "kubevirt")
     hint = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
     found = source.of_kinds("", *_OF_KINDS, hint=hint)
@@ -94,15 +88,14 @@ def convert(data: bytes, file_name: str) -> str:
     lists = 0
     for one in found:
         paths = [_OF_KINDS[one.kind]] if one.kind else _PATHS
-        for permitted in filter(None, (one.at(*path) for path in paths)):
-            lists += 1
-            devices += _devices(permitted)
-        lists += _name_others(one, ".".join(paths[0]))
+        every = [permitted for path in paths if (permitted := one.at(*path))]
+        devices += chain.from_iterable(map(_devices, every))
+        lists += len(every) + _name_others(one, ".".join(paths[0]))
     if not lists:
         missing = "it has no spec.configuration.permittedHostDevices"
         source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
     entries = [*_entries(devices)]
-    if own := [entry.name for entry in entries if entry.remarks == [_OWN]]:
+    if own := [entry.name for entry in entries if _OWN in entry.remarks]:
         source.note(_BOTH.format(", ".join(own)))
     for entry in entries:
         if entry.backend == "sriov" and len(entry.where) > 1:
@@ -139,25 +132,22 @@ def _name_others(value: Value, right: str) -> int:
 
 
 def _devices(permitted: Value) -> Iterator[_Device]:
-    read = permitted.as_dataclass(_Permitted, permitted.source.remark)
+    read = permitted.as_dataclass(_Permitted, permitted.source.note)
     for field, kind in _KINDS.items() if read is not WRONG else ():
-        place = permitted.place.key(camel(field))
-        for n, node in enumerate(getattr(read, field)):
-            here, source = place.item(n), permitted.source
-            is_external = text_at(node, "externalResourceProvider") == "true"
-            aside = replace(here, diagnostics=Diagnostics("")) if is_external else here
-            one = replace(permitted, node=_spelled(node), place=aside)
-            device, name = one.as_dataclass(kind, source.remark), text_at(node, "resourceName")
+        for one in permitted.parts(camel(field), getattr(read, field)):
+            name, note = text_at(one.node, "resourceName"), one.source.note
+            is_external = text_at(one.node, "externalResourceProvider") == "true"
+            aside = replace(one.place, diagnostics=Diagnostics("")) if is_external else one.place
+            device = replace(one, node=_spelled(one.node), place=aside).as_dataclass(kind, note)
             if device is WRONG and not is_external:
                 continue
             if kind is not _Mediated and (problem := naming.problem(name)):
-                at = node_at(node, "resourceName") or node
-                here.key("resourceName").report(at, f"{shown(name)} {problem}")
+                one.report(f"{shown(name)} {problem}", key="resourceName")
             elif device is WRONG:  # KubeVirt does not read its selector
                 what = "another plugin serves it, and its selector is none"
-                source.note(f"{name}: {what}: import the configuration of that plugin.")
+                note(f"{name}: {what}: import the configuration of that plugin.")
             elif device.disabled:
-                source.note(f"{name} is disabled: omitted.")
+                note(f"{name} is disabled: omitted.")
             else:
                 yield device
 
@@ -181,7 +171,7 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
     for device in devices:
         name, backend, omitted = device.resource_name, "udev", ""
         keys: dict[str, Written] = {"kubevirt": True}
-        block, groups = dict[str, Written](), list[Group]()
+        block, groups, remarks = dict[str, Written](), list[Group](), list[str]()
         if isinstance(device, _Mediated):
             what = f"{name}, mediated devices {shown(device.mdev_name_selector)}"
             omitted = f"{what}: KubeVirt must serve them, devhost does not."
@@ -195,6 +185,7 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
         elif isinstance(device, _Usb):
             keys["permissions"] = "mrw"
             block = {"devType": "usb_device", **device.selectors[0].ids}
+            remarks = [_EQUAL] if len({*device.selectors}) < len(device.selectors) else []
             if len(device.selectors) > 1:
                 group = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-63:].strip("._-")
                 groups = [{"name": group, "usb": [one.ids for one in device.selectors], "pair": "order"}]
@@ -205,11 +196,11 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
             entries[omitted] = Entry(remarks=[omitted])
             continue
         entry = entries.setdefault(name, Entry(name, backend, keys=keys))
-        if not groups or block not in entry.where:
-            entry.where = [*entry.where, block]
-        entry.groups = [*entry.groups, *groups]
-        if not device.external_resource_provider:
-            entry.remarks = [_OWN]
+        # of equal entries the first takes all devices
+        entry.where = [*entry.where, *([block] if block not in entry.where else [])]
+        entry.groups = [*entry.groups, *(one for one in groups if one not in entry.groups)]
+        own = [] if device.external_resource_provider else [_OWN]
+        entry.remarks = [*dict.fromkeys([*entry.remarks, *own, *remarks])]
     return entries.values()
 
 
@@ -220,6 +211,9 @@ _BOTH = (
 _OF_ONE_CARD = (
     "A machine gets one function for each that it requests. If these are functions of one card, such as a "
     "GPU and its audio, give them different names, and request both."
+)
+_EQUAL = (  # fetch in pkg/virt-handler/device-manager/usb_device.go
+    "Equal selectors: KubeVirt finds one USB device for all of them, devhost a different one for each."
 )
 _DIFFERS = [
     "ids are IOMMU groups for KubeVirt, PCI addresses for devhost: live-migrate machines before the switch",

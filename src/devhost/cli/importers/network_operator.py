@@ -46,7 +46,7 @@ def configuration(
     plugin = the_container(source, lambda one: one.starts(program) or one.starts("-resource-prefix"), program)
     policies = [one for one in source.objects if one.kind in _POLICIES and one.at("spec", section, "config")]
     values = source.values("network-operator", recognized=lambda one: not _OF_CHART.isdisjoint(one.keys))
-    bare = [one for one in source.objects if not one.kind and one is not values]
+    bare = [one for one in source.bare if one is not values]
     if len(every := [*policies, *bare]) > 1:
         named = " and ".join(map(str, every[:3]))
         every[1].fail(f"several objects contain a configuration: {named}", "give only one of them")
@@ -66,8 +66,8 @@ def configuration(
         found = _of_values(values, section, top)
     else:
         path = options.flag("config-file") if options else None
-        name, entry = plugin.entry(path.text) if plugin and path else ("", "")
-        names = [name] if name else plugin.config_maps if plugin else []
+        name, entry = plugin.entry(path.text()) if plugin and path else ("", "")
+        names = [name] if name else plugin.config_maps if plugin else None
         held = source.config_map(
             "config.json", likely=lambda node: node_at(node, top) is not None, key=key or entry, names=names
         )
@@ -84,7 +84,6 @@ def configuration(
 
 
 def _refuse(source: Source, section: str, plugin: Container | None) -> NoReturn:
-    """Refuses an input without the plugin's configuration."""
     for one in source.objects:
         if one.kind in _POLICIES:
             other = next((name for name in _IMPORTERS if one.at("spec", name, "config")), "")
@@ -122,8 +121,7 @@ def _of_values(values: Value, section: str, top: str) -> Value:
         others = [name for key, name in _IMPORTERS.items() if node_at(values.node, key, "resources")]
         hint = f"devhost import {' and '.join(others)}" if others else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
-    if not plugin.is_true("deploy", otherwise=True):
-        source.note(f"{section}.deploy is false: the operator does not start the plugin.")
+    values.is_off("operator", section, "deploy")
     if plugin.is_true("useCdi"):
         source.note(f"{section}.useCdi: {NAMED['use-cdi']}")
     plugin.for_pods()

@@ -85,7 +85,6 @@ def may_be_one(one: str, other: str) -> bool:
 
 
 def may_be_link(path: str) -> bool:
-    """Whether a path looks like a link from a custom udev rule."""
     return _OWN_LINK.fullmatch(path) is not None
 
 

@@ -1,24 +1,19 @@
-"""Converts the JSON of k8s-rdma-shared-dev-plugin to devhost.yaml.
-
-The input is its configuration file, a ConfigMap that contains one, or a NicClusterPolicy or NicNodePolicy of
-the NVIDIA network operator, which contain it as a string. What the plugin refuses is refused as well.
-"""
+"""Converts the JSON of k8s-rdma-shared-dev-plugin, and refuses what the plugin refuses."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
-from devhost.config.diagnostics import shown, suggest
+from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
-from devhost.config.reader import WRONG, Bounds, Raw, keys
+from devhost.config.reader import WRONG, Bounds, Form, Raw, keys
 
-from .gojson import Remark, check_ids, check_texts, literal, odd_ids, pci_id
+from .gojson import Id, Text, literal, odd_ids, pci_id
 from .network_operator import NAMED, configuration
-from .source import Source
+from .source import Source, some
 from .writing import Entry, Written, document, several
 
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
@@ -27,35 +22,24 @@ _Where = dict[str, dict[str, None]]  # the values of attributes, each once
 
 @dataclass(frozen=True, slots=True)
 class _Selectors:
-    vendors: tuple[str, ...] = ()
-    device_IDs: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    if_names: tuple[str, ...] = ()
-    link_types: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for key, (field, _) in keys(_Selectors).items():
-            check_texts(key, getattr(self, field.name))
-        check_ids("vendors", self.vendors)
-        check_ids("deviceIDs", self.device_IDs)
-        for n, value in enumerate(self.link_types):
-            if value not in _LINK_LAYERS:
-                hint = suggest(value, _LINK_LAYERS, "link types")
-                raise OptionError(f"{shown(value)} is not a link type", key=f"linkTypes[{n}]", hint=hint)
+    vendors: tuple[Id, ...] = ()
+    device_IDs: tuple[Id, ...] = ()
+    drivers: tuple[Text, ...] = ()
+    if_names: tuple[Text, ...] = ()
+    link_types: tuple[Literal["ether", "infiniband"], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    resource_name: str = option(example='"hca_shared_devices_a"')
+    resource_name: Annotated[str, Form("[a-zA-Z0-9_]+", "a name", "letters, digits and _ only")] = option(
+        example='"hca_shared_devices_a"'
+    )
     resource_prefix: str = ""
     rdma_hca_max: Annotated[int, Bounds(0, MAX_REPLICAS)] = 0
     selectors: _Selectors = _Selectors()
-    devices: tuple[str, ...] = ()
+    devices: tuple[Text, ...] = ()
 
     def __post_init__(self) -> None:
-        if not re.fullmatch("[a-zA-Z0-9_]+", self.resource_name):
-            hint = "letters, digits and _ only"
-            raise OptionError(f"{shown(self.resource_name)} is not a name", key="resourceName", hint=hint)
         if problem := naming.problem(self.name):
             raise OptionError(f"{shown(self.name)} {problem}", key="resourceName")
         has_selectors = self.selectors != _Selectors()
@@ -65,7 +49,6 @@ class _Resource:
         if not self.devices and not has_selectors:
             known = ", ".join(keys(_Selectors))
             raise OptionError("it selects nothing: neither selectors nor devices", hint=f"selectors: {known}")
-        check_texts("devices", self.devices)
 
     @property
     def name(self) -> str:
@@ -91,32 +74,29 @@ class _File:
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, "rdma-shared-dev-plugin")
     found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared", key)
     if options is not None:
-        options.finish("config-file", "v", "version", "logtostderr", "stderrthreshold", named=NAMED)
+        options.finish("config-file", "version", named=NAMED)
     of_examples = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}  # no version reads it
-    read = found.as_dataclass(_File, source.remark, of_examples)
+    read = found.as_dataclass(_File, source.note, of_examples)
     if read is not WRONG and read.periodic_update_interval is not None:
         what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
         source.note(f"{what}: the kernel notifies devhost of changes.")
-    resources: list[tuple[_Resource, list[Remark]]] = []
-    for n, node in enumerate(() if read is WRONG else read.config_list):
-        value = replace(found, node=node, place=found.place.key("configList").item(n))
-        remarks: list[Remark] = []
+    resources: list[tuple[_Resource, list[str]]] = []
+    for value in found.parts("configList", () if read is WRONG else read.config_list):
+        remarks: list[str] = []
         resource = value.as_dataclass(_Resource, remarks.append)
         if resource is WRONG:
             continue
         # the names of the plugin's sockets have no prefix, so it refuses this as well
         if any(resource.resource_name == one.resource_name for one, _ in resources):
-            message = f"{shown(resource.resource_name)} occurs twice"
-            value.place.key("resourceName").report(node, message)
+            value.report(f"{shown(resource.resource_name)} occurs twice", key="resourceName")
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
-        remarks += odd_ids(ids, node.mark, value.place.key("selectors").path)
+        remarks += odd_ids(ids, value.place.key("selectors").path)
         resources.append((resource, remarks))
     served = {one.name: one.where() for one, _ in resources if one.rdma_hca_max}
-    entries = [_entry(one, [*map(str, remarks)], served) for one, remarks in resources]
+    entries = [_entry(one, remarks, served) for one, remarks in resources]
     return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
 
 
@@ -142,9 +122,9 @@ def _entry(resource: _Resource, remarks: list[str], served: Mapping[str, _Where]
         and all(mine[key].keys() & theirs[key].keys() for key in mine.keys() & theirs.keys())
     ]
     if overlapping:
-        few = ", ".join(overlapping[:3])
-        few += f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
-        remarks.append(f"If an HCA is also selected by {few}, it serves both, as with the plugin.")
+        remarks.append(
+            f"If an HCA is also selected by {some(overlapping, 3)}, it serves both, as with the plugin."
+        )
         keys["exclusive"] = False
     keys["whenEmpty"] = "register"
     return Entry(resource.name, "rdma", [where, where | {"purpose": "node-network"}], keys, remarks)

@@ -59,7 +59,6 @@ class Glob:
     is_bounded: bool = False
 
     def block(self, attribute: str, start: str = "") -> Block:
-        """A block of ``where`` for values that begin with ``start``."""
         never = {attribute: start + self.never} if self.never else {}
         return {attribute: start + self.text, **given(**{"not": never})}
 

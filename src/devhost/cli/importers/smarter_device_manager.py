@@ -1,8 +1,7 @@
 """Converts ``conf.yaml`` of smarter-device-manager to devhost.yaml.
 
-The input is the file itself or a ConfigMap that contains one, alone or among other objects. The plugin makes
-a resource of each file below ``/dev`` in whose path a regular expression matches (``findDevicesPattern`` in
-its ``main.go``).
+The plugin makes a resource of each file below ``/dev`` in whose path a regular expression matches
+(``findDevicesPattern`` in its ``main.go``).
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _OTHER_NAMES = ("bus/usb", "cpu", "dvb", "mapper")
 _LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")
 _VARIES = re.compile(r"[*?\[]")
 _UNNAMED = re.compile("[^A-Za-z0-9_-]")  # the plugin writes _ for these in a name
-_LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")
 _HINT = "give conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that contains it"
 
 
@@ -61,7 +59,6 @@ class _Files:
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml."""
     source = Source(data, file_name, PEER)
     read = [*_rules(_configuration(source, key))]
     files = [(n, one) for n, one in enumerate(read) if isinstance(one, _Files)]
@@ -80,21 +77,17 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 def _configuration(source: Source, key: str) -> Value:
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
     values = source.values(PEER, recognized=_is_chart)
-    names, keys = plugin.config_maps if plugin else [], [CONFIG_KEY]
+    names, keys = plugin.config_maps if plugin else None, [CONFIG_KEY]
     if plugin is not None:
-        options = plugin.options(_LOGGING)
+        options = plugin.options()
         if (file := options.flag("config")) is not None:
-            keys.insert(0, file.text.rpartition("/")[2])
-        options.finish(*_LOGGING)
+            keys.insert(0, file.text().rpartition("/")[2])
+        options.finish()
     if values is not None:
         values.for_pods()
         values.leave("settings of the chart, which are not converted.", "config")
-    maps = (data for one in source.objects if one.kind == "ConfigMap" and (data := one.at("data")))
-    texts = (text_at(one.node) for data in maps for _, one in data.members())
-    found = None
-    if plugin is None or names or key or any("devicematch" in text for text in texts):
-        found = source.config_map(*keys, likely=_is_config, key=key, names=names)
-    found = found or next((one for one in source.objects if not one.kind and one is not values), None)
+    found = source.config_map(*keys, likely=_is_config, key=key, names=names)
+    found = found or next((one for one in source.bare if one is not values), None)
     config = values.at("config") if values else None
     if config and config.node != Items(config.node.mark, ()):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
@@ -118,7 +111,7 @@ def _rules(value: Value) -> Iterator[_Files | Entry]:
     if not isinstance(value.node, Items):
         value.fail(f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
-        rule = one.as_dataclass(_Rule, one.source.remark)
+        rule = one.as_dataclass(_Rule, one.source.note)
         if rule is WRONG:
             continue
         match = f"devicematch {shown(rule.devicematch)}"
@@ -133,8 +126,7 @@ def _rules(value: Value) -> Iterator[_Files | Entry]:
                 why = f"{match} cannot be converted, because {error}: omitted."
                 yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
             except Invalid as error:
-                place, node = one.place.key("devicematch"), node_at(one.node, "devicematch") or one.node
-                place.report(node, str(error), "the plugin does not start with it")
+                one.report(str(error), "the plugin does not start with it", "devicematch")
 
 
 def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:

@@ -1,13 +1,12 @@
 """Reads what people have of a device plugin's configuration, and remembers which keys were read.
 
-A configuration is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get values``,
-or in an object that installs the chart), a custom resource, or the flags and variables of a workload
-(:mod:`.workload`). They come alone, as several documents, or in a List as printed by ``kubectl get``.
+It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get values``, or in an
+object that installs the chart), a custom resource, or the flags and variables of a workload
+(:mod:`.workload`); alone, in several documents, or in a List of ``kubectl get``.
 
 An importer is a function ``convert(data, file_name, …)``, which gives the text of an equivalent devhost.yaml.
-It raises ``ConfigError``, with every error, if the input does not configure the plugin or the plugin would
-refuse it; so do the methods here. It reads :class:`Value`, which has its place in the input. A key that no
-importer reads is named in the result (:meth:`Source.remarks`).
+It raises ``ConfigError``, as the methods here do, if the input does not configure the plugin or the plugin
+would refuse it. A key that no importer reads is named in the result (:meth:`Source.remarks`).
 """
 
 from __future__ import annotations
@@ -20,18 +19,20 @@ from functools import reduce
 from typing import Any, NoReturn, Self, TypeVar
 
 from devhost.backend.errors import ConfigError
-from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, shown
-from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse, parse_all
+from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown
+from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
 
-from .gojson import UNKNOWN_KEY, Hints, Keys, Remark, Report, pruned
+from .gojson import UNKNOWN_KEY, Hints, Report, pruned
 
+HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
 CHOOSE = "choose one with --key"
 UNKNOWN = f"{UNKNOWN_KEY}, and does not convert it: check whether you need it."
 TRUE = ("true", "t", "1")  # what Go takes for true, in lower case
 INTEL = ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")  # the plugins of Intel
 _IF_EMPTY = "is it the right file?"
+_IF_LARGE = "name the plugin's objects in the command, or use --from-cluster"
 _INTEL = " ".join(f"{name.title()}DevicePlugin" for name in INTEL)
 
 # API groups with the kinds that importers read, and the importer if few read them; other groups have some of
@@ -84,11 +85,10 @@ class Value:
         return Value(self.source, self.root, node, reduce(Place.key, path, self.place))
 
     def text(self, *path: str) -> str:
-        """The text below these keys; empty if there is none."""
         if (found := self.at(*path)) is None or not isinstance(found.node, Scalar):
             return ""
         found.take()
-        return found.node.text
+        return found.node.text.strip()
 
     def is_true(self, *path: str, otherwise: bool = False) -> bool:
         text = self.text(*path).lower()
@@ -97,6 +97,16 @@ class Value:
     def fail(self, message: str, hint: str = "", mark: Mark | None = None) -> NoReturn:
         """Refuses the input because of this value, or of something at ``mark``."""
         self.place.diagnostics.fail(mark or self.node.mark, message, hint)
+
+    def report(self, message: str, hint: str = "", key: str = "") -> None:
+        """Adds a diagnostic about the value, or about that of one of its keys."""
+        place = self.place.key(key) if key else self.place
+        place.report((node_at(self.node, key) if key else None) or self.node, message, hint)
+
+    def is_off(self, who: str, *path: str) -> None:
+        """Adds a remark if the key of a chart or an operator that starts the plugin is false."""
+        if not self.is_true(*path, otherwise=True):
+            self.source.note(f"{'.'.join(path)} is false: the {who} does not start the plugin.")
 
     def settings(self) -> object:
         """What it sets, without the settings of pods, to compare it with others."""
@@ -114,10 +124,14 @@ class Value:
         return [(key, value) for key in self.keys if (value := self.at(key)) is not None]
 
     def each(self, *path: str) -> Iterator[Value]:
-        """The members of the list below these keys."""
         if (found := self.at(*path)) is not None and isinstance(found.node, Items):
             for _, item, place in _inside(found.node, found.place):
                 yield Value(self.source, self.root, item, place)
+
+    def parts(self, key: str, nodes: Sequence[Node]) -> Iterator[Self]:
+        """The members of the list below a key, which were read as ``nodes``."""
+        place = self.place.key(key)
+        yield from (replace(self, node=node, place=place.item(n)) for n, node in enumerate(nodes))
 
     def take(self) -> Node:
         """The node, which is then read with all that it contains."""
@@ -126,9 +140,10 @@ class Value:
 
     def omit(self, *names: str) -> list[str]:
         """Marks keys as read, and lists those with a value that was not read before."""
-        found = [(name, value) for name in names if (value := self.at(name)) is not None]
-        unread = [name for name, value in found if not self.source.is_read(value)]
-        self.source.read |= {(value.root, value.place.path) for _, value in found}
+        found = {name: value for name in names if (value := self.at(name)) is not None}
+        unread = [name for name, value in found.items() if not self.source.is_read(value)]
+        for value in found.values():
+            value.take()
         return unread
 
     def others(self, *names: str) -> list[str]:
@@ -145,8 +160,7 @@ class Value:
         self.source.pods |= dict.fromkeys(self.omit(*OF_PODS.intersection(self.keys)))
 
     def document(self) -> Value:
-        """The document in a string, whose diagnostics name the string's place and then theirs in it; else the
-        value itself."""
+        """The document in a string, whose diagnostics name the string's place too; else the value itself."""
         node, place = self.node, self.place
         if not isinstance(node, Scalar):
             return self
@@ -165,18 +179,18 @@ class Value:
         return self
 
     def as_dataclass(
-        self, cls: type, remark: Report, elsewhere: Hints = None, only: Keys = (), *, explain: bool = True
+        self, cls: type, remark: Report, elsewhere: Hints | None = None, only: Collection[str] = ()
     ) -> Any:
         """The value as Go reads it into a struct (:func:`pruned`); ``WRONG`` if the reason is among the
-        diagnostics. ``explain`` makes misspelt keys of a wrong value diagnostics."""
-        mine: list[Remark] = []
-        node = pruned(self.take(), cls, self.place, mine.append, elsewhere, only)
+        diagnostics, also about misspelt keys."""
+        ignored: list[tuple[Mark, str, str]] = []
+        node = pruned(self.take(), cls, self.place, lambda *one: ignored.append(one), elsewhere or {}, only)
         found = read_dataclass(node, cls, self.place)
-        for one in mine:
-            if found is WRONG and explain and one.hint.startswith(MEANT):
-                self.place.diagnostics.add(one.mark, one.path, one.message, one.hint)
+        for mark, path, hint in ignored:
+            if found is WRONG and hint.startswith(MEANT):
+                self.place.diagnostics.add(mark, path, UNKNOWN_KEY, hint)
             else:
-                remark(one)
+                remark(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))
         return found
 
     def without(self, *names: str) -> Self:
@@ -184,7 +198,6 @@ class Value:
         return replace(self, node=Fields(self.node.mark, left))
 
     def put(self, path: Sequence[str], node: Node) -> Self:
-        """A copy in which the value below these keys is another."""
         key, *below = path
         entries = _entries(self.node)
         if below:
@@ -221,6 +234,7 @@ class Source:
         self.diagnostics = Diagnostics(file_name)
         self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
+        self.of_variables: set[str] = {"kube-root-ca.crt"}  # ConfigMaps that have no configuration
         self.chosen, self.left = "", list[str]()  # the entry of the ConfigMap that was read, and the others
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
@@ -229,7 +243,9 @@ class Source:
 
     def _objects(self, data: bytes) -> list[Object]:
         rest = _HEADER.sub(b"", data)
-        holder = "the values" if rest != data else ""
+        holder = HELM if rest != data else ""
+        if len(data) > MAX_BYTES:
+            self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", _IF_LARGE)
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
         objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
@@ -265,11 +281,8 @@ class Source:
     def is_read(self, value: Value) -> bool:
         return (value.root, value.place.path) in self.read
 
-    def note(self, *remarks: str | Remark) -> None:
-        """Adds sentences for the head of the result."""
-        self._notes += map(str, remarks)
-
-    remark = note
+    def note(self, *remarks: str) -> None:
+        self._notes += remarks
 
     def of_kinds(self, *kinds: str, hint: str) -> list[Object]:
         """The objects of these kinds, or a refusal; no kind means that it is not a Kubernetes object."""
@@ -330,20 +343,19 @@ class Source:
         return found
 
     def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
-        """The same if there can be only one."""
         return self.one_of(self.charts(*charts, recognized=recognized))
 
     def config_map(
-        self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] = ()
+        self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] | None = None
     ) -> Value | None:
         """The document in an entry of a ConfigMap; ``None`` if there is no ConfigMap.
 
         ``keys`` are the plugin's names of the entry, the preferred one first, ``key`` is the user's choice.
-        ``likely`` recognizes entries with other names. ``names`` are the plugin's ConfigMaps, if known.
+        ``likely`` recognizes entries with other names. ``names`` are the ConfigMaps of the plugin's workload;
+        if it has none, the others may have such an entry.
         """
         every = [one for one in self.objects if one.kind == "ConfigMap"]
-        maps = [one for one in every if one.name in names]
-        maps = maps or [one for one in every if one.name != "kube-root-ca.crt"]
+        maps = [one for one in every if (one.name in names if names else one.name not in self.of_variables)]
         if not maps:
             return None
         wanted, likely = ((key,), lambda _: False) if key else (keys, likely)
@@ -351,9 +363,11 @@ class Source:
         self.one_of([one for one, _ in found])
         chosen, entry = found[0] if found else (maps[0], "")
         inside = [*_entries(node_at(chosen.node, "data"))]
-        is_only = not key and len(inside) == len(maps) == 1
+        is_only = not key and len(inside) == len(maps) == 1 and names != []
         entry = entry or (inside[0] if is_only else key or keys[0])
         if (value := chosen.at("data", entry)) is None:
+            if names == [] and not key:
+                return None
             path = chosen.place.key("data").key(entry).path
             hint = f"{CHOOSE}, which may be {some(inside)}" if inside else "is it the right object?"
             chosen.fail(f"it has no {path}", hint, (node_at(chosen.node, "data") or chosen.node).mark)
@@ -396,9 +410,9 @@ class Source:
         return ([place.path] if unread and place.path else unread), False
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], most: int = 8) -> str:
     """Names for a message: the first few, and the number of others."""
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def node_at(node: Node, *path: str) -> Node | None:
@@ -425,7 +439,6 @@ def _inside(node: Node, place: Place) -> Iterator[tuple[str, Node, Place]]:
 
 
 def _plain(node: Node) -> object:
-    """The values of a node without their places, to compare it with others."""
     if isinstance(node, Fields):
         return {key: _plain(entry.value) for key, entry in node.entries.items()}
     return [_plain(one) for one in node.items] if isinstance(node, Items) else (node.kind, node.text)
@@ -480,7 +493,6 @@ def _unwrapped(one: Object) -> Iterator[Object]:
 
 
 def _values(one: Object, spec: Value, part: Value) -> Object:
-    """What one part of an object installs."""
     source, holder = one.source, part.at("helm") or part
     problem, command = "", "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml"
     if elsewhere := holder.omit(*_ELSEWHERE):

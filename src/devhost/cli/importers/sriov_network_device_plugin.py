@@ -1,8 +1,4 @@
-"""Converts the JSON of sriov-network-device-plugin to devhost.yaml.
-
-The input is its configuration file, a ConfigMap that contains one (or one for each node, under the node's
-name), or a NicClusterPolicy or NicNodePolicy of the NVIDIA network operator, which contain it as a string.
-What the plugin refuses is refused as well.
+"""Converts the JSON of sriov-network-device-plugin, and refuses what the plugin refuses.
 
 The plugin joins the keys of one object of selectors by "and", the members of one key by "or". Its
 ``pkg/resources/deviceSelectors.go`` defines what it compares, its device providers which functions it
@@ -11,7 +7,6 @@ considers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,18 +16,21 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items
 from devhost.config.language import MAX_RESOURCES, naming
-from devhost.config.reader import WRONG, Bounds, Raw, keys
+from devhost.config.reader import WRONG, Bounds, Form, Raw
 
-from .gojson import Remark, check, check_ids, check_texts, literal, odd_ids, pci_id
+from .gojson import Id, Text, literal, odd_ids, pci_id
 from .network_operator import NAMED, configuration
 from .source import Source, Value
 from .writing import Block, Entry, Written, document, given, several
 
 DEFAULT_PREFIX = "intel.com"  # of the plugin's flag --resource-prefix
 
-_OF_THE_PROCESS = ("config-file", "log-dir", "log-level", "log_dir", "logtostderr", "stderrthreshold", "v")
 _ADDRESS = r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _SPAN = r"[0-9]{1,9}(-[0-9]{1,9})?"
+_SPANS = f"(#{_SPAN}(,{_SPAN})*)?"
+_Address = Annotated[str, Form(_ADDRESS, "a PCI address", 'as in "0000:3b:00.0"')]
+_Root = Annotated[str, Form(_ADDRESS + _SPANS, "a PCI address with ranges", 'as in "0000:3b:00.0#0-3,7"')]
+_Interface = Annotated[str, Form(f"[^#]+{_SPANS}", "an interface with ranges", 'as in "ens1f0#0-3,7"')]
 
 _COMMON = ("vendors", "devices", "drivers")
 _NETWORK = ("pfNames", "rootDevices", "linkTypes", "isRdma", "needVhostNet")
@@ -47,17 +45,14 @@ _Numbers = tuple[tuple[int, int], ...] | None
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    resource_name: str = option(example='"intel_sriov_dpdk"')
+    resource_name: Annotated[str, Form("[a-zA-Z0-9_-]+", "a name", "letters, digits, - and _ only")] = option(
+        example='"intel_sriov_dpdk"'
+    )
     selectors: Raw = option(example='{"vendors": ["8086"]}')
     resource_prefix: str = ""
     device_type: Literal["netDevice", "auxNetDevice", "accelerator"] = "netDevice"
     exclude_topology: bool = False
     additional_info: dict[str, dict[str, str]] = option({})
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch("[a-zA-Z0-9_-]+", self.resource_name):
-            hint = "letters, digits, - and _ only"
-            raise OptionError(f"{shown(self.resource_name)} is not a name", key="resourceName", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +62,26 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Selectors:
-    vendors: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    pci_addresses: tuple[str, ...] = ()
-    acpi_indexes: tuple[str, ...] = ()
-    pf_names: tuple[str, ...] = ()
-    root_devices: tuple[str, ...] = ()
-    link_types: tuple[str, ...] = ()
-    ddp_profiles: tuple[str, ...] = ()
-    p_keys: tuple[str, ...] = ()
+    vendors: tuple[Id, ...] = ()
+    devices: tuple[Id, ...] = ()
+    drivers: tuple[Text, ...] = ()
+    pci_addresses: tuple[_Address, ...] = ()
+    acpi_indexes: tuple[Annotated[str, Form("[0-9]{1,9}", "a number")], ...] = ()
+    pf_names: tuple[_Interface, ...] = ()
+    root_devices: tuple[_Root, ...] = ()
+    link_types: tuple[Text, ...] = ()
+    ddp_profiles: tuple[Text, ...] = ()
+    p_keys: tuple[Text, ...] = ()
     is_rdma: bool = False
     need_vhost_net: bool = False
     vdpa_type: Literal["", "virtio", "vhost"] = ""
     aux_types: tuple[Literal["sf"], ...] = ()
 
     def __post_init__(self) -> None:
-        texts = {key: getattr(self, field.name) for key, (field, _) in keys(_Selectors).items()}
-        for key in ("vendors", "devices"):
-            check_ids(key, texts[key])
-        for key in ("drivers", "linkTypes", "ddpProfiles", "pKeys"):
-            check_texts(key, texts[key])
-        check("acpiIndexes", self.acpi_indexes, "[0-9]{1,9}", "is not a number")
-        check("pfNames", self.pf_names, "[^#].*", "does not name an interface")
-        for key, form in (("pciAddresses", _ADDRESS), ("rootDevices", f"{_ADDRESS}(#.*)?")):
-            check(key, texts[key], form, "is not a PCI address", 'as in "0000:3b:00.0"')
-        for key in ("pfNames", "rootDevices"):
-            check(key, texts[key], f"[^#]*(#{_SPAN}(,{_SPAN})*)?", "is not a range", 'as in "ens1f0#0-3,7"')
         if self.is_rdma and self.vdpa_type:
             raise OptionError("isRdma excludes it, for the plugin as well", key="vdpaType")
 
     def where(self, kind: str) -> list[Block]:
-        """The blocks that select the same; none if the object can never select anything."""
         common: dict[str, Sequence[Written]] = {
             "pciClass": ["12*" if kind == "accelerator" else "02*"],
             "vendor": [*map(pci_id, self.vendors)],
@@ -142,21 +125,20 @@ class _Selectors:
                 if both or not (own and addresses):
                     yield {"kind": ["pf"], "pciBusID": both or own or addresses, "netDevs": spellings}
 
-    def remarks(self, value: Value) -> Iterator[Remark]:
+    def remarks(self, path: str) -> Iterator[str]:
         """Remarks on selectors that do not select what they seem to select."""
-        mark, path = value.node.mark, value.place.path
-        yield from odd_ids((*self.vendors, *self.devices), mark, path)
-        yield from odd_ids(self.pci_addresses, mark, path, _address)
+        yield from odd_ids((*self.vendors, *self.devices), path)
+        yield from odd_ids(self.pci_addresses, path, _address)
         for texts in (self.pf_names, self.root_devices):
             seen: dict[str, str] = {}
             for text in dict.fromkeys(texts):
                 name, numbers = _numbered(text)
                 first = seen.setdefault(name.lower(), text)
                 if first != text:
-                    message = f"{shown(text)} has no effect: {shown(first)} takes precedence"
-                    yield Remark(mark, path, message, "put both ranges into one, with a comma")
+                    what = f"{shown(text)} has no effect: {shown(first)} takes precedence"
+                    yield f"{path}: {what} (put both ranges into one, with a comma)"
                 elif numbers == ():
-                    yield Remark(mark, path, f"{shown(text)} selects nothing: its range is empty")
+                    yield f"{path}: {shown(text)} selects nothing: its range is empty"
 
 
 def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str:
@@ -166,19 +148,18 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     found, options = configuration(source, "sriovDevicePlugin", "resourceList", peer, key)
     if options is not None:
         flag = options.flag("resource-prefix")
-        prefix = prefix or (flag.text if flag else "") or DEFAULT_PREFIX
-        options.finish(*_OF_THE_PROCESS, named=NAMED)
-    read = found.as_dataclass(_File, source.remark)
+        prefix = prefix or (flag.text() if flag else "") or DEFAULT_PREFIX
+        options.finish("config-file", "log-dir", "log-level", named=NAMED)
+    read = found.as_dataclass(_File, source.note)
     entries: list[Entry] = []
     names: set[str] = set()
-    for n, node in enumerate(() if read is WRONG else read.resource_list):
-        value = replace(found, node=node, place=found.place.key("resourceList").item(n))
+    for value in found.parts("resourceList", () if read is WRONG else read.resource_list):
         entries += _entries(value, prefix, names)
     return document(source, peer, _DIFFERS, entries)
 
 
 def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
-    remarks: list[Remark] = []
+    remarks: list[str] = []
     former = dict.fromkeys(("isRdma", "needVhostNet"), "put it into selectors")  # only old versions read them
     resource = value.as_dataclass(_Resource, remarks.append, former)
     if resource is WRONG:
@@ -190,35 +171,36 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
         value.source.note(_ASSUMED)
     name = f"{domain or DEFAULT_PREFIX}/{resource.resource_name}"
     if problem := naming.problem(name) or ("occurs twice" if name in names else ""):
-        value.place.key("resourceName").report(value.node, f"{shown(name)} {problem}")
+        value.report(f"{shown(name)} {problem}", key="resourceName")
     names.add(name)
-    said = [*map(str, remarks)]
     where = [block for one in selectors for block in one.where(resource.device_type)]
     if not where:
-        said.append(f"{name} selects nothing, neither with the plugin nor with devhost: omitted.")
-        yield Entry(remarks=said)
+        remarks.append(f"{name} selects nothing, neither with the plugin nor with devhost: omitted.")
+        yield Entry(remarks=remarks)
         return
     rdma, vhost = [one.is_rdma for one in selectors], [one.need_vhost_net for one in selectors]
     for key, are in (("isRdma", rdma), ("needVhostNet", vhost)):
         if any(are) and not all(are):
-            said.append(f"{key} is set in some of its selectors; devhost applies it to the whole resource.")
+            remarks.append(
+                f"{key} is set in some of its selectors; devhost applies it to the whole resource."
+            )
     info = {device: words for device, words in resource.additional_info.items() if words}
     written = given(rdma=any(rdma), vhostNet=any(vhost), info=info)
     if resource.exclude_topology:
         written["topology"] = False
-    yield Entry(name, "sriov", where, written, said)
+    yield Entry(name, "sriov", where, written, remarks)
 
 
-def _selectors(listed: Value, kind: str, remarks: list[Remark]) -> Iterator[_Selectors]:
+def _selectors(listed: Value, kind: str, remarks: list[str]) -> Iterator[_Selectors]:
     """The objects of which one must select a device; for the plugin one object is a list of one."""
     if listed.node == Items(listed.node.mark, ()):
-        listed.place.report(listed.node, "an empty list selects nothing", "write {} to select every function")
+        listed.report("an empty list selects nothing", "write {} to select every function")
     for value in listed.each() if isinstance(listed.node, Items) else (listed,):
         selectors = value.as_dataclass(_Selectors, remarks.append, only=_READ[kind])
         if kind == "auxNetDevice" and selectors is not WRONG and not selectors.aux_types:
-            value.place.report(value.node, "an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
+            value.report("an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
         elif selectors is not WRONG:
-            remarks += selectors.remarks(value)
+            remarks += selectors.remarks(value.place.path)
             yield selectors
 
 
@@ -242,7 +224,6 @@ def _grouped(texts: Sequence[str]) -> Iterable[tuple[_Numbers, Sequence[str]]]:
 
 
 def _both(one: _Numbers, other: _Numbers) -> _Numbers:
-    """The numbers that are in both."""
     if one is None or other is None:
         return other if one is None else one
     found = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
@@ -250,7 +231,6 @@ def _both(one: _Numbers, other: _Numbers) -> _Numbers:
 
 
 def _address(text: str) -> str:
-    """A PCI address in the kernel's notation."""
     return text.lower() if text.count(":") == 2 else f"0000:{text.lower()}"
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from devhost.config.diagnostics import Mark, Place
 from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
 
@@ -22,34 +21,22 @@ WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # k
 _POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}  # where its spec is
 _STARTING = ("command", "args", "env", "envFrom")  # keys of a container that configure its program
 _OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")  # they need no remark
+LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")  # flags of glog
 _FLAG = re.compile(r"--?[A-Za-z]")
+_VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|([A-Za-z_]\w*))")  # of Kubernetes, and of a shell
+_ORIGINS = {
+    **dict.fromkeys(("configMapKeyRef", "configMapRef"), "ConfigMap"),
+    **dict.fromkeys(("secretKeyRef", "secretRef"), "Secret"),
+}
+_GIVE = {"ConfigMap": "add that to the input", "Secret": "write it in env, and import again"}
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A flag or a variable as given, and the value to mark as read. ``bare`` is a flag without a value."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Option(Value):
+    """A flag or a variable; a flag without a value has the text true."""
 
     name: str
-    given: Scalar
-    value: Value
-    bare: bool = False
-
-    @property
-    def text(self) -> str:
-        return "true" if self.bare else self.given.text.strip()  # as in Go
-
-    @property
-    def is_true(self) -> bool:
-        return self.text.lower() in TRUE
-
-    @property
-    def mark(self) -> Mark:
-        return self.given.mark
-
-    @property
-    def place(self) -> Place:
-        return self.value.place
 
     def __str__(self) -> str:
         return self.name if self.name.isupper() else f"-{self.name}"
@@ -60,42 +47,52 @@ class Options:
     ``switches`` are flags that never use the next argument as their value."""
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        words = _words(value)
-        self.flags = list(_flags(words, switches))  # also those that are given several times
         self.variables: dict[str, Option] = {}
-        self._words = [at for _, at in words]
-        env = value.at("env")  # a list, or a mapping as in many charts
-        named = [(text_at(one.node, "name"), one) for one in value.each("env")]
-        for name, one in (*named, *(env.members() if env else ())):
-            given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
-            if isinstance(given, Scalar) and name:
-                self.variables[name] = Option(name, given, one)
-            elif node_at(one.node, "valueFrom", "fieldRef") is not None:  # such as NODE_NAME
-                self._words.append(one)
         self._switches = switches
         self._used: set[str] = set()
+        self._taken = [*value.each("envFrom"), *value.each("env")]
+        for name, one in _environment(value):
+            given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
+            if isinstance(given, Scalar) and name:
+                self.variables[name] = option(name, one, self._expanded(given))
+        words = [replace(one, node=self._expanded(one.node)) for one in _words(value)]
+        self.flags = [
+            *_flags(words, {*switches, "alsologtostderr", "logtostderr"})
+        ]  # each time that it is given
+        self._taken += words
+
+    def _expanded(self, word: Node) -> Scalar:
+        def value(found: re.Match[str]) -> str:
+            name = found[1] or found[2] or found[3]
+            self._used.add(name)
+            return text_at(self.variables[name].node) if name in self.variables else found[0]
+
+        return Scalar(word.mark, _VARIABLE.sub(value, text_at(word)), "str")
 
     def flag(self, *names: str) -> Option | None:
-        """The last flag with one of these names."""
         self._used.update(names)
         return next((one for one in reversed(self.flags) if one.name in names), None)
 
     def variable(self, *names: str) -> Option | None:
-        """The first of these variables that is set."""
         self._used.update(names)
         return next((self.variables[name] for name in names if name in self.variables), None)
 
     def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Adds a remark on each flag and variable that was not read, except those ``omitted``, which control
-        the process. ``named``: what to do with those without equivalent; switches count if they are on."""
-        for word in self._words:
-            word.take()
-        for one in (*self.flags, *self.variables.values()):
-            one.value.take()
-            what = f"{one}" if one.text == "true" else f"{one} {one.text}"
-            counts = one.name not in named or (one.text and (one.is_true or one.name not in self._switches))
-            if counts and one.name not in self._used.union(omitted):
-                one.value.source.note(f"{what}: {named.get(one.name, UNKNOWN)}")
+        """Adds a remark on each flag and variable that was not read, except those of the log and those
+        ``omitted``. ``named``: what to do with those without equivalent; switches count if they are on."""
+        for one in self._taken:
+            one.take()
+        for option in (*self.flags, *self.variables.values()):
+            text = option.text()
+            what = f"{option}" if text == "true" else f"{option} {text}"
+            is_off = option.name in self._switches and not option.is_true()
+            counts = option.name not in named or (text and not is_off)
+            if counts and option.name not in self._used.union(omitted, LOGGING):
+                option.source.note(f"{what}: {named.get(option.name, UNKNOWN)}")
+
+
+def option(name: str, value: Value, node: Node) -> Option:
+    return Option(value.source, value.root, node, value.place, name)
 
 
 def typed(node: Node, wanted: Any) -> Node:
@@ -103,6 +100,7 @@ def typed(node: Node, wanted: Any) -> Node:
     wanted = without_annotation(wanted)
     if not isinstance(node, Scalar):
         return node
+    node = replace(node, text=node.text.strip())  # as in Go
     items = [typing.get_args(one)[0] for one in members(wanted) if typing.get_origin(one) is tuple]
     if items and (len(members(wanted)) == 1 or "," in node.text):
         parts = (replace(node, text=part.strip(), kind="str") for part in node.text.split(","))
@@ -122,10 +120,8 @@ class Container(Value):
         return str(self.holder)
 
     def settings(self) -> object:
-        """What starts it, to compare it with others."""
-        words = tuple(word.text for word, _ in _words(self))
-        env = {text_at(each.node, "name"): text_at(each.node, "value") for each in self.each("env")}
-        return self.image, words, env, self.config_maps
+        env = {text_at(each.node, "name"): each.settings() for each in self.each("env")}
+        return self.image, self.words, env, [one.settings() for one in self.each("envFrom")], self.config_maps
 
     @property
     def image(self) -> str:
@@ -136,10 +132,14 @@ class Container(Value):
         return tag_of(self.image)
 
     @property
+    def words(self) -> list[str]:
+        return [text_at(word.node) for word in _words(self)]
+
+    @property
     def program(self) -> str:
         """The name of the program without its directory; empty if the image defines it."""
-        words = _words(self) if node_at(self.node, "command") else []
-        return words[0][0].text.rpartition("/")[2] if words else ""
+        words = self.words if node_at(self.node, "command") else []
+        return words[0].rpartition("/")[2] if words else ""
 
     @property
     def config_maps(self) -> list[str]:
@@ -157,7 +157,7 @@ class Container(Value):
         mean several programs, one of ``vendors`` must be in the image or a name."""
         names = (self.image, text_at(self.node, "name"), self.holder.name)
         is_meant = not vendors or any(vendor in name for vendor in vendors for name in names)
-        return is_meant and (word in self.image or any(word in one.text for one, _ in _words(self)))
+        return is_meant and (word in self.image or any(word in one for one in self.words))
 
     def entry(self, path: str) -> tuple[str, str]:
         """The names of the ConfigMap and of its entry that are a file of the container; else empty."""
@@ -221,7 +221,6 @@ def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def containers(source: Source) -> list[Container]:
-    """The containers of all objects that run any, without init containers."""
     return [
         Container(source, value.root, value.node, value.place, one)
         for one in source.objects
@@ -236,22 +235,22 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
     return source.one_of([one for one in containers(source) if runs(one)], program)
 
 
-def _flags(words: list[tuple[Scalar, Value]], switches: Collection[str]) -> Iterator[Option]:
+def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[Option]:
     """The flags with two hyphens or one, as ``--name=value`` or ``--name value``."""
-    for n, (word, at) in enumerate(words):
-        if not _FLAG.match(word.text):
+    texts = [text_at(word.node) for word in words]
+    for n, word in enumerate(words):
+        if not _FLAG.match(texts[n]):
             continue
-        name, sign, text = word.text.lstrip("-").partition("=")
-        following = words[n + 1 : n + 2]
-        if sign or name in switches or not following or _FLAG.match(following[0][0].text):
-            yield Option(name, Scalar(word.mark, text, "str"), at, bare=not sign)
+        name, sign, text = texts[n].lstrip("-").partition("=")
+        if sign or name in switches or not texts[n + 1 :] or _FLAG.match(texts[n + 1]):
+            yield option(name, word, Scalar(word.node.mark, text if sign else "true", "str"))
         else:
-            yield Option(name, *following[0])
+            yield option(name, words[n + 1], words[n + 1].node)
 
 
-def _words(value: Value) -> list[tuple[Scalar, Value]]:
+def _words(value: Value) -> list[Value]:
     """The words of the command line, and those of a script that a shell runs."""
-    found: list[tuple[Scalar, Value]] = []
+    found: list[Value] = []
     is_script = False
     for one in (*value.each("command"), *value.each("args")):
         if isinstance(one.node, Scalar):
@@ -259,7 +258,41 @@ def _words(value: Value) -> list[tuple[Scalar, Value]]:
             if is_script:
                 parts = one.node.text.split()
                 with suppress(ValueError):  # quotes that are not closed
-                    parts = shlex.split(one.node.text)
-            is_script = parts == ["-c"]
-            found += [(replace(one.node, text="" if is_script else part), one) for part in parts]
+                    parts = _split(one.node.text)
+            is_script = re.fullmatch("-[eilux]*c", "".join(parts)) is not None  # options of a shell
+            nodes = [Scalar(one.node.mark, "" if is_script else part, "str") for part in parts]
+            found += [replace(one, node=node) for node in nodes]
     return found
+
+
+def _split(script: str) -> list[str]:
+    words = shlex.shlex(script, posix=True, punctuation_chars=";&|<>")
+    words.whitespace_split = True
+    return [*words]
+
+
+def _environment(value: Value) -> Iterator[tuple[str, Value]]:
+    """Names of variables, and what gives their values, in increasing precedence."""
+    for one in value.each("envFrom"):
+        data = _data(one, "envFrom")
+        for key, each in data.members() if data else ():
+            yield f"{text_at(one.node, 'prefix')}{key}", each
+    for one in value.each("env"):
+        name, origin = text_at(one.node, "name"), one.at("valueFrom")
+        data = _data(origin, name) if origin else None
+        held = data.at(text_at(one.node, "valueFrom", "configMapKeyRef", "key")) if data else None
+        yield name, held or one
+    if (env := value.at("env")) is not None:  # a mapping, as in many charts
+        yield from env.members()
+
+
+def _data(origin: Value, variable: str) -> Value | None:
+    """The entries of the ConfigMap from which a variable is; a remark if the input does not have them."""
+    for key, kind in _ORIGINS.items():
+        if name := text_at(origin.node, key, "name"):
+            for one in origin.source.objects:
+                if one.kind == kind == "ConfigMap" and one.name == name:
+                    origin.source.of_variables.add(name)
+                    return one.at("data")
+            origin.source.note(f"{variable}: the value is in the {kind} {name}: {_GIVE[kind]}.")
+    return None

@@ -88,12 +88,10 @@ def flow(value: Written) -> str:
 
 
 def given(**values: Written) -> dict[str, Written]:
-    """The keys whose value is not false, empty or 0."""
     return {key: value for key, value in values.items() if value}
 
 
 def several(values: Sequence[Written]) -> Written:
-    """A list, or its only member."""
     return values[0] if len(values) == 1 else list(values)
 
 
@@ -131,7 +129,6 @@ _HEX = frozenset({"device", "pKey", "pciBusID", "pciClass", "pfPciBusID", "vendo
 
 
 def _condition(block: Block) -> where.Block:
-    """The meaning of a block to the backends."""
     terms: list[where.Term] = []
     refuse: list[where.Block] = []
     for key, value in block.items():
@@ -173,7 +170,6 @@ def _nested(values: Mapping[str, Written], indent: str, *, is_open: bool = False
 
 
 def _mappings(value: Written) -> list[Mapping[str, Written]]:
-    """The members of a list of mappings; none of another value."""
     members = () if isinstance(value, (str, int, Mapping)) else value
     return [one for one in members if isinstance(one, Mapping)]
 

@@ -12,7 +12,6 @@ from devhost.config.document import Fields, Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Raw
 
-# a UUID, an index or a MIG index
 _DEVICE = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]{1,4}(:[0-9]{1,4})?")
 
 Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
@@ -42,7 +41,6 @@ class Plugin:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies without duplicates."""
         given = self.device_list_strategy
         return tuple(dict.fromkeys((given,) if isinstance(given, str) else given)) or ("envvar",)
 
@@ -117,13 +115,11 @@ class Shared:
 
     @property
     def count(self) -> int:
-        """The number of devices to share; 0 if the file does not give a number."""
         text = self.devices.text if isinstance(self.devices, Scalar) else ""
         return int(text) if re.fullmatch("[0-9]{1,4}", text) else 0
 
     @property
     def listed(self) -> list[str]:
-        """The devices to share; empty if the file does not list any."""
         items = self.devices.items if isinstance(self.devices, Items) else ()
         return [one.text for one in items if isinstance(one, Scalar)]
 

@@ -36,7 +36,7 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     """
     source = Source(data, file_name, "nvidia-device-plugin")
     found = settings(source, key)
-    config = found.config.as_dataclass(Config, source.remark)
+    config = found.config.as_dataclass(Config, source.note)
     source.check()
     options = _options(config, source) | _health(found.health)
     source.note(*_without_place(config))
@@ -87,10 +87,7 @@ def _strategies(plugin: Plugin, note: Callable[[str], None]) -> list[str]:
 
 
 def _health(variables: Mapping[str, str]) -> dict[str, Written]:
-    """The options for the plugin's variables for health checks.
-
-    ``all`` and ``xids`` mean the same there, and if all are disabled, none can be enabled. It ignores words.
-    """
+    """``all`` and ``xids`` mean the same; if all are disabled, none can be enabled. It ignores words."""
     off, on = (
         {word.strip().lower() for word in variables.get(name, "").split(",")}
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")

@@ -111,10 +111,8 @@ class Entries:
         yield Entry(name, "gpu", where, self._keys(0, overrides), remarks)
 
     def _effective(self, name: str, remarks: list[str]) -> list[Shared]:
-        """The entries of ``sharing`` for a resource, as the plugin applies them.
-
-        It ignores ``rename`` and ``devices``. Of several entries for one resource it then adds up the
-        devices by their ids, so the highest number counts (``updateDeviceMapWithReplicas`` in
+        """The entries of ``sharing`` for a resource. The plugin ignores ``rename`` and ``devices``, and
+        adds up devices by their ids, so the highest number counts (``updateDeviceMapWithReplicas`` in
         ``internal/rm/device_map.go``).
         """
         shares = self._shares.get(name, [])
@@ -137,7 +135,6 @@ class Entries:
         return given(share=share, mps=given(root=self._mps_root), prefer=self._prefer)
 
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
-        """The devices that are shared; empty for all."""
         if share.count:
             remarks += [f"devices: {share.count} means the {share.count} devices with the lowest numbers."]
             return [block | {"index": f"0-{share.count - 1}"} for block in where]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from devhost.cli.importers.gojson import UNKNOWN_KEY
-from devhost.cli.importers.source import CHOOSE, GUIDE, Object, Source, Value, node_at, some, text_at
+from devhost.cli.importers.source import CHOOSE, GUIDE, HELM, Object, Source, Value, node_at, some, text_at
 from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
 from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Node, Scalar
@@ -104,22 +104,20 @@ class Settings:
             self.config = self.config.put(path, node)
 
     def set_text(self, **texts: str) -> None:
-        """Sets keys of the file to what an operator or a chart sets by itself."""
         for name, text in texts.items():
             self.set(name, replace(self.config, node=Scalar(self.config.node.mark, text, "str")))
 
     def follow(self, options: Options) -> None:
-        """Applies variables, and then flags, which take precedence."""
         for name in _SETTINGS:
             usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
             variables = _VARIABLES.get(name, (usual,))
             flags = [one.lower().replace("_", "-") for one in variables]
             flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
             for each in filter(None, (options.variable(*variables), options.flag(*flags))):
-                self.set(name, replace(each.value, node=replace(each.given, text=each.text, kind="str")))
+                self.set(name, each)
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
             if option := options.variable(name):
-                self.health[name] = option.text
+                self.health[name] = option.text()
         options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
 
     def discover_features(self, *, enabled: bool) -> None:
@@ -171,7 +169,7 @@ def _is_config(node: Node) -> bool:
 def _are_values(value: Value) -> bool:
     if not isinstance(value, Object) or {*value.keys} & {"version", "flags", "sharing", "imex"}:
         return False
-    return value.holder == "the values" or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
+    return value.holder == HELM or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
 
 
 def _runs_it(one: Container) -> bool:
@@ -186,7 +184,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
-    name, entry = plugin.entry(is_named.text) if is_named else ("", "")
+    name, entry = plugin.entry(is_named.text()) if is_named else ("", "")
     wanted = key or entry or defaults.get("DEFAULT_CONFIG", "")
     found = None
     if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
@@ -211,9 +209,11 @@ def _of_container(plugin: Container, key: str) -> Settings:
     return result
 
 
-def _of_chart(values: Value, key: str) -> Settings:
+def _of_chart(values: Object, key: str) -> Settings:
     """The settings of the plugin's own chart, which makes variables of them."""
     source, fallbacks = values.source, ["named", "single"]
+    if values.holder == HELM and not values.keys:
+        source.note("No values: for the GPU operator, which has other defaults, give its ClusterPolicy.")
     if (strategies := values.at("config", "fallbackStrategies")) is not None:
         fallbacks = [text_at(one.node) for one in strategies.each()]
         strategies.take()
@@ -223,8 +223,7 @@ def _of_chart(values: Value, key: str) -> Settings:
             result.set(name, value)
     if features := values.text("cdi", "featureFlags"):
         source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
-    if not values.is_true("devicePlugin", "enabled", otherwise=True):
-        source.note("devicePlugin.enabled is false: the chart does not start the plugin.")
+    values.is_off("chart", "devicePlugin", "enabled")
     result.discover_features(enabled=values.is_true("gfd", "enabled"))
     for name in ("mps", "gfd", "devicePlugin"):
         if (part := values.at(name)) and (names := {*part.others()} - {"enabled", "root"}):
@@ -275,9 +274,8 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
         if spec.is_true("toolkit", "enabled", otherwise=True):
             directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
             result.set_text(nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
+    spec.is_off("operator", "devicePlugin", "enabled")
     if plugin := spec.at("devicePlugin"):
-        if not plugin.is_true("enabled", otherwise=True):
-            note("devicePlugin.enabled is false: the operator does not start the plugin.")
         result.follow(Options(plugin, _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
     result.set_text(nvidiaDriverRoot=driver)
@@ -291,7 +289,7 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
         if part := spec.at(name):
             part.for_pods()
             if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
-                note(f"{name}: {some(left)} not converted: they do not change what the plugin offers.")
+                note(f"{name}: {some(left)}: omitted, without effect on what the plugin offers.")
     if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
         note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
     _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
