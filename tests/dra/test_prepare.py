@@ -277,6 +277,7 @@ async def test_an_unhealthy_device_is_prepared_for_a_claim_that_tolerates_it(
     [
         {"key": "other.example.com/unhealthy", "operator": "Exists"},
         {"operator": "Exists", "effect": "NoExecute"},
+        {"effect": "NoSchedule"},
     ],
 )
 async def test_other_tolerations_do_not_help(scene: Scene, toleration: dict[str, str]) -> None:
