@@ -90,7 +90,7 @@ SLOW_PROMISES = (
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 """This process, if it is one of several: ``gw0``, …"""
 
-WORKERS_PER_CORE = 3
+WORKERS_PER_CORE = 2
 WORKERS_LIMIT = 24
 """Most tests wait for other threads and processes, so more workers than cores are faster."""
 

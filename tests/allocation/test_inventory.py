@@ -18,7 +18,7 @@ from devhost.kubelet.server import device_list
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
-from devhost.planning.tokens import token
+from devhost.planning.tokens import stand_in, stood_for, token
 
 APART = NODE.release_gap
 GRACE = NODE.grace
@@ -303,6 +303,13 @@ def test_long_ids_that_differ_only_at_the_end_keep_different_tokens() -> None:
     devices = [f"{'x' * 60}{number:03}" for number in range(100)]
     tokens = {token(device, number, 1000) for device in devices for number in (0, 9, 10, 999)}
     assert len(tokens) == 400
+
+
+@pytest.mark.parametrize("length", [1, MAX_DEVICE_ID - 1, MAX_DEVICE_ID])
+def test_a_stand_in_is_no_longer_than_an_id_may_be_and_is_recognised(length: int) -> None:
+    name = "x" * length
+    assert len(stand_in(name)) <= MAX_DEVICE_ID
+    assert stood_for(stand_in(name), {name}) == name
 
 
 def test_replicas_share_the_health_of_their_device() -> None:

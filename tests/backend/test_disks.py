@@ -45,7 +45,15 @@ def test_a_volume_leads_to_its_disks_and_the_shortest_mount_point_counts(tree: T
     assert found(tree) == Disks({"dm-0": "/", "sda2": "/"})
 
 
+def test_of_two_volumes_on_one_disk_the_one_with_the_shorter_mount_point_counts(tree: Tree) -> None:
+    tree.device("virtual/block/dm-1", "block", "dm-1", "253:1")
+    tree.link("/sys/devices/virtual/block/dm-1/slaves/sda2", f"/sys/devices/{ATA}/sda2")
+    mounted(tree, "253:1 / /var/lib rw - xfs /dev/dm-1 rw", "253:0 / / rw - xfs /dev/dm-0 rw")
+    assert found(tree) == Disks({"dm-0": "/", "dm-1": "/var/lib", "sda2": "/"})
+
+
 def test_a_file_system_with_an_anonymous_number_is_found_by_its_source(tree: Tree) -> None:
+    tree.file("/sys/fs/btrfs/0b0b/devices/sdb1", "")
     tree.file("/sys/fs/btrfs/0c1d/devices/sda1", "")
     tree.file("/sys/fs/btrfs/0c1d/devices/sda2", "")
     mounted(tree, "0:40 /@ / rw shared:1 - btrfs /dev/sda1 rw")

@@ -99,6 +99,19 @@ def test_a_uevent_is_a_mapping(sysfs):
     assert sysfs.uevent("/sys/absent") == {}
 
 
+def test_a_text_from_hardware_replaces_no_line_of_the_driver_core(tree, sysfs):
+    path = tree.device("virtual/misc/odd", "misc")
+    tree.file(f"{path}/uevent", "DRIVER=mlx5_core\nMODALIAS=x\nDRIVER=evil")
+    assert sysfs.uevent(path) == {"DRIVER": "mlx5_core", "MODALIAS": "x"}
+
+
+@pytest.mark.parametrize(("text", "node"), [("0", 0), ("-1", None), ("65536", None), ("", None)])
+def test_a_numa_node_that_no_kernel_has_counts_as_none(tree, sysfs, text, node):
+    path = tree.pci("pci0000:00/0000:00:02.0")
+    tree.file(f"{path}/numa_node", text)
+    assert sysfs.numa_node(path) == node
+
+
 def test_names_are_in_natural_order(tree, sysfs):
     for name in ("mlx5_10", "mlx5_9", "mlx5_1"):
         tree.file(f"/sys/x/{name}")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import asyncinotify
 import pytest
 
 from devhost.backend import trusted
@@ -126,6 +127,21 @@ def test_a_missing_file_or_another_kind_of_file_has_the_systems_error(place: Pat
 def test_a_pipe_is_refused_and_waits_for_no_writer(place: Path) -> None:
     os.mkfifo(place / "pipe.py")
     assert why(place / "pipe.py") == f"{place}/pipe.py is not a regular file"
+
+
+def test_a_file_of_another_kind_is_never_opened(place: Path) -> None:
+    """Opening a pipe lets its writer continue, and opening a device may have any effect."""
+    os.mkfifo(place / "pipe.py")
+    with asyncinotify.Inotify(sync_timeout=0) as opens:
+        opens.add_watch(place / "pipe.py", asyncinotify.Mask.OPEN)
+        why(place / "pipe.py")
+        assert opens.sync_get() is None
+
+
+def test_a_path_outside_the_nodes_root_is_named_as_it_is() -> None:
+    beside = trusted.Untrusted("/hosts/card.py", "is writable by others", "")
+    assert beside.below("/host").path == "/hosts/card.py"
+    assert beside.below("/hosts").path == "/card.py"
 
 
 def test_no_descriptor_stays_open(place: Path) -> None:

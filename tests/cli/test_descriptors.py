@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +13,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+
+from devhost.backend.descriptors import provide
 
 ACCEPT = "connections cannot be accepted"
 
@@ -93,6 +97,19 @@ def test_a_soft_limit_is_raised_up_to_the_hard_limit(config: Path) -> None:
         check=False,
     )
     assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_the_soft_limit_becomes_what_would_be_used_as_far_as_the_hard_limit_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, hard))
+        provide(4, 100)
+        assert used + 90 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= used + 110
+        provide(4, 2 * hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_host_that_runs_out_of_descriptors_logs_it_once_and_recovers(config: Path) -> None:

@@ -99,6 +99,12 @@ def test_changed_options_and_paths_are_reported(read: Read) -> None:
     assert str(found) == "backendPaths changed; 0 unchanged"
 
 
+def test_an_item_more_in_a_list_of_options_is_a_change(read: Read) -> None:
+    text = "version: 1\nresources: []\nbackends: {card: {groups: [{paths: [%s]}]}}"
+    one, two = read(text % "/a"), read(text % "/a, /b")
+    assert difference(one, two).backends == difference(two, one).backends == ("card",)
+
+
 def test_a_backend_that_is_added_or_removed_is_reported(read: Read) -> None:
     with_card = read("version: 1\nresources: [{name: a.b/c, backend: card}]")
     came, went = difference(Settings(), with_card), difference(with_card, Settings())

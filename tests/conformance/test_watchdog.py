@@ -42,6 +42,14 @@ async def test_a_blocked_loop_ends_the_process_once_and_logs_its_stack(caplog):
     assert any("block_until" in call for call in stacks(caplog)["MainThread"])
 
 
+async def test_the_limit_is_counted_in_ticks_of_the_watchdog(caplog):
+    left: list[int] = []
+    with Watchdog(stall=0.5, tick=0.05, leave=left.append):
+        block_until(lambda: left)
+    (logged,) = [one for one in caplog.records if one.getMessage() == "event loop stalled, exiting"]
+    assert logged.fields["seconds"] == pytest.approx(0.5)
+
+
 async def test_a_slow_loop_that_still_answers_does_not_end_the_process():
     left: list[int] = []
     with Watchdog(stall=30.0, tick=0.01, leave=left.append):

@@ -34,7 +34,8 @@ def test_what_is_installed_here_is_what_importlib_finds() -> None:
 
 
 def test_only_lines_of_the_group_count(tmp_path: Path) -> None:
-    points = "[console_scripts]\ntool = x:main\n\n# a comment\n[ devhost ]\n; another\nnic=nic_backend\n"
+    points = "[console_scripts]\ntool = x:main\n\n# a = comment\n[ devhost ]\n; another = one\n"
+    points += "# nic = off\nnic=nic_backend\n"
     points += "[other]\na = b\n"
     install(tmp_path, "Nic_Backend-2.1.dist-info", points, "Nic-Backend", "2.1")
     assert found(tmp_path) == [("nic", "nic_backend", "Nic-Backend", "2.1")]
@@ -49,7 +50,7 @@ def test_a_package_with_egg_info_is_found(tmp_path: Path) -> None:
 
 def test_the_first_of_two_packages_with_the_same_name_counts(tmp_path: Path) -> None:
     install(tmp_path / "a", "nic_backend-2.0.dist-info", "[devhost]\nnic = new\n", "nic-backend", "2.0")
-    install(tmp_path / "b", "nic.backend-1.0.dist-info", "[devhost]\nnic = old\n", "nic.backend", "1.0")
+    install(tmp_path / "b", "Nic.Backend-1.0.dist-info", "[devhost]\nnic = old\n", "nic.backend", "1.0")
     assert found(tmp_path / "a", tmp_path / "b") == [("nic", "new", "nic-backend", "2.0")]
 
 

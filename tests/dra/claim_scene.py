@@ -283,9 +283,9 @@ class Scene:
             self.offer(name, replicas=replicas)
         self.preparer = self.started_again(**more)
 
-    def started_again(self, **more: Any) -> Preparer:
+    def started_again(self, driver: str = DRIVER, **more: Any) -> Preparer:
         """Another preparer of the same parts."""
-        return Preparer(DRIVER, self.api, self.resources, self.ledger, self.files, **more)
+        return Preparer(driver, self.api, self.resources, self.ledger, self.files, **more)
 
     @property
     def cards(self) -> Cards:

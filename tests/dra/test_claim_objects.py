@@ -80,6 +80,15 @@ def test_a_result_is_read_with_everything_that_matters():
     assert found.tolerates("k", "NoExecute") and not found.tolerates("k", "NoSchedule")
 
 
+def test_only_true_is_admin_access_and_only_pods_are_users():
+    body = claim(result("a", "a", adminAccess=False), result("b", "b", adminAccess="no"))
+    users = [{"resource": "pods", "name": "one"}, {"resource": "jobs", "apiGroup": "batch", "name": "two"}]
+    body["status"]["reservedFor"] = users
+    found = read_claim(body, DRIVER)
+    assert [one.admin for one in found.results] == [False, False]
+    assert found.pods == ("one",)
+
+
 def test_a_claim_without_allocation_is_not_allocated():
     assert not read_claim({"metadata": {"uid": "u-1"}}, DRIVER).allocated
     assert not read_claim({"metadata": {"uid": "u-1"}, "status": {"allocation": None}}, DRIVER).allocated
@@ -180,6 +189,10 @@ def test_a_configuration_is_for_the_requests_that_it_names(requests, request_, c
             config({"depth": "4"}),
             'config[0].opaque.parameters.options.depth: must be a whole number, not the text "4" '
             "(remove the quotes)",
+        ),
+        (
+            config({"depth": True}),
+            "config[0].opaque.parameters.options.depth: must be a whole number, not the value true",
         ),
         (
             config({"depth": 4}, "FromClaim"),

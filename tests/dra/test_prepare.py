@@ -117,6 +117,14 @@ async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scen
     assert device.device == "b" and scene.ledger.held == ["b"]
 
 
+async def test_a_claim_of_an_earlier_driver_name_is_prepared_again_with_the_new_one(scene: Scene) -> None:
+    await scene.devices(scene.claim(1, result("gpu", "a")))
+    scene.preparer = scene.started_again("renamed.example.com")
+    (device,) = await scene.devices(scene.claim(1, result("gpu", "a", "renamed.example.com")))
+    assert device.cdi_ids == (f"renamed.example.com/claim={uid(1)}-gpu-0",)
+    assert scene.ledger.held == ["a"]
+
+
 @pytest.mark.conformance(74)
 async def test_an_error_of_one_claim_is_not_one_of_the_others(scene: Scene) -> None:
     good, bad = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "nothing"))
@@ -269,6 +277,7 @@ async def test_an_unhealthy_device_is_prepared_for_a_claim_that_tolerates_it(
     [
         {"key": "other.example.com/unhealthy", "operator": "Exists"},
         {"operator": "Exists", "effect": "NoExecute"},
+        {"effect": "NoSchedule"},
     ],
 )
 async def test_other_tolerations_do_not_help(scene: Scene, toleration: dict[str, str]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc.aio
@@ -32,7 +34,7 @@ class Claims:
     """Prepares one device for each claim, except for claims with the name ``bad``."""
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
-        device = PreparedDevice(("req/sub",), "pool", "card-0", ("vendor.com/claim=x",), "share")
+        device = PreparedDevice(("req/sub", "req/other"), "pool", "card-0", ("vendor.com/claim=x",), "share")
         return {claim.uid: "it is held" if claim.name == "bad" else [device] for claim in claims}
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
@@ -53,13 +55,15 @@ def place() -> Iterator[Path]:
         yield Path(directory)
 
 
-def made(place: Path) -> DraServer:
-    return DraServer(Claims(), OneDevice(), DRIVER, place / "plugins", place / "registry")
+def made(place: Path, **more: Callable[[], None]) -> DraServer:
+    return DraServer(Claims(), OneDevice(), DRIVER, place / "plugins", place / "registry", **more)
 
 
 @asynccontextmanager
-async def served(place: Path) -> AsyncIterator[tuple[DraServer, grpc.aio.Channel, grpc.aio.Channel]]:
-    server = made(place)
+async def served(
+    place: Path, **more: Callable[[], None]
+) -> AsyncIterator[tuple[DraServer, grpc.aio.Channel, grpc.aio.Channel]]:
+    server = made(place, **more)
     await server.start()
     options = [("grpc.default_authority", "localhost")]
     service = f"unix:{service_socket(place / 'plugins', DRIVER)}"
@@ -112,6 +116,19 @@ async def test_a_refused_registration_is_shown_with_its_reason(place: Path) -> N
         assert (server.registration.registered, server.registration.error) == (False, "no version")
         await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
         assert (server.registration.registered, server.registration.error) == (True, "")
+
+
+async def test_each_report_of_the_kubelet_is_passed_on_and_a_new_refusal_logged_again(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports: list[None] = []
+    async with served(place, changed=lambda: reports.append(None)) as (_, _, channel):
+        stub = registration_pb2_grpc.RegistrationStub(channel)
+        for registered in (False, False, True, False):
+            status = registration_pb2.RegistrationStatus(plugin_registered=registered, error="no version")
+            await stub.NotifyRegistrationStatus(status)
+    assert len(reports) == 4
+    assert caplog.messages.count("DRA driver not registered") == 2
 
 
 @pytest.mark.conformance(69)
@@ -180,6 +197,66 @@ async def test_a_second_stop_leaves_the_sockets_of_another_process(place: Path) 
             other.bind(str(path))
             await server.stop()
             assert path.exists()
+
+
+async def test_at_a_stop_the_kubelet_loses_the_driver_before_its_claims_do(place: Path) -> None:
+    server = made(place)
+    await server.start()
+    registrar = registration_socket(place / "registry", DRIVER)
+    stop = asyncio.create_task(server.stop())
+    while registrar.exists():
+        await asyncio.sleep(0)
+    assert service_socket(place / "plugins", DRIVER).exists()
+    await stop
+
+
+async def test_a_driver_that_the_kubelet_cannot_find_serves_no_claims(place: Path) -> None:
+    registrar = registration_socket(place / "registry", DRIVER)
+    registrar.parent.mkdir(parents=True)
+    registrar.write_text("not a socket")
+    with pytest.raises(EnvironmentFailure, match="is not a socket"):
+        await made(place).start()
+    assert registrar.read_text() == "not a socket"
+    assert not service_socket(place / "plugins", DRIVER).exists()
+
+
+async def test_only_the_owner_can_connect_and_later_files_are_not_affected(place: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        async with served(place):
+            modes = {stat.S_IMODE(path.stat().st_mode) for path in place.rglob("*.sock")}
+            (place / "later").touch()
+    finally:
+        os.umask(before)
+    assert modes == {0o600}
+    assert stat.S_IMODE((place / "later").stat().st_mode) == 0o644
+
+
+async def test_a_socket_of_another_process_in_its_place_is_not_the_drivers(place: Path) -> None:
+    path = service_socket(place / "plugins", DRIVER)
+    async with served(place) as (server, _, _):
+        assert server.exists()
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            assert not server.exists()
+
+
+async def test_a_socket_of_a_busy_process_is_left_alone(place: Path) -> None:
+    path = service_socket(place / "plugins", DRIVER)
+    path.parent.mkdir(parents=True)
+    with ExitStack() as opened:
+        busy = opened.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(str(path))
+        busy.listen(0)
+        with pytest.raises(BlockingIOError):
+            for _ in range(16):
+                waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(path))
+        with pytest.raises(EnvironmentFailure, match="another process serves"):
+            await made(place).start()
+        assert path.is_socket()
 
 
 @pytest.mark.conformance(66)

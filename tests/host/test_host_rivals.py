@@ -167,6 +167,20 @@ async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_r
     assert len(registrations(kubelet, OTHER)) == 1
 
 
+async def test_a_plugin_with_an_older_socket_that_registers_later_has_the_resource(rig, kubelet):
+    rig.write(TOY_LINE)
+    plugin = OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"])
+    await plugin.serve()
+    try:
+        async with rig.running() as host:
+            await allocatable(kubelet, toy=2)
+            await plugin.register()
+            await rig.until(lambda: shown(host)["state"] == "displaced")
+            await allocatable(kubelet, toy=3)
+    finally:
+        await plugin.stop()
+
+
 async def test_the_end_of_another_plugin_with_the_same_devices_costs_no_registration(rig, kubelet):
     """Up to 1.36 a kubelet then also drops devhost, and leaves its list stream open."""
     rig.write(TOY_LINE)

@@ -146,3 +146,5 @@ def test_a_file_that_is_too_large_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{MAX_FILE} that are read"):
         place.write("toy", {f"a/{n}": "x" * 63 for n in range(2000)})
     assert list(tmp_path.iterdir()) == []
+    place.write("toy", {"a/b": "x" * (MAX_FILE - len(render({"a/b": ""})))})
+    assert place.path("toy").stat().st_size == MAX_FILE

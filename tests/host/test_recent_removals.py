@@ -57,6 +57,14 @@ def test_as_many_departed_devices_are_kept_as_the_log_names() -> None:
     assert {one.device for one in departures.recent()} == {f"d{n}" for n in range(MOST)}
 
 
+def test_a_device_that_leaves_again_is_the_last_one_to_be_forgotten() -> None:
+    departures = RecentRemovals(Clock())
+    for device in ("a", *(f"d{n}" for n in range(MOST - 1)), "a", "e"):
+        departures.left({device: GONE})
+    departures.settle(tuple)
+    assert {one.device for one in departures.recent()} == {"a", "e", *(f"d{n}" for n in range(1, MOST - 1))}
+
+
 def test_a_list_is_read_only_while_a_device_leaves() -> None:
     departures = RecentRemovals(Clock())
     departures.came(["a"])

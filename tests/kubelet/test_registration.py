@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ sys.path.append(str(Path(__file__).parent))
 from toy_resource import ToyResource
 
 from devhost.kubelet.api import KUBELET_SOCKET
-from devhost.kubelet.kubelet_socket import KubeletSocket
+from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
@@ -67,9 +68,13 @@ def kubelet_socket(directory: Path, *, listening: bool) -> Iterator[None]:
 
 @asynccontextmanager
 async def registering(
-    directory: Path, source: PodResources, metrics: Metrics, clock: FakeClock
+    directory: Path,
+    source: PodResources,
+    metrics: Metrics,
+    clock: FakeClock,
+    identify: Callable[[Path], Identity | None] = identity,
 ) -> AsyncIterator[Registration]:
-    kubelet = KubeletSocket(directory)
+    kubelet = KubeletSocket(directory, identify=identify)
     kubelet.look()
     rivals = Rivals(source, directory, timing=TIMING, clock=clock)
     registration = Registration(
@@ -96,6 +101,18 @@ async def test_a_kubelet_socket_without_a_listener_is_tried_at_growing_intervals
     assert 0.025 <= intervals[0] <= 0.05
     assert all(0.5 <= interval <= 1.0 + 1e-6 for interval in intervals[5:])
     assert len(set(intervals[5:])) > 1, "the intervals have jitter"
+
+
+async def test_a_clock_that_was_set_back_does_not_delay_the_registration(tmp_path: Path) -> None:
+    def made_in_an_hour(path: Path) -> Identity:
+        return 1, 1, time.time_ns() + 3600 * 10**9
+
+    clock = FakeClock()
+    metrics = Times(clock)
+    with kubelet_socket(tmp_path, listening=False):
+        async with registering(tmp_path, Answers(clock), metrics, clock, made_in_an_hour):
+            await clock.advance(1.0)
+    assert metrics.failures, "it tried"
 
 
 async def test_a_resource_of_another_plugin_is_asked_about_at_bounded_intervals(tmp_path: Path) -> None:

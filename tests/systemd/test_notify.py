@@ -80,6 +80,7 @@ async def test_the_status_line_follows_the_problems(listener):
 
 async def test_a_reload_sends_reloading_and_then_ready(listener):
     async with notifying(notifier := notify(listener), Service()) as service:
+        assert (await listener.next())["STATUS"] == "looking for devices"
         with notifier.reloading():
             pass  # before it is ready nothing may sound like ready
         service.planned = True
@@ -91,6 +92,7 @@ async def test_a_reload_sends_reloading_and_then_ready(listener):
             assert message["RELOADING"] == "1"
             assert int(message["MONOTONIC_USEC"]) > 0
             notifier.changed()
+            assert "READY" not in await listener.until(WATCHDOG="1")
         assert (await listener.until(READY="1")).keys() <= {"READY", "STATUS", "WATCHDOG"}
 
 
@@ -165,6 +167,21 @@ async def test_a_dead_socket_is_logged_once(tmp_path, logged):
         finally:
             back.close()
     assert len(logged("cannot notify systemd")) == 1
+
+
+async def test_a_socket_that_dies_again_is_logged_again(tmp_path, logged):
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
+    async with notifying(notifier, Service()) as service, asyncio.timeout(60):
+        service.planned = True
+        for times in (1, 2):
+            while len(logged("cannot notify systemd")) < times:
+                await asyncio.sleep(0.01)
+            back = Listener(str(tmp_path / "gone"))
+            try:
+                await back.until(READY="1")
+            finally:
+                back.close()
+                (tmp_path / "gone").unlink(missing_ok=True)
 
 
 async def test_a_full_socket_blocks_nothing_and_loses_nothing(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import resource
@@ -13,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from devhost.telemetry.exposition import CONTENT_TYPE, Distribution, Family, Gathered, Number, process, text
+from devhost.telemetry.exposition import (
+    CONTENT_TYPE,
+    TURN,
+    Distribution,
+    Family,
+    Gathered,
+    Number,
+    process,
+    text,
+)
 
 BUCKETS = (0.1, 1.0, 5.0)
 
@@ -80,6 +90,18 @@ async def test_an_ended_series_is_not_shown_and_restarts_at_zero() -> None:
     family.end("c")
     assert await read(family) == {"c": [("c_total", {"resource": "b"}, 1.0)]}
     assert family.labels("a").value == 0
+
+
+async def test_series_may_end_and_begin_during_a_scrape() -> None:
+    family = Family("gauge", "g", "Of one.", ("number",), Number)
+    for number in range(3 * TURN):
+        family.labels(str(number))
+    scrape = asyncio.create_task(text([family]))
+    await asyncio.sleep(0)
+    family.remove("0")
+    family.labels("more")
+    family.labels("even more")
+    assert f'g{{number="{3 * TURN - 1}"}} 0.0\n' in (await scrape).decode()
 
 
 async def test_a_metric_made_for_one_scrape_may_be_a_generator() -> None:

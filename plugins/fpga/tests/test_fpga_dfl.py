@@ -201,6 +201,13 @@ def test_an_invalid_interface_id_is_a_reason_and_not_a_name(
         assert "intelName" not in device.attributes
 
 
+def test_an_invalid_interface_id_beside_a_valid_one_is_the_reason(
+    looking: BackendFixture, tree: FpgaTree
+) -> None:
+    next((tree.root / "sys/devices").rglob("compat_id")).write_text("")
+    assert unhealthy(looking(tree))[ENGINE] == "its interface id is empty"
+
+
 def test_a_card_that_cannot_be_programmed_has_no_interface_id_and_works(
     looking: BackendFixture, tmp_path: Path
 ) -> None:

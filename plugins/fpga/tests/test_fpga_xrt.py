@@ -127,6 +127,25 @@ def test_a_card_of_the_ami_driver_is_listed_and_withheld(tmp_path: Path, looking
     assert by_id(looking(tree))["0000:c1:00.0"].health.reason == "the ami driver reports state NO_AMC"
 
 
+@pytest.mark.parametrize(
+    ("state", "healthy"),
+    [
+        ("READY", True),
+        ("COMPAT", True),
+        ("UNKNOWN", False),
+        ("INIT", False),
+        ("SHUTDOWN", False),
+        ("", False),
+    ],
+)
+def test_a_card_of_the_ami_driver_is_healthy_only_in_a_state_that_is_known_to_be(
+    tmp_path: Path, looking: BackendFixture, state: str, *, healthy: bool
+) -> None:
+    tree = fpga_xrt.v80(tmp_path)
+    tree.file("/sys/devices/pci0000:c1/0000:c1:00.0/dev_state", state)
+    assert bool(by_id(looking(tree))["0000:c1:00.0"].health) is healthy
+
+
 def test_transcoders_are_found_by_their_misc_devices(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(fpga_xrt.ma35d(tmp_path))
     devices = by_id(backend)

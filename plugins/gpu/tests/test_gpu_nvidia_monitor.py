@@ -79,3 +79,12 @@ def test_a_late_check_does_not_close_an_incident_that_came_after_it_began() -> N
     assert health.reason_at(A)
     health.add_checks({A: Check("GPU-1", recovery=0, age=2.0)}, 115.0)
     assert not health.reason_at(A)
+
+
+def test_an_xid_that_needs_a_reset_releases_a_whole_gpu_and_never_one_for_an_instance() -> None:
+    health = monitor(Nvml())
+    health.add_event({"event": "xid", "gpu": A, "data": 95, "gi": 1, "ci": 0})
+    assert health.reason_at(A, (1, 0))
+    assert health.released == frozenset()
+    health.add_event({"event": "xid", "gpu": B, "data": 95})
+    assert health.released == {B}

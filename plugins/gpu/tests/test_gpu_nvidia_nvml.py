@@ -144,6 +144,16 @@ def test_a_uevent_of_a_removed_gpu_releases_the_driver(nvidia: NvidiaMachine, at
     desk.until(lambda: not desk.is_open())
 
 
+def test_a_uevent_of_another_removed_device_keeps_the_driver_open(nvidia: NvidiaMachine, at: Open) -> None:
+    nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    first = desk.pid
+    desk.backend.notice(Event("pci", "remove", "/sys/devices/pci0000:40/0000:40:01.0/0000:41:00.0"))
+    desk.look()
+    assert desk.pid == first
+
+
 def test_a_module_that_is_being_unloaded_is_not_opened(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     desk = at(nvidia)

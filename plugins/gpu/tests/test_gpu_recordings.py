@@ -94,6 +94,16 @@ def test_a_recording_of_what_intels_own_plugin_reads_is_enough(
     }
 
 
+def test_an_entry_of_the_drm_class_without_a_device_is_no_card(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = gpu_recorded.intel(tmp_path, is_linked=False)
+    before = by_id(looking(tree))
+    (tmp_path / "sys/class/drm/card9").mkdir()
+    (tmp_path / "sys/class/drm/renderD199").symlink_to("../../devices/gone/drm/renderD199")
+    assert by_id(looking(tree)) == before
+
+
 def test_a_recording_with_plain_directories_on_the_bus_is_read(
     tmp_path: Path, looking: BackendFixture
 ) -> None:

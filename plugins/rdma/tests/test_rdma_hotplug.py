@@ -26,7 +26,7 @@ def rename(tree: RdmaTree, kind: str, old: str, new: str) -> Event:
     """Gives a network interface or an RDMA device another name, as udev's rules do at boot."""
     link = tree.root / "sys/class" / kind / old
     directory = link.resolve()
-    link.unlink()
+    link.rename(tree.root / f"{kind}-{old}")  # kept, because sysfs gives its inode number to no other file
     there = directory.rename(directory.with_name(new))
     path = f"/{there.relative_to(tree.root)}"
     tree.link(f"/sys/class/{kind}/{new}", path)

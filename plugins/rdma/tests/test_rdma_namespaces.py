@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -220,3 +221,14 @@ def test_a_port_that_is_down_keeps_its_rate(tmp_path, starting):
         assert look(backend)["0000:af:00.0"].attributes["rate"] == rate
     tree.file(f"{ports}/state", DISABLED[0])
     assert "rate" not in look(starting(tmp_path))["0000:af:00.0"].attributes
+
+
+def test_a_device_that_its_driver_made_again_has_no_rate_of_the_one_before(tmp_path, starting):
+    tree = connectx.connectx5_roce(tmp_path)
+    backend = starting(tmp_path)
+    assert look(backend)["0000:af:00.0"].attributes["rate"] == 100
+    (tmp_path / "sys/class/infiniband/mlx5_0").rename(tmp_path / "old")  # so that no inode is used twice
+    parent = CARD.removeprefix("/sys/devices/")
+    shutil.rmtree(tmp_path / CARD.lstrip("/") / "infiniband/mlx5_0")
+    tree.ibdev(parent, "mlx5_0", roce("ens1f0np0", EDR, DISABLED), uverbs=False)
+    assert "rate" not in look(backend)["0000:af:00.0"].attributes

@@ -115,6 +115,19 @@ def test_an_event_of_one_function_reads_that_one_again(tmp_path, sysfs, reads):
     assert not any(path.startswith(TWIN) for path in reads)
 
 
+def test_an_event_of_a_function_whose_name_begins_like_another_reads_only_its_own(tmp_path, sysfs, reads):
+    tree = connectx.scalable_function(tmp_path)
+    card = "pci0000:00/0000:00:01.0/0000:03:00.0"
+    function = tree.auxiliary(card, "mlx5_core.sf.20", "mlx5_core.sf", {"sfnum": "89"})
+    tree.ibdev(function, "mlx5_3", roce("en3f0pf0sf89", EDR), guid="0000:00ff:fe00:8989")
+    backend = start(tmp_path, sysfs)
+    look(backend)
+    reads.clear()
+    look(backend, Event("net", "add", f"/sys/devices/{card}/mlx5_core.sf.20/net/rail0"))
+    assert any("/mlx5_core.sf.20/" in path for path in reads)
+    assert not any("/mlx5_core.sf.2/" in path for path in reads)
+
+
 def test_the_removal_of_a_parent_device_concerns_everything_below(tmp_path):
     tree = connectx.connectx5_roce(tmp_path)
     backend = start(tmp_path)

@@ -19,6 +19,7 @@ from devhost.backend import Event
 from devhost.backend.errors import BackendError
 
 DEADLINE = 60.0
+QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
 
 class Watching:
@@ -91,6 +92,19 @@ async def test_a_library_of_a_group_causes_an_event_and_other_files_do_not(machi
     async with watching(machine.backend(group).watch()) as seen:
         event = await seen.until(act, "/usr/lib64/libonload1.so")
         assert event.dev_node == "/usr/lib64/libonload1.so"
+
+
+async def test_lost_changes_make_every_node_be_read_again(machine: Any) -> None:
+    """The kernel drops changes when its queue is full, and adds one event that names no file."""
+    act = toggle(machine.root / "dev/fuse")
+
+    def more_than_the_queue_takes() -> None:
+        for _ in range(QUEUE + 2):
+            act()
+
+    async with watching(machine.backend().watch()) as seen:
+        await seen.until(act, "/dev/fuse")
+        assert await seen.until(more_than_the_queue_takes, "") == Event(action="node")
 
 
 @pytest.mark.parametrize(

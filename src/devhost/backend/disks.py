@@ -50,7 +50,7 @@ def disks(sysfs: Sysfs, concerns: Callable[[str], bool] = lambda point: True) ->
         if source not in places:  # a kubelet mounts one file system many times
             places[source] = list(_devices(mount, sysfs))
             _note(sysfs, places[source], mount.point, found)
-    swaps = (line.split()[:1] for line in _lines(f"{sysfs.prefix}/proc/swaps")[1:])
+    swaps = (line.split()[:1] for line in _lines(f"{sysfs.prefix}/proc/swaps"))
     _note(sysfs, [_by_node(sysfs, node) for first in swaps for node in first], SWAP, found)
     return Disks(found, not any(mount.kind == "zfs" for mount in mounts))
 

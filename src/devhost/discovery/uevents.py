@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,8 +116,9 @@ class UeventMonitor:
             try:
                 device = monitor.poll(timeout=0)
             except OSError as error:
-                reason = error.strerror or str(error)
-                if error.errno != errno.ENOBUFS and self._unreadable.news(reason):
+                pending = _pending_error(monitor)
+                reason = os.strerror(pending) if pending else error.strerror or str(error)
+                if pending != errno.ENOBUFS and self._unreadable.news(reason):
                     log.warning("reading uevents failed", reason=reason)
                 act(Event())
                 return
@@ -143,3 +146,12 @@ class UeventMonitor:
     def _scan_now(self) -> None:
         self._late = None
         self._sink(Event())
+
+
+def _pending_error(monitor: pyudev.Monitor) -> int:
+    """Reads and so ends the error of a monitor's socket: 0, or ENOBUFS after events were lost (netlink(7)).
+
+    Until then the socket counts as readable, and pyudev refuses to read from it.
+    """
+    with socket.socket(fileno=os.dup(monitor.fileno())) as same:
+        return same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
