@@ -15,12 +15,12 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from socket import socket as Socket
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 from devhost.runtime import log, rundir
 from devhost.runtime.connections import Connections, send, while_present
@@ -29,7 +29,7 @@ from devhost.runtime.newest import INTERVAL, Newest
 from .document import StatusDocument, StatusSource, complete, json_line
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Limits for clients, and how often the socket's file is checked.
 
