@@ -1,7 +1,7 @@
 """Entry points of the packages that are installed in directories on ``sys.path``.
 
 ``importlib.metadata`` finds them as well, and packages in zip archives besides. But it imports parsers for
-mail, CSV and zip files: 2 MB of a budget of 48 MB for the whole process (``docs/performance.md``).
+mail, CSV and zip files: 2 MB of a budget of 46 MB for the whole process (``docs/performance.md``).
 The format is that of https://packaging.python.org/en/latest/specifications/entry-points/.
 """
 
