@@ -62,7 +62,7 @@ soak: setup ## 50 kubelet restarts in a row, then 10 minutes of random disturban
 # HELM=…, KUSTOMIZE=… use other programs.
 chart: setup ## build Helm and Kustomize if missing, test the manifests with them, package the chart in build/chart
 	@PYTHONPATH=tests/chart $(BIN)/python -m programs
-	@$(BIN)/pytest -q tests/chart
+	@$(BIN)/pytest -q tests/chart tests/kubelet/test_grpc_go.py
 	@PYTHONPATH=tests/chart $(BIN)/python -m packing build/chart
 
 # KUBELET=…, HELM=… etc. select other programs, KUBERNETES=v1.36.3 another release, DEVHOST_E2E_IMAGE=… another

@@ -20,11 +20,13 @@ from . import (
     gpu,
     isolation,
     latency,
+    polled,
     rdma,
     scale,
     scrape,
     sriov,
     startup,
+    sysfs,
 )
 from .measure import Result
 from .measures import MEASURES
@@ -49,6 +51,8 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "memory-default": footprint.default,
     "memory-10000": footprint.many,
     "idle": footprint.idle,
+    "polled": polled.measure,
+    "sysfs": sysfs.measure,
     "rdma": rdma.measure,
     "sriov": sriov.measure,
     "gpu": gpu.measure,

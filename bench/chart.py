@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-WIDTH, HEIGHT, MARGIN = 340, 220, 48
+WIDTH, HEIGHT, MARGIN = 400, 220, 48
 STYLE = (
     "text{font:12px sans-serif;fill:#57606a}.line{fill:none;stroke:#0969da;stroke-width:2}"
     ".dot{fill:#0969da}.axis{stroke:#8b949e}"
@@ -54,7 +54,9 @@ def _chart(one: Series, left: float, top: float) -> Iterator[str]:
     for (size, value), (a, b) in zip(one.points, places, strict=True):
         tip = f"<title>{size:g}: {value:.3g}</title>"
         yield f'<circle class="dot" cx="{a:.1f}" cy="{b:.1f}" r="3">{tip}</circle>'
-        yield f'<text x="{a:.0f}" y="{y + 18:.0f}" text-anchor="middle">{size:g}</text>'
+        short = f"{size / 1000:g}k" if size >= 1000 else f"{size:g}"
+        yield f'<text x="{a:.0f}" y="{y + 18:.0f}" text-anchor="middle">{short}</text>'
+        yield f'<text x="{a:.0f}" y="{b - 8:.0f}" text-anchor="middle">{value:.3g}</text>'
 
 
 def _decade(value: float, rounded: Callable[[float], int]) -> float:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 import time
@@ -38,6 +39,9 @@ RECOVERY = 180
 """Seconds after which every device must be healthy again."""
 
 ALLOCATIONS = 100_000
+
+CALLS = 200
+"""Calls of Allocate for each size."""
 
 IMAGE = Path(__file__).parents[1] / "docs/images/growth.svg"
 
@@ -167,40 +171,64 @@ async def ledger() -> AsyncIterator[Result]:
     yield Result(measures.LEDGER, (max(0.0, grown),))
 
 
-async def growth() -> tuple[list[Series], list[Series]]:
-    """Milliseconds of one change and megabytes, by the number of devices, then by that of resources."""
-    found = []
-    for sizes, resources_of, title in (
-        ((10, 100, 1000, 10_000, 30_000), lambda _: 1, "devices of one resource"),
-        ((1, 10, 50, 100, 200), lambda size: size, "resources of 10 devices"),
-    ):
-        latency, memory = Series(title, "ms from event to list"), Series(title, "MB resident")
-        for size in sizes:
-            resources = resources_of(size)
-            async with serving(resources=resources, devices=10 if resources == size else size) as running:
-                milliseconds, _ = await _changes(running, resources)
-                latency.points.append((size, percentile(milliseconds, 50)))
-                memory.points.append((size, running.resident()))
-        found.append((latency, memory))
-    return [one for one, _ in found], [one for _, one in found]
+async def growth(devices: Sequence[int], resources: Sequence[int]) -> tuple[list[Series], list[Series]]:
+    """The cost of a change and of Allocate, and memory, by the number of devices and by that of resources."""
+    return (
+        await _grown("devices of one resource", [(size, 1, size) for size in devices]),
+        await _grown("resources of 10 devices", [(size, size, 10) for size in resources]),
+    )
+
+
+async def _grown(title: str, sizes: Sequence[tuple[int, int, int]]) -> list[Series]:
+    """The series for these sizes, each with its numbers of resources and of devices of each."""
+    change, memory, allocate = (
+        Series(title, unit) for unit in ("ms from event to list", "MB", "ms of Allocate")
+    )
+    for size, resources, devices in sizes:
+        async with serving(resources=resources, devices=devices) as running:
+            milliseconds, _ = await _changes(running, resources)
+            change.points.append((size, percentile(milliseconds, 50)))
+            memory.points.append((size, running.resident()))
+            allocate.points.append((size, percentile(await _allocated(running), 50)))
+    return [change, memory, allocate]
+
+
+async def _allocated(running: Running) -> list[float]:
+    """Milliseconds of calls for one device each."""
+    path = running.kubelet.resources[resource(0)].socket
+    connection = PluginConnection(resource(0), path, path, RECEIVE_LIMIT)
+    await connection.dial(10.0)
+    samples = []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        await connection.allocate(["synthetic-00000"])
+        samples.append((time.perf_counter() - began) * 1e3)
+    await connection.close()
+    return samples
 
 
 def table(series: Sequence[Series]) -> str:
-    """The tables in Markdown, one for each kind of size."""
-    lines = []
-    for latency, memory in zip(series[::2], series[1::2], strict=True):
-        lines += [f"| {latency.title} | {latency.unit} | {memory.unit} |", "|---|---|---|"]
-        pairs = zip(latency.points, memory.points, strict=True)
-        lines += [f"| {size} | {number(one)} | {number(other)} |" for (size, one), (_, other) in pairs]
-        lines.append("")
+    """Series of the same sizes as a table in Markdown."""
+    heads = [series[0].title, *(one.unit for one in series)]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for row in zip(*(one.points for one in series), strict=True):
+        values = " | ".join(number(value) for _, value in row)
+        lines.append(f"| {row[0][0]:g} | {values} |")
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the tables, and draws the plot."""
-    latency, memory = asyncio.run(growth())
-    print(table([one for pair in zip(latency, memory, strict=True) for one in pair]))
-    IMAGE.write_text(draw([*latency, *memory]), encoding="utf-8")
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 1000, 10_000, 30_000])
+    parser.add_argument("--resources", type=int, nargs="+", default=[1, 10, 50, 100, 200])
+    parser.add_argument("--image", type=Path, default=IMAGE, help="the plot to write")
+    options = parser.parse_args(arguments)
+    found = asyncio.run(growth(options.devices, options.resources))
+    print("\n\n".join(map(table, found)))
+    options.image.write_text(
+        draw([one for pair in zip(*found, strict=True) for one in pair]), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ KUBERNETES = ("1", "37")
 """What charts are rendered for unless ``--kube-version`` says another; Helm's own build sets it."""
 
 KUBETYPES = Path(__file__).parent / "kubetypes" / "main.go"
+ALLOCATES = Path(__file__).parents[1] / "kubelet" / "allocates" / "main.go"
 
 
 class Missing(Exception):
@@ -90,6 +91,7 @@ PROGRAMS: Mapping[str, Program] = {
         [f"k8s.io/{one}@v0.37.0" for one in ("api", "apimachinery")],
         source=KUBETYPES,
     ),
+    "allocates": Program("v0.37.0", ["k8s.io/kubelet@v0.37.0"], source=ALLOCATES),
 }
 
 

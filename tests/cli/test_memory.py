@@ -57,3 +57,16 @@ def test_messages_work_without_those_that_are_written_in_python_and_others_still
         f"{{'ID': 'a', 'health': 'Healthy'}} {text}",
         "GeneratedProtocolMessageType",
     ]
+
+
+def test_a_rare_module_is_imported_when_it_is_used_and_not_before() -> None:
+    shown = _run(
+        "import sys\n"
+        "from devhost.cli.memory import defer_rare_modules\n"
+        "defer_rare_modules()\n"
+        "import shutil\n"
+        "from asyncio import sslproto\n"
+        "print('bz2' in sys.modules, shutil.which('sh') is not None, 'bz2' in sys.modules)\n"
+        "print(sys.modules['shutil'].__spec__.name, sslproto.SSLProtocol.__name__)\n"
+    )
+    assert shown.splitlines() == ["False True True", "shutil SSLProtocol"]

@@ -22,21 +22,29 @@ BACKENDS = ("udev", "gpu", "rdma", "sriov", "fpga")
 
 HEAVY = {
     "_ssl",
+    "asyncio.sslproto",
+    "calendar",
     "decimal",
+    "difflib",
     "email.message",
     "html.entities",
     "http.client",
     "http.server",
     "importlib.metadata",
+    "ipaddress",
     "jsonschema",
+    "locale",
     "prometheus_client",
     "pynvml",
     "pyroute2",
     "pyverbs",
+    "shutil",
+    "tempfile",
+    "tokenize",
     "urllib.request",
     "zipfile",
 }
-"""Modules of half a megabyte and more that a node without the hardware has no use for."""
+"""Modules of 0.1 MB and more that a node without the hardware has no use for."""
 
 
 def until(condition: Callable[[], object], what: str) -> None:

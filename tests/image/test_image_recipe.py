@@ -111,3 +111,7 @@ def test_every_locked_package_has_hashes_and_compiled_ones_one_for_each_platform
     assert hashes.keys() == locked(name).keys()
     for package in {"grpcio", "protobuf", "pyyaml"} & hashes.keys():
         assert hashes[package].count("sha256:") == 2, package
+
+
+def test_all_bytecode_is_made_without_columns_of_lines() -> None:
+    assert DOCKERFILE.count("PYTHONNODEBUGRANGES=1 ") == DOCKERFILE.count(" -m compileall ") == 2

@@ -21,7 +21,7 @@ from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.server import PART, ListEncoder, PluginServer, device_list
+from devhost.kubelet.server import PART, STREAMS, ListEncoder, PluginServer, device_list
 from devhost.kubelet.timing import NODE, Timing
 from devhost.runtime.rpc import channel
 from devhost.telemetry.metrics import Metrics
@@ -145,6 +145,23 @@ async def test_very_many_pods_may_be_admitted_at_once_on_a_new_connection(tmp_pa
         calls = [stub.Allocate(request, timeout=WAIT) for _ in range(400)]
         answers = await asyncio.gather(*calls)
     assert all(len(one.container_responses) == 1 for one in answers)
+
+
+async def test_calls_above_the_limit_of_a_connection_wait_and_none_fails(tmp_path: Path) -> None:
+    async with serving(Slow(), tmp_path, NODE) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["a"])])
+        calls = [stub.Allocate(request, timeout=WAIT) for _ in range(3 * STREAMS)]
+        answers = await asyncio.gather(*calls)
+    assert all(len(one.container_responses) == 1 for one in answers)
+
+
+class Slow(ToyResource):
+    """Many of its calls are in progress at once, as in a backend."""
+
+    async def allocate(self, tokens: Sequence[str]) -> Granted:
+        await asyncio.sleep(0.05)
+        return await super().allocate(tokens)
 
 
 class Together(ToyResource):

@@ -69,6 +69,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID, AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
     NOTHING_BOUND,
@@ -415,7 +416,7 @@ class HeldDevices:
             self._forget(key, device.claims, device.part_of)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Tokens of one resource with the same devices and the same holder, in no order."""
 

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Protocol
 
 from devhost.backend.errors import AllocationError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
     ClaimIndex,
@@ -44,7 +44,7 @@ class DeviceHeld(AllocationError):
         self.held_by = tuple(held_by)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimedDevice:
     """One device of a claim.
 

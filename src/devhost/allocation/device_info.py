@@ -17,12 +17,13 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, EnvironmentFailure
 from devhost.backend.files import holds, make_directory
+from devhost.backend.frozen import frozen
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.worker import FILE_DEADLINE
@@ -86,7 +87,7 @@ def file_name(resource: str, token: str) -> str:
     return f"{resource.replace('/', '-')}-{token}-device.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Written:
     """A file that devhost wrote: for whom, and the SHA-256 of what it wrote."""
 

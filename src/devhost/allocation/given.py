@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.backend.sysfs import natural
 from devhost.planning.claims import Held, Key, Reason
@@ -51,7 +52,7 @@ class Node(NamedTuple):
     key: Key | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gift:
     """What a container was given by some tokens, or by a claim.
 

@@ -14,13 +14,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
 from devhost.backend.errors import DevhostError
 from devhost.backend.files import make_directory, replace_file
+from devhost.backend.frozen import frozen
 
 from .given import Gift, Node, Token
 
@@ -37,7 +38,7 @@ class Unusable(DevhostError):
     """The record cannot be read or written; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recorded:
     """What a record has: gifts by token and by claim."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Health
 from devhost.planning.plan import Offer
 from devhost.planning.settings import Inject
@@ -80,7 +80,7 @@ class Injection(Protocol):
         """Ends :meth:`run` and wakes what waits for :attr:`ready`; what pods were given stays valid."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Direct:
     """Everything is in the answer."""
 

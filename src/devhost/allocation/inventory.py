@@ -18,6 +18,7 @@ from itertools import compress
 from operator import is_not
 from typing import NamedTuple
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
@@ -43,7 +44,7 @@ _Keeper = tuple[int, str, bool]
 that was made from a former id."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """One of the devices that a token represents, and its own health."""
 
@@ -51,7 +52,7 @@ class Member:
     health: Health
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changes:
     """Devices by id, each with its reason, if any. Devices that appear unhealthy are in ``unhealthy`` too.
 
@@ -140,7 +141,7 @@ class Entry(NamedTuple):
     held_by: tuple[AnyHolder, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tally:
     """How many tokens a list has.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Holder
 
 Kubelet = tuple[int, ...]
@@ -12,7 +13,7 @@ Kubelet = tuple[int, ...]
 often another kubelet.sock was seen until then."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimUseDevice:
     """One device of a claim: the driver that gave it, and the driver's names for it.
 
@@ -27,7 +28,7 @@ class ClaimUseDevice:
     cdi_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimUse:
     """The containers that use a claim, in the kubelet's order, and the devices that it gives them."""
 
@@ -39,7 +40,7 @@ Claims = Mapping[tuple[str, str], ClaimUse]
 """The claims by namespace and name. The kubelet does not list their uids."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listing:
     """A complete answer of a kubelet.
 

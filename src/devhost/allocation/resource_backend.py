@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from devhost.backend import AllocateRequest, NoOptions
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.backend.sysfs import node_number, prefix_of
 from devhost.discovery.runner import BackendRunner
@@ -44,7 +45,7 @@ class MissingPath(AllocationError):
     """Something a device needs does not exist on the host."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Granted:
     """What a container gets; ``left_out`` are host paths of optional parts that do not exist."""
 
@@ -56,7 +57,7 @@ class Granted:
         return [node.path for node in self.edits.nodes if node.path not in self.left_out]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """The terms on which the devices of a resource are handed out: a container keeps those it got them on.
 
@@ -70,7 +71,7 @@ class Terms:
     shares: Mapping[str, Fraction] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """What a backend answered: for which devices, or what of the host each of them lacks.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from devhost.backend.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 

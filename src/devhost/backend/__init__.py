@@ -30,8 +30,8 @@ third, and ``links`` on a fourth. So an expensive check does not delay hot-plug,
 delay a pod. Protect what the methods share with a lock, or replace it as a whole.
 
 Import from here: the names below, and the modules ``errors``, ``model``, ``where``, ``sysfs``, ``netlink``,
-``claim``, ``process``, ``backoff``, ``incident``, ``files``, ``disks``, ``infiniband``, ``trusted``,
-``inotify``, ``purpose``, ``threads``, ``traffic`` and ``observe``.
+``claim``, ``process``, ``backoff``, ``incident``, ``files``, ``frozen``, ``disks``, ``infiniband``,
+``trusted``, ``inotify``, ``purpose``, ``threads``, ``traffic`` and ``observe``.
 May import: nothing else of devhost.
 """
 

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
 
+from .frozen import frozen
 from .model import NOTHING, AttributeValue, Device, Edits, Health, freeze
 from .observe import ObserverHooks, hookspec
 
@@ -34,7 +35,7 @@ class Hooks(ObserverHooks):
         """The backend classes that this plugin provides. Called once per start and per reload."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attribute:
     """Declares one attribute: its type, what it means, and an example value.
 
@@ -62,7 +63,7 @@ class Attribute:
     also: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conditions:
     """Declares, in ``Annotated[Where, Conditions(…)]``, an option with the syntax of a resource's ``where``.
 
@@ -128,7 +129,7 @@ class NoOptions:
     """The options of a backend that has none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """Something happened to a device, so it should be scanned again. An event carries no state.
 
@@ -142,7 +143,7 @@ class Event:
     dev_node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MissingDriver:
     """Hardware that is present but provides no device because its driver is missing.
 
@@ -205,7 +206,7 @@ class Context(Protocol):
         """Runs a blocking call for :meth:`Backend.watch` on a separate thread, with a deadline."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllocateRequest:
     """What one container requests, or was given: some devices of one resource.
 

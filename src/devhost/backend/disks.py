@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from .frozen import frozen
 from .sysfs import Sysfs
 
 SWAP = "swap space"
@@ -21,7 +22,7 @@ _CLASS = "/sys/class/block"
 _LIMIT = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Disks:
     """What block devices carry, by their directories in sysfs, ``/sys/devices/…``.
 

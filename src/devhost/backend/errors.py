@@ -14,7 +14,7 @@ Every other exception that reaches the user is a bug and keeps its traceback.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .frozen import frozen
 
 
 class DevhostError(Exception):
@@ -31,7 +31,7 @@ class DevhostError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diagnostic:
     """One error in a configuration file, with its position.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
+from .frozen import frozen
 from .sysfs import Sysfs
 
 DIRECTORY = "/dev/infiniband"
@@ -43,7 +43,7 @@ CLASSES = {
 """The kernel's classes with nodes of RDMA devices; Linux 5.8 removed ``infiniband_cm``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """A node that the kernel created for an RDMA device; ``entry`` is its directory in sysfs.
 

@@ -8,10 +8,11 @@ accepts is hashable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 from .errors import printable
+from .frozen import frozen
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -71,7 +72,7 @@ def freeze(owner: object, mappings: Iterable[str], sequences: Iterable[str] = ()
             _set(owner, name, tuple(value))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Health:
     """The health of one device; ``reason`` is ``None`` exactly when ``healthy`` is true.
 
@@ -97,7 +98,7 @@ def unhealthy(reason: str) -> Health:
     return Health(False, reason)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceNode:
     """A device node that a container gets.
 
@@ -117,7 +118,7 @@ class DeviceNode:
     shared: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mount:
     """A bind mount that a container gets; ``required`` as for :class:`DeviceNode`.
 
@@ -130,7 +131,7 @@ class Mount:
     required: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edits:
     """Everything that a container needs to use some devices, independent of how it is injected.
 
@@ -178,7 +179,7 @@ class Edits:
         return Edits(tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Device:
     """A device that a backend found.
 
@@ -276,7 +277,7 @@ def sound_health(health: Health) -> Health:
     return health if reason == health.reason else unhealthy(reason)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holder:
     """A container and the pod it belongs to."""
 

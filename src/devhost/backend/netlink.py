@@ -27,6 +27,7 @@ from typing import NamedTuple, Protocol
 
 from .backoff import Backoff
 from .base import Event
+from .frozen import frozen
 from .incident import Incident
 from .sysfs import Sysfs
 
@@ -70,7 +71,7 @@ _REQUEST = 0x1
 _TYPE_MASK = 0x3FFF
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """One message: its ``kind`` (``nlmsg_type``), the ``sequence`` of the request it answers, its payload."""
 

@@ -19,11 +19,11 @@ what they return is ignored. ``docs/observers.md`` describes what happens if a h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import pluggy
 
+from .frozen import frozen
 from .model import AttributeValue, Device, Health, Holder
 
 __all__ = [
@@ -50,7 +50,7 @@ hookimpl = pluggy.HookimplMarker("devhost")
 versions of devhost do not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class News:
     """The fields of all news.
 
@@ -65,7 +65,7 @@ class News:
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DeviceNews(News):
     """News of one physical device in one resource, regardless of its number of tokens.
 
@@ -78,7 +78,7 @@ class DeviceNews(News):
     device: Device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Appeared(DeviceNews):
     """The resource has a new device, with this health: plugged in, configured, or present at the start."""
 
@@ -86,7 +86,7 @@ class Appeared(DeviceNews):
     health: Health
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Left(DeviceNews):
     """The resource no longer has the device. A container may still hold it: see :class:`Released`."""
 
@@ -94,7 +94,7 @@ class Left(DeviceNews):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class HealthChanged(DeviceNews):
     """The device became unhealthy, or healthy again; another reason while it is unhealthy is not reported."""
 
@@ -103,7 +103,7 @@ class HealthChanged(DeviceNews):
     previous: Health
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Allocated(DeviceNews):
     """The device was allocated to a container, by these tokens. The kubelet does not name the container."""
 
@@ -111,7 +111,7 @@ class Allocated(DeviceNews):
     tokens: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Held(DeviceNews):
     """The kubelet has named the container that holds the device, usually within a second of Allocate.
 
@@ -123,7 +123,7 @@ class Held(DeviceNews):
     holder: Holder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Released(DeviceNews):
     """The container no longer holds the device. ``holder`` is ``None`` if the kubelet never named it.
 
@@ -135,7 +135,7 @@ class Released(DeviceNews):
     holder: Holder | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BackendChanged(News):
     """A backend fails or hangs, for the ``reason``, or works again: then ``reason`` is ``None``."""
 
@@ -145,7 +145,7 @@ class BackendChanged(News):
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ConfigurationRead(News):
     """A configuration took effect; or it was refused for these ``complaints``, and the old one stays."""
 

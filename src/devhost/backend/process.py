@@ -28,13 +28,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Protocol
 
 from .backoff import Backoff
 from .errors import BackendError, BackendTimeout
+from .frozen import frozen
 from .threads import NoThread, start
 
 OUTPUT_LIMIT = 1 << 20
@@ -112,7 +112,7 @@ class Leftover:
         return self._process.poll() is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """The output of a program that ended by itself, and its exit status.
 

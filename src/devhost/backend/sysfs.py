@@ -11,8 +11,9 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from .frozen import frozen
 
 DEVICES = "/sys/devices/"
 """The parent of every device's directory; classes and buses only have links to these."""
@@ -163,7 +164,7 @@ def pci_path(sys_path: str) -> str:
     return sys_path[: sys_path.rindex(f"/{addresses[-1]}") + len(addresses[-1]) + 1] if addresses else ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PciFunction:
     """One PCI function. Ids are lower-case hex digits without ``0x``, empty if sysfs has none.
 
@@ -344,7 +345,7 @@ class Sysfs:
         return header is not None and len(header) == _HEADER and not header.strip(b"\xff")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PciIds:
     """The ids of a PCI function: lower-case hex digits, six of them for the class.
 

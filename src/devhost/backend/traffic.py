@@ -15,8 +15,8 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 
+from .frozen import frozen
 from .netlink import NETWORK
 from .sysfs import Sysfs
 
@@ -33,7 +33,7 @@ OVS = "ovs-system"
 """The interface above all ports of Open vSwitch's kernel datapath, for all bridges."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DefaultRoute:
     """A default route: ``family`` is 4 or 6, ``interface`` the outgoing one."""
 
@@ -46,7 +46,7 @@ class DefaultRoute:
         return f"the IPv{self.family} default route{table}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traffic:
     """The default routes of the node, and the addresses of its interfaces."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 
+from .frozen import frozen
 from .model import PURPOSE, AttributeValue
 
 _GLOB = re.compile(r"[*?\[]")
@@ -22,7 +22,7 @@ _LONGEST = 80
 """Characters of a value that a reason quotes; a sysfs file may have 4096."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Text:
     """A string or glob (``*``, ``?``, ``[…]``); ``fold`` compares hex ids case-insensitively."""
 
@@ -59,7 +59,7 @@ def _matcher(pattern: str) -> _Match:
     return re.compile(translate(pattern)).match
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """Integers from ``low`` to ``high`` inclusive; ``None`` means no bound."""
 
@@ -77,7 +77,7 @@ class Range:
         return f"{'' if self.low is None else self.low}-{'' if self.high is None else self.high}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flag:
     """Exactly true or false."""
 
@@ -93,7 +93,7 @@ class Flag:
 Pattern = Text | Range | Flag
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Term:
     """One key of a block: the attribute must match any of the patterns.
 
@@ -125,7 +125,7 @@ class Term:
         return f"{self.attribute}: {self.wanted}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """A mapping in ``where``: all ``terms`` hold, and no block of ``refuse`` (the key ``not``) does.
 

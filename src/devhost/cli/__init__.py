@@ -58,9 +58,10 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
-    from .memory import import_without_libraries, use_one_heap
+    from .memory import defer_rare_modules, import_without_libraries, use_one_heap
 
     use_one_heap()
+    defer_rare_modules()
     import_without_libraries()
     from devhost.runtime import log
 

@@ -16,8 +16,8 @@ _M_ARENA_MAX = -8
 _OPENSSL = ("ssl", "_hashlib")
 """The modules that load OpenSSL: asyncio imports the first, hashlib the second, and both work without."""
 
-_COMPRESSION = ("bz2", "lzma")
-"""The modules for archives that shutil imports if there are any; it is imported for other purposes."""
+_RARE = ("ast", "calendar", "ipaddress", "locale", "shutil", "tempfile", "tokenize", "asyncio.sslproto")
+"""Modules that other modules import for a few rare calls."""
 
 _OWN_HASHES = ("_md5", "_sha1", "_blake2", "_sha3")
 """Python's own hashes. Some distributions omit them; hashlib then needs those of OpenSSL."""
@@ -33,25 +33,43 @@ def use_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def import_without_libraries() -> None:
-    """Imports asyncio, hashlib and shutil as if Python was built without OpenSSL, bzip2 and LZMA.
+class Deferred(ModuleType):
+    """Takes the place of a module until a name of it is needed."""
 
-    It saves 5 MB of memory. Only TLS in asyncio and archives in shutil are lost; code that imports these
-    modules itself still gets them. It has no effect on what was imported before, and none on hashlib if this
-    Python lacks built-in hashes.
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)  # what import asks of every module
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def defer_rare_modules() -> None:
+    """Delays the import of modules that are rarely needed until the first use, which saves 1 MB of memory."""
+    for name in _RARE:
+        if name not in sys.modules:
+            sys.modules[name] = Deferred(name)
+
+
+def import_without_libraries() -> None:
+    """Imports asyncio and hashlib as if Python was built without OpenSSL.
+
+    It saves 5 MB of memory. Only TLS in asyncio is lost; code that imports these modules itself still gets
+    them. It has no effect if one of the two was imported before, or if this Python lacks built-in hashes.
     """
-    users = {"asyncio": _OPENSSL, "hashlib": _OPENSSL, "shutil": _COMPRESSION}
     if "asyncio" in sys.modules or "hashlib" in sys.modules or not all(map(find_spec, _OWN_HASHES)):
-        del users["asyncio"], users["hashlib"]
-    for user, names in users.items():
-        blocked = [name for name in names if name not in sys.modules]
+        return
+    blocked = [name for name in _OPENSSL if name not in sys.modules]
+    for name in blocked:
+        sys.modules[name] = None  # type: ignore[assignment]  # what import reads as "there is none"
+    try:
+        import asyncio
+        import hashlib
+
+        del asyncio, hashlib
+    finally:
         for name in blocked:
-            sys.modules[name] = None  # type: ignore[assignment]  # what import reads as "there is none"
-        try:
-            importlib.import_module(user)
-        finally:
-            for name in blocked:
-                del sys.modules[name]
+            del sys.modules[name]
 
 
 class TypingExtensions(ModuleType):
@@ -84,17 +102,6 @@ def import_grpc_without_typing_extensions() -> None:
     finally:
         if isinstance(sys.modules.get(name), TypingExtensions):
             del sys.modules[name]
-
-
-class Deferred(ModuleType):
-    """Takes the place of a module until a name of it is needed."""
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)  # what import asks of every module
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
 
 
 def import_protobuf_without_python_messages() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from devhost.backend.errors import ConfigError, Diagnostic, printable
+from devhost.backend.frozen import frozen
 
 MAX_DIAGNOSTICS = 200
 """A file with more errors than this is not read further: no user fixes more at once."""
@@ -111,7 +112,7 @@ class Diagnostics:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The path of keys to what is being read, and where to report what is wrong with it."""
 

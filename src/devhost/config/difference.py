@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 
+from devhost.backend.frozen import frozen
 from devhost.planning.settings import ResourceSettings, Settings
 
 from .reader import camel
@@ -18,7 +19,7 @@ Identity = tuple[str, str, int]
 """Backend, name, and a number for entries that share both (a template may appear twice)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """An entry that is in both files but differs; ``keys`` are the YAML keys that differ."""
 
@@ -27,7 +28,7 @@ class Change:
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """What must happen to turn one :class:`Settings` into another.
 

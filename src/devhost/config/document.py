@@ -12,13 +12,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import yaml
 
 from devhost.backend.files import read_named, refuse_special
+from devhost.backend.frozen import frozen
 
 from .diagnostics import WHOLE_FILE, Diagnostics, Mark, Place, shown
 
@@ -26,7 +27,7 @@ MERGE: Final = "merge"
 """The kind of a plain ``<<``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scalar:
     """A single value: its text, and the ``kind`` YAML 1.1 takes it for.
 
@@ -50,7 +51,7 @@ class Scalar:
         return f"{what} {shown(self.text)[1:-1]}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Items:
     """A list."""
 
@@ -68,7 +69,7 @@ class Entry(NamedTuple):
     value: Node
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fields:
     """A mapping; keys are text, each one once."""
 

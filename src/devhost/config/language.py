@@ -6,11 +6,11 @@ be there depends on the backend and is read once the backend is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
+from devhost.backend.frozen import frozen
 from devhost.backend.model import PERMISSIONS
 from devhost.planning import naming as naming
 from devhost.planning.naming import SUBDOMAIN
@@ -61,7 +61,7 @@ ServedBy = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Override:
     """Another number of replicas for some of a resource's devices."""
 
@@ -69,7 +69,7 @@ class Override:
     replicas: Replicas = option(meaning="How often each of these devices is handed out.", example=10)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sharing:
     """How often the devices of a resource are handed out, and whether one by one or together."""
 
@@ -96,7 +96,7 @@ class Sharing:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResourceDra:
     """How a resource looks in Dynamic Resource Allocation; without effect with `serve: plugin`."""
 
@@ -117,7 +117,7 @@ class ResourceDra:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resource:
     """An extended resource that pods can ask for, and the devices that serve it."""
 
@@ -182,7 +182,7 @@ class Resource:
     dra: ResourceDra = option(ResourceDra(), "How the resource looks with `serve: dra`.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cdi:
     """The Container Device Interface, for resources with `inject: cdi`."""
 
@@ -198,7 +198,7 @@ class Cdi:
             raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceInfo:
     """Device-info files, from which network plugins such as Multus learn which devices a pod got."""
 
@@ -215,7 +215,7 @@ class DeviceInfo:
             raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Labels:
     """Labels for the node, in files that Node Feature Discovery reads."""
 
@@ -232,7 +232,7 @@ class Labels:
             raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dra:
     """Dynamic Resource Allocation, for resources with `serve: dra`."""
 
@@ -246,7 +246,7 @@ class Dra:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class File:
     """Configuration of devhost: which devices of a node are offered to Kubernetes, and under which names."""
 

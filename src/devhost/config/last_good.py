@@ -15,13 +15,13 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
+from devhost.backend.frozen import frozen
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.worker import FileWorker
@@ -76,7 +76,7 @@ def state_dir(otherwise: Path | None = None) -> Path | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accepted:
     """The content of a configuration file that was accepted, and the file's permission bits."""
 
@@ -84,7 +84,7 @@ class Accepted:
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copy:
     """What is in a copy: the file's name, the configuration, and when (RFC 3339, UTC) it was accepted."""
 

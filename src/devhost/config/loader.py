@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from devhost import config
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.backend.files import Fingerprint, digest, fingerprint
+from devhost.backend.frozen import frozen
 from devhost.discovery import catalog
 from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Settings
@@ -20,7 +21,7 @@ DEFAULT = config.DEFAULT
 """The configuration file if no other is named."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copied:
     """The copy that is used because the file was refused for these ``complaints``.
 
@@ -32,7 +33,7 @@ class Copied:
     complaints: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loaded:
     """Settings, the catalog they refer to, and the fingerprint of the file just before it was read.
 

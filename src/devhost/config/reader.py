@@ -18,13 +18,14 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, replace
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from devhost.backend import Attribute, Conditions, OptionError
+from devhost.backend.frozen import frozen
 from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
 
 from .diagnostics import Diagnostics, Place, one_line, shown, suggest
@@ -48,7 +49,7 @@ LISTS: Final[dict[Any, type]] = {
 MAPPINGS: Final = (dict, collections.abc.Mapping)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """In ``Annotated``: the least and the greatest number, or length of a list."""
 
@@ -56,7 +57,7 @@ class Bounds:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """In ``Annotated[str, …]``: a pattern for the whole text, how a message describes it, and its hint."""
 
@@ -65,12 +66,12 @@ class Form:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranges:
     """In ``Annotated[int | str, …]``: a whole number, or text as :func:`read_ranges` takes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mistaken:
     """In ``Annotated``: a text that is refused with its own hint, because people take it for a value."""
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend.files import Fingerprint, fingerprint
+from devhost.backend.frozen import frozen
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.watch import DirectoryWatch
 
@@ -23,7 +23,7 @@ MAX_CHECKS = 8
 """Checks of a file that keeps changing, before it is read as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 

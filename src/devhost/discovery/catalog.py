@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.util import decode_source
 from pathlib import Path
@@ -27,6 +27,7 @@ import pluggy
 from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, claim, trusted
 from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, overrides
 from devhost.backend.errors import printable
+from devhost.backend.frozen import frozen
 from devhost.backend.observe import ObserverHooks
 from devhost.missing import missing_package
 
@@ -86,7 +87,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_./-]+)?(\.?\*)?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Installed:
     """A backend that can be used. ``origin`` is the name of a package or the path of a drop-in."""
 
@@ -96,7 +97,7 @@ class Installed:
     hooks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InstalledObserver:
     """A plugin with hooks for events; ``name`` is unique, ``hooks`` are those it implements."""
 
@@ -112,7 +113,7 @@ class InstalledObserver:
         getattr(self.caller, hook)(**arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """A plugin, or one backend of a plugin, that cannot be used.
 
@@ -125,7 +126,7 @@ class Refusal:
     backend: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Catalog:
     """The backends of this installation by name, its observers, and everything that was refused."""
 

@@ -1,7 +1,7 @@
 """Entry points of the packages that are installed in directories on ``sys.path``.
 
 ``importlib.metadata`` finds them as well, and packages in zip archives besides. But it imports parsers for
-mail, CSV and zip files: 2 MB of a budget of 48 MB for the whole process (``docs/performance.md``).
+mail, CSV and zip files: 2 MB of a budget of 46 MB for the whole process (``docs/performance.md``).
 The format is that of https://packaging.python.org/en/latest/specifications/entry-points/.
 """
 
@@ -11,11 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from devhost.backend.frozen import frozen
 
 _INFORMATION = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 """Suffixes of directories of package metadata, each with the file that has name and version."""
@@ -24,7 +25,7 @@ _OBJECT = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+)\s*)?(\[.*
 """``module:attribute``; text in brackets after it is obsolete and ignored."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Distribution:
     """An installed package; ``name`` as its metadata spells it."""
 
@@ -32,7 +33,7 @@ class Distribution:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EntryPoint:
     """One line ``name = value`` of a package's ``entry_points.txt``."""
 

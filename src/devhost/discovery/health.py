@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, NO_REASON, Device, Health, sound_health, unhealthy
 
 WINDOW = 60.0
@@ -48,7 +49,7 @@ def worst(*verdicts: Health) -> Health:
     return sound_health(unhealthy("; ".join(reasons))) if reasons else HEALTHY
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grounds:
     """What verdicts depend on besides the devices.
 

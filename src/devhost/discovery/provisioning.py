@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, NotYet
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler, Retry
@@ -43,7 +43,7 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """The current state; ``reason`` is empty while it is ok, ``since`` is in wall-clock seconds."""
 

@@ -12,11 +12,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from devhost.backend.files import replace_file
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import read_bytes, read_line
 from devhost.runtime.log import get
 
@@ -29,7 +30,7 @@ _LIMIT = 65536
 """Bytes of the record that are read; one backend takes about 100."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Release:
     """One release.
 

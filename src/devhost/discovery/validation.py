@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
 from operator import is_not
 from typing import Any
 
 from devhost.backend import Attribute, claim
 from devhost.backend.errors import one_line, printable
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID, PURPOSE, Device, sound_health, sound_reason
 
 from .health import is_health
@@ -26,7 +27,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/=#-]*")
 _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RefusedDevice:
     """An invalid device that a backend returned. ``device`` is its id, or another description."""
 

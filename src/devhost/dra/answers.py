@@ -9,10 +9,10 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from devhost.backend.errors import DevhostError
+from devhost.backend.frozen import frozen
 from devhost.runtime.reconciler import Retry
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class Malformed(DevhostError):
     """The API server sent a value that Kubernetes would not send."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Json:
     """A value of an API object; ``what`` is the object, and ``path`` the place of the value in it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from devhost.allocation.cdi.claim_files import ClaimRecord, RecordedDevice, device_name, set_name
@@ -12,6 +12,7 @@ from devhost.allocation.cdi.spec import ContainerEdits, claim_kind
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend.errors import AllocationError, BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device, Health, sound_reason, unhealthy
 from devhost.planning.claims import Key, Reason
 from devhost.planning.settings import ResourceSettings, uses_of
@@ -28,7 +29,7 @@ SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraDevice:
     """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
 
@@ -66,7 +67,7 @@ class DraResources(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chosen:
     """One allocated device, and the terms on which the claim gets it."""
 
@@ -98,7 +99,7 @@ class Chosen:
         return 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """The devices of one request that one resource has: the backend is asked for them together."""
 
@@ -204,7 +205,7 @@ def _check_health(result: Result, found: DraDevice, options: object, driver: str
         raise ClaimError(f"device {result.pool}/{result.device} is unhealthy: {reason}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Basis:
     """What the file of a claim was rendered from; ``None`` for a device that was not there.
 
@@ -263,7 +264,7 @@ def groups(chosen: Sequence[Chosen]) -> list[Group]:
     return [Group(tuple(members)) for members in found.values()]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rendering:
     """What the containers of a group get.
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, cast
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import ConfigError, DevhostError
+from devhost.backend.frozen import frozen
 from devhost.config.diagnostics import Diagnostics, Mark, Place, one_line, suggest
 from devhost.config.document import MAX_DEPTH, Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import WRONG, Raw, agreed, keys, read, read_fields
@@ -59,7 +60,7 @@ class ClaimError(DevhostError):
     """A claim cannot be prepared; the kubelet shows the text in an event of the pod."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Toleration:
     """A toleration of device taints, as in ``core/v1``: an empty ``key`` or ``effect`` matches every one."""
 
@@ -76,7 +77,7 @@ class Toleration:
         return (any_key or self.key == key) and self.effect in ("", effect)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """One device that was allocated to the claim.
 
@@ -102,7 +103,7 @@ class Result:
         return any(one.tolerates(key, effect) for one in self.tolerations)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpaqueConfig:
     """A configuration for this driver. ``path`` is its place below ``status.allocation.devices``."""
 
@@ -116,7 +117,7 @@ class OpaqueConfig:
         return not self.requests or not {request, request.partition("/")[0]}.isdisjoint(self.requests)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimObject:
     """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was.
 

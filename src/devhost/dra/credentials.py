@@ -9,7 +9,7 @@ import math
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import read_named
+from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -40,7 +41,7 @@ def read_file(path: Path) -> bytes:
     return read_named(path, LARGEST)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Credentials:
     """How to reach the API server.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
 import grpc
 
 from devhost.backend.errors import printable
+from devhost.backend.frozen import frozen
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.runtime.rpc import decoded
 
@@ -35,7 +35,7 @@ MESSAGE = 1024
 """Most bytes of a message; the kubelet cuts it there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceHealth:
     """The health of a device of a current claim.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from devhost.backend.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class ClaimRef:
     """The name of a ResourceClaim, as the kubelet sends it."""
 
@@ -19,7 +20,7 @@ class ClaimRef:
         return f"ResourceClaim {self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PreparedDevice:
     """A device that is ready for the containers that use one of the requests.
 

@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, unhealthy
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Sides
@@ -91,7 +92,7 @@ Offers = tuple[str, Sequence[Offered] | None]
 """The backend of a resource, and its devices; ``None`` while they are not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PublishedSlot:
     """Where the API server has a device: the slice's name, the pool, the device's name and attributes."""
 
@@ -101,7 +102,7 @@ class PublishedSlot:
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PublisherStatus:
     """How publishing goes.
 

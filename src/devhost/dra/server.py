@@ -37,6 +37,7 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_allowed_incoming_connections", 16),
     ("grpc.max_concurrent_streams", 512),
+    ("grpc.http.overload_protection", 0),  # as in devhost.kubelet.server
 )
 """Connections and calls are bounded. An idle connection stays: a kubelet removes the slices of a driver whose
 connection is closed."""

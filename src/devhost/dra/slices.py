@@ -15,6 +15,7 @@ from functools import lru_cache
 from operator import is_
 from typing import Any
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue, Device, Health, sound_reason
 from devhost.backend.sysfs import BDF
 from devhost.planning.naming import (
@@ -63,7 +64,7 @@ _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offered:
     """A device that the plan offers through claims, ``replicas`` times at once."""
 
@@ -72,7 +73,7 @@ class Offered:
     replicas: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slot:
     """Where a device is published, under which name and how.
 
@@ -88,7 +89,7 @@ class Slot:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesiredSlice:
     """One slice: its devices in the terms of JSON, their ids in the same order, and a hash of the devices."""
 
@@ -98,7 +99,7 @@ class DesiredSlice:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeftOut:
     """An attribute that is not published, or a whole device (no ``attribute``), and the reason for a user."""
 
@@ -107,7 +108,7 @@ class LeftOut:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Terms:
     """Everything but the device that its description depends on."""
 
@@ -116,7 +117,7 @@ class _Terms:
     rejected: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Described:
     """A device in the terms of JSON, and what it was made of; no ``body`` if it is left out."""
 

@@ -9,13 +9,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from devhost.backend import descriptors
 from devhost.backend.errors import ConfigError, Diagnostic, EnvironmentFailure, UsageError
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Recurring
 from devhost.config.last_good import STATE_DIRECTORY, LastGood, state_dir
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
@@ -53,7 +54,7 @@ the event loop may wait so long. With Python's default of 0.005, an Allocate bes
 takes about 12 ms, with this less than half of that (``docs/performance.md``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """The options of ``devhost run``.
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import islice
 
 from devhost.backend import MissingDriver
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
 from devhost.discovery.scanner import Scanner
@@ -50,7 +51,7 @@ class State(StrEnum):
     """It is optional, and the node has no hardware for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EntryOutcome:
     """One entry: the number of its devices, the names of its resources, and what is wrong with that number.
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 from devhost.backend import Offered
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, EnvironmentFailure
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device
 from devhost.discovery.scanner import Scanner
@@ -137,7 +137,7 @@ _Basis = tuple[FeatureDirectory, list[Device], Offered, Collection[object]]
 """The inputs of a file and its directory; while they are the same, there is nothing to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LabelFile:
     """The labels of one backend: the file, their number, and what is wrong, or an empty text."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.inventory import FORGOTTEN
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key, Reason
@@ -26,7 +26,7 @@ NAMED = 20
 """Most devices that are logged when several go missing together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Orphan:
     """A token that a container holds, with the ids of its devices as far as they are known.
 

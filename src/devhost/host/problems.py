@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, TypeVar, get_args
 
 from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import State as ObserverState
 from devhost.discovery.provisioning import State as ProvisioningState
@@ -38,7 +39,7 @@ NAMED = 20
 """Most problems of one kind that are shown: for devices of each resource, refused devices of each backend."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problem:
     """One problem, or ``count`` problems that are not listed one by one.
 
@@ -54,7 +55,7 @@ class Problem:
     held_by: tuple[AnyHolder, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problems:
     """The problems to show, most important first, and the number of each kind."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from devhost.allocation.allocations import ResourceAllocations
@@ -17,6 +17,7 @@ from devhost.allocation.injection import make_injection
 from devhost.allocation.inventory import Changes, Given, Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Health, unhealthy
 from devhost.discovery.health import worst
 from devhost.discovery.scanner import Scanner
@@ -47,7 +48,7 @@ NONE_REFUSED: Mapping[str, Reason] = MappingProxyType({})
 """No device is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServiceParts:
     """The parts that all services share."""
 

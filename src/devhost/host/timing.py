@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from devhost.allocation.timing import Timing as AllocationTiming
+from devhost.backend.frozen import frozen
 from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.planning.sides import DraTiming
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 

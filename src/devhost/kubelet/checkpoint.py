@@ -20,7 +20,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from google.protobuf.message import DecodeError
 from devhost.allocation.given import may_be_node
 from devhost.backend.errors import DevhostError
 from devhost.backend.files import read_regular
+from devhost.backend.frozen import frozen
 
 from .api.api_pb2 import ContainerAllocateResponse
 
@@ -45,7 +45,7 @@ class Unusable(DevhostError):
     """The checkpoint cannot be used; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """What a container has of one resource: the paths of nodes, given or mounted, and CDI names."""
 

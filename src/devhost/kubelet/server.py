@@ -45,8 +45,7 @@ CONNECTIONS = 16
 """Most connections to one socket; others are closed at once. A kubelet and a probe use one each."""
 
 STREAMS = 512
-"""Most calls in progress on one connection. A client that knows the limit lets others wait; one that has just
-connected may not know it yet, and gets RST_STREAM with REFUSED_STREAM (RFC 9113, section 8.7) for them."""
+"""Most calls in progress on one connection. A client learns this limit first, and lets further calls wait."""
 
 QUIET = 60.0
 """Seconds for which further undecodable requests of one method are counted instead of logged."""
@@ -348,6 +347,8 @@ def _options(timing: Timing) -> tuple[tuple[str, int], ...]:
         ("grpc.server_handshake_timeout_ms", round(timing.handshake * 1000)),
         ("grpc.max_connection_idle_ms", round(timing.idle * 1000)),
         ("grpc.max_concurrent_streams", STREAMS),
+        # refuses calls below the limit while the memory of answered ones is not free yet
+        ("grpc.http.overload_protection", 0),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from devhost.backend.backoff import Backoff
+from devhost.backend.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 

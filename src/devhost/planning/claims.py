@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.runtime.text import few
 
@@ -36,7 +36,7 @@ def pod_claims(device: Device) -> list[str]:
     return sorted(filter(binds_pod, device.claims | device.part_of))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reason:
     """Why a device is not available, and the containers that the text refers to.
 

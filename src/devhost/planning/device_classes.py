@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from devhost.backend.frozen import frozen
 
 from .naming import device_class, resource_attribute
 from .settings import ResourceSettings
@@ -13,7 +14,7 @@ API_VERSION = "resource.k8s.io/v1"
 """The API group and version of the objects, in Kubernetes since 1.34."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceClass:
     """One class: its name, the driver, the resources whose devices it selects.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import compress
 from operator import is_not
 from typing import NamedTuple
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.where import holds, objection, selected
 
@@ -60,7 +61,7 @@ class Unit(NamedTuple):
     numa_nodes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedResource:
     """A resource by its final name, the entry it comes from, and the devices it gets, by id."""
 
@@ -151,7 +152,7 @@ class RefusalKind(StrEnum):
     """The device list would be longer than the kubelet accepts."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """A device that an entry selects but does not get.
 
@@ -175,7 +176,7 @@ class Refusal:
         return self.kind is RefusalKind.MOVING or self.leaves is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """Whether one entry takes one device, and why, for ``explain``."""
 
@@ -186,7 +187,7 @@ class Verdict:
     held_by: tuple[AnyHolder, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """The resources by name, and the refusals."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, Protocol, Self
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
 from devhost.backend.where import Term, Text, Where, names_purpose, selected, show
 
@@ -204,7 +205,7 @@ class Planner:
         return Plan(resources, tuple(chain.from_iterable(plan.refusals for plan in plans)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _EntryPlan:
     """The part of a plan that comes from one entry.
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
 from devhost.backend.where import Range, Where, shortfall
 
@@ -87,7 +88,7 @@ class WhenEmpty(StrEnum):
     """The resource, without devices."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraTerms:
     """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
 
@@ -102,7 +103,7 @@ class DraTerms:
     claim_options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplicaOverride:
     """Devices that ``where`` selects are shared ``replicas`` times instead of the default."""
 
@@ -110,7 +111,7 @@ class ReplicaOverride:
     replicas: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Share:
     """How often each device is allocated; the first override that selects the device decides.
 
@@ -124,7 +125,7 @@ class Share:
     max_per_container: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResourceSettings:
     """One entry under ``resources``.
 
@@ -196,7 +197,7 @@ class ResourceSettings:
         return sound_health(unhealthy(reason)) if reason else HEALTHY
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Skipped:
     """An ``optional`` entry that is not served, because the package of its backend is not installed.
 
@@ -209,7 +210,7 @@ class Skipped:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value.
 
@@ -254,7 +255,7 @@ RECORD = "published.json"
 """The name of the file with the devices that the slices of a driver may hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraOptions:
     """What the command line gives for Dynamic Resource Allocation.
 

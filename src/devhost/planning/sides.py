@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder
 
 from .claims import Held, Key
@@ -37,7 +38,7 @@ RECHECK = 60.0
 """Seconds between two lists of ResourceClaims while one of them has a moving device allocated."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraTiming:
     """How long Dynamic Resource Allocation waits. Durations in seconds; tests pass shorter ones."""
 

@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from http import HTTPStatus
 from urllib.parse import parse_qsl
@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl
 import h11
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
+from devhost.backend.frozen import frozen
 
 from . import log
 from .connections import Connections, drain_refused, send, while_present
@@ -35,7 +36,7 @@ _SCOPE = re.compile(r"[!-~]{1,15}")
 """A network interface after an IPv6 address: in Linux a name has at most 15 bytes (IFNAMSIZ)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Limits for one client, and for all of them together.
 
@@ -61,7 +62,7 @@ class Limits:
 _log = log.get(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listen:
     """The address to listen on; an empty ``host`` means every address, IPv4 and IPv6."""
 
@@ -114,7 +115,7 @@ def _is_name(host: str) -> bool:
     return len(host) <= 253 and all(map(_LABEL.fullmatch, host.removesuffix(".").split(".")))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response:
     """The answer of a path; ``headers`` are added to those of every answer."""
 
@@ -124,7 +125,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stream:
     """An endless stream: the items of ``parts``, until the client leaves or the server stops.
 

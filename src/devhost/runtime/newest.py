@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 
 D = TypeVar("D")
@@ -20,7 +20,7 @@ REST = 10
 does not keep the event loop busy with reports."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Made(Generic[T]):
     """The form of a state, the number of changes before it, and its time."""
 

@@ -1,7 +1,7 @@
 """Counters, gauges and histograms, and Prometheus' text format for them.
 
 prometheus-client would do the same, but importing it imports an HTTP server and OpenSSL: 7 MB of a budget of
-48 MB for the whole process (``docs/performance.md``). The format is version 0.0.4 of
+46 MB for the whole process (``docs/performance.md``). The format is version 0.0.4 of
 https://prometheus.io/docs/instrumenting/exposition_formats/. Names and labels are not checked: they are
 written in the code. Use the objects of this module in one thread.
 """

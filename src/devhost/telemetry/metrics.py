@@ -18,6 +18,7 @@ from functools import partial
 from typing import Literal, get_args
 
 from devhost import __version__
+from devhost.backend.frozen import frozen
 from devhost.runtime.log import dropped, printable
 
 from .document import ProblemKind
@@ -106,7 +107,7 @@ _OWN_LABEL: Mapping[Owner, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declaration:
     """One metric.
 

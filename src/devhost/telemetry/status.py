@@ -12,7 +12,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -20,6 +19,7 @@ from socket import socket as Socket
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 from devhost.runtime import log, rundir
 from devhost.runtime.http import Answer, HttpServer, Limits, Response, Stream
@@ -34,7 +34,7 @@ LINES = "application/x-ndjson"
 """A JSON document in each line."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checks:
     """How the socket's file is looked after.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import natural
 from devhost.runtime.text import few
 
@@ -109,7 +109,7 @@ def with_holders(text: str, held_by: Sequence[object]) -> str:
     return f"{text} ({few([str(one) for one in held_by])})" if held_by else text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alike:
     """Tokens in one row: the first one, and the number of others that differ only in their id."""
 

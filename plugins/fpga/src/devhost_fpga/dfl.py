@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
+from devhost.backend.frozen import frozen
 
 from . import dfl_health
 from .allocation import node_claims
@@ -31,7 +32,7 @@ _HIGHEST = 3
 """The highest number of a port: ``PORT_CAP_PORT_NUM`` has two bits (drivers/fpga/dfl.h)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Part:
     """A port or an engine as it is now, with its ids."""
 

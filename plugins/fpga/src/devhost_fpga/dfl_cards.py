@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import DEVICES, natural
 
 from .manager_state import Manager, manager
@@ -23,7 +24,7 @@ NO_MANAGER = Manager()
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """How one driver names its directories."""
 
@@ -38,7 +39,7 @@ class Layout:
     """The module that ports need."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Port:
     """A port: its place, its number (``None`` if unknown), and the id of its accelerator function."""
 
@@ -54,7 +55,7 @@ class Port:
         return self.number is None and self.afu.is_absent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Engine:
     """A management engine: the interface id of each of its regions, and its manager."""
 
@@ -66,7 +67,7 @@ class Engine:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Card:
     """An engine with all its ports, or ports whose engine is not visible."""
 

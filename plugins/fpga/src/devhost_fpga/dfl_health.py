@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from devhost.backend.frozen import frozen
 
 from .model import FpgaSysfs
 
@@ -28,7 +29,7 @@ AP6 = 6
 """``power_state`` of a port that was shut down because of temperature or power."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Register:
     """A file with a number; ``warns`` are the bits that only warn."""
 
@@ -60,7 +61,7 @@ PORT_DETAILS = ("errors/first_error", "errors/first_malformed_req")
 """The first error of a port, for the message."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """The result of a check: ``fault`` is why a device cannot be used, ``warning`` a note for operators."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from devhost.backend import HEALTHY, Health, unhealthy
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 
 from .attributes import FAILED, READY, RECONFIGURING
@@ -28,7 +29,7 @@ PROGRAMMING = frozenset({"firmware request", "parse header", "write init", "writ
 """States of a manager while it is programming."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Manager:
     """The state of an ``fpga_manager``; ``status`` has its error lines, separated by commas."""
 
@@ -77,7 +78,7 @@ def manager(sysfs: Sysfs, path: str) -> Manager:
     return Manager(path, sysfs.text(f"{path}/state"), status)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Known:
     """The last values of a port or an engine that could be read.
 
@@ -122,7 +123,7 @@ _EMPTY = frozenset({"power up", "reset"})
 """States of a chip before its first image: drivers such as xilinx-spi stay in them until then."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """The health of what a manager programs, and its attribute ``regionState``."""
 

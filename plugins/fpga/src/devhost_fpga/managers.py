@@ -21,9 +21,9 @@ import hashlib
 import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from devhost.backend import Device, Health, claim, unhealthy
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import read_bytes
 
 from . import attributes, manager_state, model
@@ -34,7 +34,7 @@ MANAGERS, REGIONS, BRIDGES = "fpga_manager", "fpga_region", "fpga_bridge"
 """The three classes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """A device of one of the classes; ``parent`` is the directory of its parent device."""
 
@@ -188,7 +188,7 @@ NOTHING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Last:
     """The result of the previous scan of the same hardware."""
 

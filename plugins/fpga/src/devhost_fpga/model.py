@@ -10,11 +10,11 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from devhost.backend import Device, Health, claim
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, SYSFS_LIMIT, PciFunction, Sysfs, pci_path, pcie_path
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -23,7 +23,7 @@ ONES = "f" * 32
 """An id as read from a function that lost its link, or from a port without a clock."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """The result of reading a file: its text, or the error (``errno``)."""
 
@@ -113,7 +113,7 @@ _MAX_NAME = 40
 """Characters of the name of a platform device that ids contain; an id may have 63."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The PCI function, else the platform device, that something belongs to.
 
@@ -195,7 +195,7 @@ class Interface(StrEnum):
     """The ``firmware`` file of an ``fpga_manager``, which Xilinx kernels have."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slot:
     """A part of an FPGA that can be programmed separately.
 
@@ -212,7 +212,7 @@ class Slot:
     interface_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """A device and the nodes that it needs.
 

@@ -7,9 +7,9 @@ XRT's drivers create a platform device for each part of a card below the PCI fun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import PciFunction, Sysfs
 
 from . import model, pci_ids
@@ -26,7 +26,7 @@ class Role(Enum):
     """The control function of a card with AMD's ``ami`` driver (AVED: Alveo V80)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity:
     """The identity of a card; unknown texts are empty.
 
@@ -41,7 +41,7 @@ class Identity:
     was_asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """A function of a card."""
 

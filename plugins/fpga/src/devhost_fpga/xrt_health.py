@@ -8,9 +8,9 @@ the management function, which has the registers. Its ``error`` is never read, s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devhost.backend import HEALTHY, Health, unhealthy
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 
 from . import model, xrt_cards
@@ -21,7 +21,7 @@ SHUTDOWN = 97
 RESETTING = "it is being reset, or its driver is still probing it"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """A health with the files that it depends on; ``is_passing`` if it changes without a uevent."""
 

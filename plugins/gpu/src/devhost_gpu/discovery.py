@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural, pcie_path
 
@@ -25,7 +26,7 @@ ACCELERATOR = "1200"
 """PCI class of processing accelerators, such as AMD's Instinct since MI300."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Adapter:
     """One adapter. Strings are empty if sysfs has no value; ids are lower-case hex digits without ``0x``.
 
@@ -95,7 +96,7 @@ NODE = re.compile(r"(card|renderD)\d{1,5}")
 """Names of DRM devices."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordedDevice:
     """A device whose files are at ``path``.
 

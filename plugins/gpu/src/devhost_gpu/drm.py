@@ -32,6 +32,7 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
+from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 from devhost.backend.threads import start
@@ -45,7 +46,7 @@ KFD = "/dev/kfd"
 """The node for computing on AMD GPUs, which all of them share."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DriverState:
     """Whether an adapter can be used: its health, and why it is withheld, if it is."""
 
@@ -229,7 +230,7 @@ SENSOR = re.compile(r"(temp\d{1,3})_input")
 """The file of a temperature sensor (Documentation/hwmon/sysfs-interface.rst)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sensor:
     """A temperature; ``label`` is the driver's name for the location, else the name of the sensor."""
 
@@ -300,7 +301,7 @@ class WedgedCards:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrmFacts:
     """The facts about a card that allocation needs."""
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import is_live
 
 if TYPE_CHECKING:
     from devhost.backend.process import Kill  # only where NVIDIA's driver is
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timings:
     """Durations in seconds.
 
@@ -139,7 +139,7 @@ EXPORTER_SOCKET = "/var/lib/amd-metrics-exporter/amdgpu_device_metrics_exporter_
 """Where AMD's device metrics exporter listens."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Environment:
     """What the vendors' code uses besides the machine's files.
 

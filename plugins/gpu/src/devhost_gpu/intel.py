@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from devhost.backend import AttributeValue, DeviceNode, Edits, Mount
+from devhost.backend.frozen import frozen
 
 from .discovery import INTEL, Adapter
 from .drm import DrmFacts, DrmVendor, drm_nodes
@@ -27,7 +27,7 @@ _TILE = re.compile(r"tile\d{1,2}")
 _GT = re.compile(r"gt\d{1,2}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IntelFacts(DrmFacts):
     """The facts about a card that allocation needs.
 

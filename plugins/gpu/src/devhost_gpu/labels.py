@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from devhost.backend import AttributeValue, Device, Offered
+from devhost.backend.frozen import frozen
 from devhost.backend.purpose import PURPOSE
 from devhost.backend.sysfs import Sysfs
 
@@ -100,7 +100,7 @@ def nvidia(
     return found | _instances(gpus, migs, shares, shapes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Shares:
     """The number of replicas of devices, by id and resource, and the resources with an MPS server."""
 

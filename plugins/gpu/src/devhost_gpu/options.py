@@ -5,10 +5,11 @@ camelCase.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, Literal, Self, get_args
 
 from devhost.backend import OptionError, option
+from devhost.backend.frozen import frozen
 
 Strategy = Literal["envvar", "volume-mounts", "device-specs", "cdi"]
 """How a container gets NVIDIA GPUs; the names are from NVIDIA's device plugin."""
@@ -25,7 +26,7 @@ MOST_CHANNELS = 2048
 """The number of IMEX channels that a driver creates by default (its parameter ``NVreg_ImexChannelCount``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuOptions:
     """The keys under ``backends.gpu``."""
 
@@ -204,7 +205,7 @@ class GpuOptions:
                     raise OptionError(f"an Xid is 1 or more, not {xid}", key=key)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mps:
     """The location of the MPS server of a resource: either ``root`` or ``pipe_directory`` is given."""
 
@@ -250,7 +251,7 @@ FIRMWARE = "firmware"
 """The use that needs the firmware interface of an Intel card."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuResourceOptions:
     """The keys of an entry under ``resources``."""
 

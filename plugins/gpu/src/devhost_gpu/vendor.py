@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health, claim
+from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE, purpose_attribute
 from devhost.backend.sysfs import Sysfs
 
@@ -28,7 +29,7 @@ KINDS = GPU, MIG, PARTITION, VF = "gpu", "mig", "partition", "vf"
 """The values of the attribute ``kind``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Card:
     """A GPU, or a part of one, that a container can get.
 
@@ -46,7 +47,7 @@ class Card:
         return self.device.id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContainerRequest:
     """What determines, in addition to the cards, what a container gets.
 

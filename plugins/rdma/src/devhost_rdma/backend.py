@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from devhost.backend import (
     MissingDriver,
     claim,
 )
+from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import DIRECTORY, Node, Role, rdma_cm_node
 from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.purpose import PURPOSE
@@ -50,7 +50,7 @@ OWN_NODES = DIRECTORY
 """The directory in which libibverbs opens nodes, independent of the root."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Basis:
     """Everything that determines a device.
 

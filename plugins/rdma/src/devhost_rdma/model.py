@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.sysfs import BDF, DEVICES
 
@@ -49,7 +49,7 @@ _NO_GUID = "0000:0000:0000:0000"
 _LONGEST = 128
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Port:
     """One port. Unknown texts are empty; ``rate`` is in Gb/s, rounded down."""
 
@@ -65,7 +65,7 @@ class Port:
         return self.state == ACTIVE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IbDevice:
     """One RDMA device as the kernel registers it (``mlx5_0``). Unknown texts are empty.
 
@@ -139,7 +139,7 @@ class Kind(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The function that has one or more RDMA devices.
 

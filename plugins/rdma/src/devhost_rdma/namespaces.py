@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devhost.backend import HEALTHY, AttributeValue, Device
+from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import Node, Role
 from devhost.backend.sysfs import Sysfs
 
@@ -25,7 +26,7 @@ _RDMA_PART = re.compile(r"[\w-]+\.(rdma|roce|iwarp)\.\d+")
 """Names of auxiliary devices that RDMA drivers bind to: ``mlx5_core.rdma.0``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Absent:
     """A place whose RDMA devices are in another network namespace.
 
@@ -37,7 +38,7 @@ class Absent:
     last: Device | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Memory:
     place: Place
     generation: tuple[int, ...]

@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from devhost.backend import Event
+from devhost.backend.frozen import frozen
 from devhost.backend.netlink import (
     NETWORK,
     RDMA,
@@ -132,7 +133,7 @@ _RELEVANT_FLAGS = 0x1 | 0x40 | 0x10000 | 0x20000
 """IFF_UP, IFF_RUNNING, IFF_LOWER_UP, IFF_DORMANT."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Link:
     flags: int
     name: str = ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devhost.backend import option
+from devhost.backend.frozen import frozen
 
 
 class VerbsProbe(StrEnum):
@@ -16,7 +16,7 @@ class VerbsProbe(StrEnum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RdmaOptions:
     """The keys under ``backends.rdma``."""
 

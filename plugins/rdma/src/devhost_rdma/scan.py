@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devhost.backend import Event
+from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import Node
 from devhost.backend.netlink import NETWORK
 from devhost.backend.sysfs import BDF, Sysfs, natural
@@ -21,7 +22,7 @@ _REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
 host's physical function (devlink, ``__devlink_port_phys_port_name_get``; plain numbers in older kernels)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """A place with its properties in sysfs. Unknown texts are empty, unknown numbers ``None``.
 
@@ -105,7 +106,7 @@ _INTERFACE = re.compile(r"[^/\s]{1,15}")
 _PORT_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """What one container gets: a function with all its RDMA devices, the main one first, and their nodes.
 
@@ -123,7 +124,7 @@ class Unit:
         return self.devices[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """The result of one scan.
 
@@ -136,7 +137,7 @@ class Snapshot:
     everything: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Known:
     inode: int
     device: IbDevice

@@ -15,12 +15,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from devhost.backend import HEALTHY, Device, Health, process, unhealthy
+from devhost.backend.frozen import frozen
 
 from .options import VerbsProbe
 
@@ -38,7 +38,7 @@ _LEFTOVERS: list[process.Leftover] = []
 """Probes that hang in a system call; while there is one, no other is started."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """The result of probing one device.
 

@@ -16,9 +16,9 @@ import random
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from devhost.backend import Context, Event
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.netlink import NetlinkSource, NetlinkWatcher, subscribe
 from devhost.backend.sysfs import is_live, prefix_of, read_line
@@ -28,7 +28,7 @@ from .netlink import PORT, Links, Notifications, RdmaCore
 from .scan import Unit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Times:
     """Seconds that the watch waits.
 

@@ -14,9 +14,10 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devhost.backend import AllocateRequest, AllocationError, DeviceNode, Edits
+from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import Node, Role, nodes_below, rdma_cm_node
 from devhost.backend.sysfs import Sysfs, natural
 
@@ -36,7 +37,7 @@ _NO_IOMMU = "vfio-noiommu"
 _NUMBER = re.compile(r"[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """One part of a function: its nodes, and its entry in ``PCIDEVICE_…_INFO``.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from devhost.backend import (
     AllocateRequest,
@@ -24,6 +23,7 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
+from devhost.backend.frozen import frozen
 from devhost.backend.purpose import (
     FABRIC_MANAGEMENT,
     MANAGES_FABRIC,
@@ -48,7 +48,7 @@ from .scan import Scan
 from .watch import network_events
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Basis:
     """Everything that determines a device.
 

@@ -9,10 +9,11 @@ functions have thousands of files. The checks are those of Allocate, so both alw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from devhost.backend import HEALTHY, AllocationError, Event, Health, unhealthy
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 
 from . import allocation
@@ -61,7 +62,7 @@ _MODULES = {allocation.CONTAINER: "vfio", allocation.VHOST_NET_NODE: "vhost_net"
 """The modules that create nodes that belong to no function."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lacks:
     """Why a container cannot get one function; ``itself`` is empty, and ``uses`` has no key, if it can.
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from devhost.backend.frozen import frozen
 
 ETHERNET, INFINIBAND = 1, 32
 """``type`` of an interface: ARPHRD_ETHER, ARPHRD_INFINIBAND (kernel, include/uapi/linux/if_arp.h)."""
@@ -43,7 +45,7 @@ class Kind(StrEnum):
     """A device on the auxiliary bus that is a part of a PCI function."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interface:
     """A network interface. Unknown texts are empty, unknown numbers ``None``.
 
@@ -68,7 +70,7 @@ class Interface:
         return bool(self.switch and REPRESENTOR.fullmatch(self.port_name))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Vdpa:
     """A vDPA device of a function: ``driver`` is ``vhost_vdpa`` or ``virtio_vdpa``, empty if unbound."""
 
@@ -82,7 +84,7 @@ class Vdpa:
         return VDPA_TYPES.get(self.driver, "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """One function as sysfs shows it. Unknown texts are empty, unknown numbers ``None``.
 
@@ -184,7 +186,7 @@ def is_passed_on(driver: str) -> bool:
     return _PASSED_ON.fullmatch(driver) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """The functions at one moment, by id, in the order of addresses.
 
@@ -262,7 +264,7 @@ def _ports(interfaces: Iterable[Interface], physical: Function) -> dict[_Port, I
     return {key: several[0] for key, several in foreign.items() if len(several) == 1}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts:
     """Facts about one function from netlink. Unknown texts are empty.
 

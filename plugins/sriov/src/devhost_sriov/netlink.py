@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from devhost.backend import process
 from devhost.backend.backoff import Backoff
+from devhost.backend.frozen import frozen
 from devhost.backend.traffic import DefaultRoute, Traffic
 
 CHANGES = frozenset({3, 4, 7, 8})
@@ -30,7 +31,7 @@ BUS_NAME, DEV_NAME = 1, 2
 """Numbers of the attributes with the bus and the name of a device: ``pci`` and its address."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Switch:
     """One devlink device, with its representors by the number of the virtual or scalable function."""
 
@@ -40,7 +41,7 @@ class Switch:
     scalable: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Devlink:
     """All devices by PCI address or name on the auxiliary bus.
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
 from devhost.backend import Context, Event
+from devhost.backend.frozen import frozen
 from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs, is_live
 from devhost.backend.traffic import NetFiles, Traffic, carriers, kubelet_addresses, normal
@@ -40,7 +41,7 @@ ROUTES = "routes of the node"
 _NO_SWITCH = Switch()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interest:
     """The netlink messages that can change a fact, for the watch.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from devhost.backend import OptionError, option
+from devhost.backend.frozen import frozen
 from devhost.backend.traffic import is_address
 
 MAX_VFS = 65535
@@ -14,7 +14,7 @@ MAX_VFS = 65535
 _DRIVER = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VirtualFunctions:
     """One entry of ``backends.sriov.virtualFunctions``."""
 
@@ -34,7 +34,7 @@ class VirtualFunctions:
             raise OptionError(f'"{self.driver}" is not the name of a driver', key="driver", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SriovOptions:
     """The keys under ``backends.sriov``."""
 
@@ -73,7 +73,7 @@ PERMISSIONS = "permissions"
 """The key of every entry for the permissions of device nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SriovUse:
     """The keys of an entry under ``resources`` that belong to this backend."""
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from logging import Logger
 from pathlib import Path
 from typing import Protocol
 
 from devhost.backend import NotYet, claim
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import prefix_of, read_line
 
 from .options import VirtualFunctions
@@ -29,7 +30,7 @@ FILE = "/run/devhost/virtual-functions.json"
 BOOT = "/proc/sys/kernel/random/boot_id"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Made:
     """Virtual functions of one physical function.
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devhost.backend import Event
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
 
 from .model import (
@@ -282,7 +283,7 @@ SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,9}")
 """Name of a scalable function on the auxiliary bus: ``<module>.sf.<id>`` (drivers/base/auxiliary.c)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Known:
     """A device on a bus. ``function`` is ``None`` if it is not a device of this backend, or not now.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from devhost.backend import AttributeValue, claim
 from devhost.backend.disks import disks
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path, prefix_of, read_lines
 
 from .attributes import EVERYTHING, LINKS, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
@@ -42,7 +43,7 @@ def system_disks(root: Path) -> frozenset[str] | None:
 SystemDisks = Callable[[], frozenset[str] | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts:
     """One device node. Its id is made from ``name``; the other fields become those of its device.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, claim, unhealthy
 from devhost.backend.errors import printable
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.where import show
 
@@ -24,7 +25,7 @@ _RANKS = 64
 """The number of former ranks that are listed for a node whose id had to be shortened."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Naming:
     """The id of a group's device, why it is withheld (``None`` if it is not), and its former ids."""
 
@@ -40,7 +41,7 @@ class Naming:
         return replace(self, id=apart(self.id, path), withheld=why, former=(self.id, *self.former))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DistinctPath:
     """A path that distinguishes a group's devices, and its record in the scan.
 
@@ -113,7 +114,7 @@ _NO_ATTRIBUTES = frozenset({"numaNode", templates.NUMBER})
 """What a group does not have from its first node."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The current state of a group: a row for each device, the host paths of mounts, and missing ones."""
 
@@ -122,7 +123,7 @@ class Layout:
     lacking: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assembled:
     """A group's device and what a container gets with it.
 

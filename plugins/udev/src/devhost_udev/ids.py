@@ -22,10 +22,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from devhost.backend import AttributeValue
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.sysfs import BDF
 
@@ -38,7 +38,7 @@ RANKS = ".*"
 """The end of a former id that may be followed by any rank, see ``Device.former_ids``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Name:
     """An id, and the ids that earlier versions may have given the device.
 

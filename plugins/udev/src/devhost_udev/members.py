@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend import AttributeValue
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
 
 from . import templates
@@ -34,7 +35,7 @@ _PLUGGED = frozenset({"i2c", "mdev", "mmc", "spi"})
 """Buses whose devices are units, even below a PCI function or a USB device."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The place of a node in the device tree.
 
@@ -52,7 +53,7 @@ class Place:
         return self.unit.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """The PCI function that a node is at according to ``at``; ``path`` is its directory in sysfs."""
 
@@ -150,7 +151,7 @@ MAX_NODES = 256
 """The most nodes in one directory that are used; more are certainly not intended."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """One path that a member selects.
 
@@ -257,7 +258,7 @@ def outside_dev(path: str) -> bool:
     return not path.startswith(f"{DEV}/")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """What one member contributes to one of the group's devices."""
 
@@ -285,7 +286,7 @@ class Part:
         return isinstance(self.member, Member) and self.member.limit > 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One device of a group. ``leader`` is the target that distinguishes it from others, if any."""
 

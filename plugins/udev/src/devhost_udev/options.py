@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from devhost.backend import Conditions, OptionError, option
+from devhost.backend.frozen import frozen
 from devhost.backend.where import Where
 
 from . import templates
@@ -61,7 +61,7 @@ def _check_path(path: str, key: str, *, required: bool = True) -> None:
         templates.check(path, key)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """A device node of a group, or several, one for each device of the group."""
 
@@ -124,7 +124,7 @@ class Member:
             raise OptionError("must not be negative", key="limit", hint="0 is the default")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UsbMember:
     """A whole USB device, allocated as its node below ``/dev/bus/usb``."""
 
@@ -149,7 +149,7 @@ class UsbMember:
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupMount:
     """Files or directories of the host that the container gets with the group."""
 
@@ -173,7 +173,7 @@ class GroupMount:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Nodes, mounts and variables that one container gets together, as one device.
 
@@ -238,7 +238,7 @@ class Group:
             seen.add(path)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UdevOptions:
     """The keys under ``backends.udev``."""
 
@@ -255,7 +255,7 @@ KUBEVIRT = "kubevirt"
 """The use that needs a whole USB device."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Use:
     """The keys of this backend in an entry under ``resources``."""
 

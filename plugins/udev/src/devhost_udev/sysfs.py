@@ -10,9 +10,9 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import (
     DEVICES,
     is_regular,
@@ -67,7 +67,7 @@ def _base(name: str) -> str:
     return (counted[1] or counted[2]) if counted else ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kobject:
     """One directory of the device tree that is a device. ``properties`` is its ``uevent`` file.
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import natural
 
 from .sysfs import Kobject, SysTree, names_before
@@ -26,7 +26,7 @@ _MAY_BE_FASTER = "2.10"
 specification, 9.6.1)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usb:
     """The USB device of a node. ``serial`` is what the device reports.
 

@@ -28,6 +28,7 @@ from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import without_waiting
+from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device
 from devhost.planning.claims import Key
 from devhost.runtime.log import get
@@ -78,7 +79,7 @@ def set_name(uid: str, request: str, number: int) -> str:
     return f"{uid}-{request}-set{number if number > 1 else ''}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordedDevice:
     """One device of a prepared claim.
 
@@ -114,7 +115,7 @@ class RecordedDevice:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimRecord:
     """A prepared claim, and its devices in the order of the claim's allocation."""
 
@@ -194,7 +195,7 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
     return ClaimRecord(claim, first.driver, tuple(one.device for one in records)), first.boot
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Parsed:
     name: str
     number: int

@@ -16,7 +16,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from devhost.allocation.timing import NODE
 from devhost.backend import NoOptions
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
+from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.claims import Key
@@ -55,7 +56,7 @@ MAX_SETS = 1024
 uses are removed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Unit:
     """One name in the specification: its devices, and what they add to a container.
 
@@ -71,7 +72,7 @@ class _Unit:
     outdated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rendered:
     """What one container gets: all devices together, and each of them by itself."""
 

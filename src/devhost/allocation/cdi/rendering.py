@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from devhost.allocation.resource_backend import Granted
 from devhost.backend.errors import AllocationError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device
 
 from . import spec
@@ -18,7 +19,7 @@ Seen = Mapping[str, HostNode | bool | None]
 """What the host has: at the path of a node the node or ``None``, at that of a mount whether it exists."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rendered:
     """Edits of a specification; they are right as long as the host has at each path what it had."""
 

@@ -13,11 +13,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from devhost.backend.errors import AllocationError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Edits
 from devhost.runtime.text import few
 
@@ -89,7 +89,7 @@ def is_set(name: str) -> bool:
     return re.fullmatch(r"set::[0-9a-f]{16}", name) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostNode:
     """A device node as the host has it.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from devhost.allocation.timing import NODE
+from devhost.backend.frozen import frozen
 from devhost.planning.affinity.topology import Place
 from devhost.telemetry.metrics import Guess
 
@@ -53,7 +54,7 @@ class Call:
     allocated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admission:
     """What was asked for before, as it concerns a new request: by the same container, and before it."""
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import nsmallest
 
+from devhost.backend.frozen import frozen
 from devhost.planning.settings import Prefer
 
 from .links import choose, is_exact
@@ -22,7 +23,7 @@ from .solver import LIMIT, NOTHING, Availability, Outside, TooMuch, best, descen
 from .topology import Links, Topology, card
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """What a container requests.
 
@@ -37,7 +38,7 @@ class Request:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """The preferred tokens: at most ``size``, or more if ``must_include`` has more; these come first.
 

@@ -22,6 +22,8 @@ from functools import reduce
 from math import comb, prod
 from operator import mul
 
+from devhost.backend.frozen import frozen
+
 from .policies import PlaceUsage, Scale
 from .solver import LIMIT, Availability, TooMuch
 from .topology import Links, Vertex
@@ -122,7 +124,7 @@ def _problem(
     return problem, single
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Places:
     """A vertex of the tree: the candidates below it, as bits, and the usage of its places."""
 

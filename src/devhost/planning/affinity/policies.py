@@ -8,15 +8,15 @@ that. ``docs/affinity.md`` explains the order of the criteria.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import comb
 
+from devhost.backend.frozen import frozen
 from devhost.planning.settings import Prefer
 
 from .topology import Level
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlaceUsage:
     """The tokens at one place.
 
@@ -46,7 +46,7 @@ class PlaceUsage:
         return self.free + self.base - chosen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Criterion:
     """``score(usage, n)`` of choosing n tokens at a place on one of the ``levels``; more is better."""
 

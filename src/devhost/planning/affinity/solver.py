@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from devhost.backend.frozen import frozen
+
 from .policies import PlaceUsage, Scale
 from .topology import Place, Topology, Vertex
 
@@ -30,7 +32,7 @@ class TooMuch(Exception):
     """The choice would take too many steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outside:
     """What other resources have near the devices, by place.
 

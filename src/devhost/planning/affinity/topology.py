@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device
 
 MAX_PATH = 32
@@ -83,7 +84,7 @@ def _wholeness(claim: str) -> tuple[int, str]:
     return _WHOLES.get(kind, len(_WHOLES)), claim
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A device, the ``name`` that its tokens derive from, and how many tokens it has in all."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from markupsafe import Markup, escape
 
+from devhost.backend.frozen import frozen
 from devhost.runtime.log import printable
 from devhost.telemetry.tables import age
 
@@ -65,7 +66,7 @@ def since(time: str | None, now: datetime, after: str = "") -> Markup | None:
     return joined([shown, after]) if after else shown
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One row of a table; its first cell is its heading. ``attributes`` are those of the row."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from devhost.backend.frozen import frozen
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.tables import awaits
 
@@ -29,7 +29,7 @@ _WAITING = _ICON.format("#7a4a00", "M8 4v4.5l2.8 1.8")
 _UNHEALTHY = _ICON.format("#b3261e", "M8 3.5v5.5M8 12.3v.1")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rendering:
     """The part of the page that changes, in one line, and its title and icon."""
 

@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from devhost.backend import AllocationError, trusted
 from devhost.backend.errors import one_line
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 from devhost_fpga.options import Program, parsed
 
@@ -80,7 +80,7 @@ _LENGTH = 4
 _HEAD = len(GBS) + _LENGTH
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Files:
     """How bitstreams are opened and read.
 
@@ -106,7 +106,7 @@ _FOREIGN = (
 """The beginnings of files that are not images, and what they are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bitstream:
     """An open file that passed all checks.
 

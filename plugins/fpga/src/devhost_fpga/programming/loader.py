@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from devhost.backend import AllocationError, process
+from devhost.backend.frozen import frozen
 from devhost_fpga.allocation import numbered
 from devhost_fpga.manager_state import Manager, identity, manager
 from devhost_fpga.model import FpgaSysfs, Interface, Reading, Slot
@@ -99,7 +100,7 @@ Request = Mapping[str, Any]
 """The request that :mod:`.child` reads."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """The result of programming: ``step`` is the step that failed, empty on success.
 
@@ -292,7 +293,7 @@ SPREAD = 0.5
 """Random part of each pause, so that waiting containers do not read at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clock:
     """The source of time, sleep and random numbers."""
 

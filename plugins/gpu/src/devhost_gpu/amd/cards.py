@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, claim, unhealthy
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import AMD, Adapter
 from devhost_gpu.drm import DriverState, driver_state, drm_nodes
@@ -47,7 +48,7 @@ _HIDDEN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AmdFacts:
     """The facts about a card that allocation and preference need.
 
@@ -219,7 +220,7 @@ class Amd:
         return text if _LABEL.fullmatch(text) and text not in _NOTHING else ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Whole:
     """The content of a GPU's own files, which applies to each partition; ``memory`` is that of one."""
 

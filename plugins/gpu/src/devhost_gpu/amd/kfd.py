@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 
 TOPOLOGY = "/sys/class/kfd/kfd/topology"
@@ -30,7 +31,7 @@ _FRAME_BUFFER = (1, 2)
 _NUMBER = re.compile(r"\d{1,20}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """One GPU, or one partition of a GPU.
 
@@ -49,7 +50,7 @@ class Node:
     compute_units: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class XgmiLink:
     """The XGMI connection of two nodes: the number of hops, and that of parallel links."""
 
@@ -57,7 +58,7 @@ class XgmiLink:
     links: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Topology:
     """The nodes, by the name of their DRM node.
 

@@ -6,9 +6,9 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
+from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA, Adapter
@@ -19,7 +19,7 @@ CAPABILITIES = "/dev/nvidia-caps"
 """The directory of the driver's capability nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NvidiaFacts:
     """A GPU, or a MIG instance of one.
 
@@ -80,7 +80,7 @@ _UUID = re.compile(r"GPU-[0-9a-f-]{8,59}")
 _MINOR = re.compile(r"DeviceFileMinor:\s*(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Information:
     """What the driver reports about one GPU. ``uuid`` is empty for one that has not been woken up yet."""
 
@@ -196,7 +196,7 @@ DRIVER = "nvidia"
 """The name of the NVIDIA kernel driver on the PCI bus."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuState:
     """The state of one GPU: ``gpu`` from the last report of NVML, ``information`` from the driver's files.
 

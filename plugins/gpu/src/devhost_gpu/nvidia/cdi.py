@@ -17,11 +17,12 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from devhost.backend import Context, Edits, Event, Health, unhealthy
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.environment import DEFAULT, Timings
@@ -39,7 +40,7 @@ _EMPTY = "empty device edits"
 """nvidia-ctk's error when it found nothing: it does not write a specification without edits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AdditionalKind:
     """A kind of device that containers can get in addition to GPUs.
 
@@ -260,7 +261,7 @@ _NVIDIA_HELD = ("device:gpu/GPU-", "device:gpu/MIG-")
 """Prefixes of the NVIDIA devices that containers hold (``Context.held``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wanted:
     """What specifications must name.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devhost.backend import Context, Edits, Event, Health, unhealthy
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.process import kill_group
 from devhost.backend.sysfs import Sysfs, pci_path
 from devhost_gpu.discovery import Adapter
@@ -29,7 +30,7 @@ CHANGED = Event(subsystem="nvidia", action="change")
 """Something that NVML reports has changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Reported:
     """The last report of NVML about a GPU; ``inode`` identifies the GPU among those at its address."""
 

@@ -10,13 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from devhost.backend import Context
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.process import Ended, Kill, NotStarted, kill_group
 from devhost_gpu.environment import DEFAULT, Timings
 
@@ -54,7 +54,7 @@ MOST_STRAYS = 4
 started."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scope:
     """The driver and the GPUs that a process is for. When they change, the process is replaced.
 

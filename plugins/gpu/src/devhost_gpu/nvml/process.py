@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.process import Ended, Kill, LineProcess, ProcessError, kill_group, python
 from devhost_gpu.environment import DEFAULT, Timings
 
@@ -47,7 +48,7 @@ class Refused(BackendError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reply:
     """An answer, and when its request was sent (monotonic seconds): the answer is not older than that."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from devhost.backend.frozen import frozen
 
 LOST, RESET_REQUIRED = 15, 16
 """``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
@@ -27,7 +29,7 @@ ARCHITECTURES = {
 """``NVML_DEVICE_ARCH_…``, spelled as in the labels of GPU feature discovery."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NvmlError:
     """NVML answered with an error: its number and text; ``age`` as in :class:`Check`."""
 
@@ -45,7 +47,7 @@ class NvmlError:
         return f"NVML: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """The parts of a MIG instance (``nvmlDeviceAttributes_t``). Its GPU instance shares the engines."""
 
@@ -59,7 +61,7 @@ class Shape:
     ofa_engines: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Instance:
     """A MIG instance. ``memory`` is in MiB."""
 
@@ -72,7 +74,7 @@ class Instance:
     shape: Shape | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gpu:
     """A GPU. ``memory`` is in MiB; unsupported values are ``None`` or empty.
 
@@ -93,7 +95,7 @@ class Gpu:
     instances: tuple[Instance, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inventory:
     """The report of NVML; ``gpus`` by PCI address, including those with an error.
 
@@ -109,7 +111,7 @@ PROHIBITED = 2
 """``NVML_COMPUTEMODE_PROHIBITED``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fabric:
     """The registration of a GPU with the fabric manager of NVSwitches.
 
@@ -135,7 +137,7 @@ ROUTE_BITS = 3 << 4
 """Both bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """The health of a GPU. ``None``: it cannot report that.
 
@@ -166,7 +168,7 @@ SWITCH = "switch"
 """Represents all NVSwitches together: they connect all GPUs that have links to them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NvLinks:
     """The active NVLinks of each GPU: the number of links to each peer, by PCI address."""
 
