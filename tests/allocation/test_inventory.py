@@ -306,7 +306,7 @@ def test_long_ids_that_differ_only_at_the_end_keep_different_tokens() -> None:
 
 
 @pytest.mark.parametrize("length", [1, MAX_DEVICE_ID - 1, MAX_DEVICE_ID])
-def test_a_stand_in_is_no_longer_than_an_id_may_be_and_is_recognised(length: int) -> None:
+def test_the_second_id_of_a_token_is_no_longer_than_an_id_may_be_and_is_recognised(length: int) -> None:
     name = "x" * length
     assert len(stand_in(name)) <= MAX_DEVICE_ID
     assert stood_for(stand_in(name), {name}) == name

@@ -106,6 +106,22 @@ def test_throttling_is_logged_once_and_keeps_devices_healthy(
         assert caplog.messages == []
 
 
+def test_of_two_alarms_the_first_is_the_reason(looking: BackendFixture, tree: FpgaTree) -> None:
+    backend = looking(tree)
+    for file in ("temp1_crit_alarm", "power1_crit_alarm"):
+        write(tree, file, "1")
+    assert unhealthy(backend)[ENGINE] == "alarm temp1_crit_alarm at 55 °C"
+
+
+def test_a_power_state_without_throttling_is_not_logged(
+    looking: BackendFixture, tree: FpgaTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = looking(tree)
+    write(tree, "dfl-port.0/power_state", "0x3")
+    assert unhealthy(backend) == {}
+    assert not any("power_state" in message for message in caplog.messages)
+
+
 @pytest.mark.parametrize("state", ["unknown", "power off", "operating", "some state of a later kernel", ""])
 def test_other_manager_states_keep_devices_healthy(
     looking: BackendFixture, tree: FpgaTree, state: str

@@ -287,6 +287,33 @@ def test_a_region_without_a_known_manager_is_unhealthy_with_the_reason(tmp_path:
     assert "sysfs does not show which FPGA manager" in units[REGION].device.health.reason
 
 
+def test_a_chip_on_spi_programs_no_region_that_does_not_name_it(tmp_path: Path) -> None:
+    tree = fpga_kernel.KernelTree(tmp_path)
+    chip = "pci0000:00/0000:00:1e.2/spi_master/spi0/spi0.0"
+    tree.device(chip, "spi", DRIVER="ice40-spi")
+    tree.fpga_manager(chip, 0, "Lattice iCE40 FPGA Manager")
+    tree.device("platform/fpga-region", "platform", DRIVER="of-fpga-region")
+    tree.fpga_region("platform/fpga-region", 0)
+    units = {unit.device.id: unit for unit in Managers(FpgaSysfs(tmp_path)).scan()}
+    assert "sysfs does not show which FPGA manager" in units[REGION].device.health.reason
+
+
+def test_a_region_has_the_manager_of_the_nearest_region_around_it(tmp_path: Path) -> None:
+    tree = fpga_kernel.KernelTree(tmp_path)
+    place = "platform/outer"
+    for number, name in enumerate(("outer", "middle", "inner")):
+        tree.device(place, "platform", DRIVER="of-fpga-region")
+        region = tree.fpga_region(place, number)
+        if name != "inner":
+            tree.device(f"platform/{name}-chip", "platform")
+            tree.fpga_manager(f"platform/{name}-chip", number, f"{name} manager")
+            tree.of_node(f"/sys/devices/platform/{name}-chip", f"{name}-chip", number + 1)
+            tree.of_node(region, f"{name}-region", fpga_mgr=number + 1)
+        place = f"{region.removeprefix('/sys/devices/')}/next{number}"
+    units = {unit.device.id: unit.device for unit in Managers(FpgaSysfs(tmp_path)).scan()}
+    assert units["next1-region"].attributes["manager"] == "middle manager"
+
+
 def test_an_interface_id_is_kept_while_it_cannot_be_read(tmp_path: Path, faults: Faults) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     path = "/sys/devices/platform/fpga-region/fpga_region/region0/compat_id"

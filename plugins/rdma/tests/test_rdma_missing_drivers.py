@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import rdma_connectx as connectx
 from devhost_rdma import Rdma
 
 from devhost.backend import Event, MissingDriver
@@ -82,6 +84,18 @@ def test_an_adapter_whose_rdma_device_is_in_a_pod_lacks_no_driver(
     """RoCE may be switched off, or the device be in a bond or in a pod: the module is loaded all the same."""
     tree.file("/sys/module/mlx5_ib/initstate", "live")
     assert lacks("15b3:1021", "mlx5_core", ETHERNET) == []
+
+
+def test_a_driver_that_serves_another_adapter_has_its_rdma_module(
+    looking: BackendFixture[Rdma], tmp_path: Path
+) -> None:
+    """A module that is built into the kernel may have no directory."""
+    tree = connectx.connectx5_roce(tmp_path)
+    shutil.rmtree(tmp_path / "sys/module/mlx5_ib")
+    tree.function(AT, "mlx5_core", "15b3:1017", below="0000:5d:00.0", pci_class=ETHERNET)
+    backend = looking(tree)
+    backend.discover()
+    assert list(backend.missing_drivers()) == []
 
 
 def test_a_virtual_function_may_be_without_a_driver(looking: BackendFixture[Rdma], tree: Tree) -> None:

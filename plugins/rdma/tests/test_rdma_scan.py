@@ -149,6 +149,22 @@ def test_a_device_that_returned_under_its_name_is_read_again_without_an_event(tm
     assert device.attributes["fwVersion"] == "230.0.0.0"
 
 
+def test_nodes_that_were_numbered_again_belong_to_their_present_devices(tmp_path):
+    connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    look(backend)
+    links = [tmp_path / "sys/class/infiniband_verbs" / name for name in ("uverbs0", "uverbs1")]
+    owners = [(link / "ibdev").read_text() for link in links]
+    for link, owner in zip(links, reversed(owners), strict=True):
+        (link / "ibdev").write_text(owner)
+        target = link.readlink()
+        link.rename(tmp_path / link.name)  # so that no inode is used twice
+        link.symlink_to(target)
+    after = look(backend, LINKS)
+    assert "node:/dev/infiniband/uverbs1" in after["0000:af:00.0"].claims
+    assert "node:/dev/infiniband/uverbs0" in after["0000:af:00.1"].claims
+
+
 def test_without_an_event_anything_may_have_changed(tmp_path):
     tree = connectx.connectx5_roce(tmp_path)
     backend = start(tmp_path)

@@ -6,6 +6,9 @@ import pytest
 from devhost_rdma import model
 from devhost_rdma.health import health_of
 from devhost_rdma.model import IbDevice, Kind, Place, Port, best_port, place_at, place_of
+from devhost_rdma.nodes import in_order
+
+from devhost.backend.infiniband import Node, Role
 
 PCI = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 
@@ -79,6 +82,15 @@ def test_vendor_texts_are_one_short_line():
 )
 def test_the_transport_follows_from_the_node_type(node_type, transport):
     assert IbDevice("x", "/x", node_type, "", "", "", "", ()).transport == transport
+
+
+def test_the_device_that_programs_open_is_the_main_one_under_any_name():
+    companion, main = (IbDevice(name, f"/{name}", "ca", "", "", "", "", ()) for name in ("smi1", "x0"))
+    nodes = {
+        "smi1": [Node(Role.UMAD, "/dev/umad0", "smi1", "")],
+        "x0": [Node(Role.UVERBS, "/dev/u0", "x0", "")],
+    }
+    assert in_order([companion, main], nodes) == [main, companion]
 
 
 def port(number: int = 1, state: str = "active", rate: int | None = 100, **other: str) -> Port:

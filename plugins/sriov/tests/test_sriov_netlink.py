@@ -7,13 +7,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from devhost_sriov import netlink_child
-from devhost_sriov.netlink_child import Unresolved, default_routes, profile_in, switches, vf_macs_in
+from devhost_sriov.netlink_child import (
+    INTERRUPTED,
+    TRIES,
+    Unresolved,
+    complete_list,
+    default_routes,
+    profile_in,
+    switches,
+    vf_macs_in,
+)
 from devhost_sriov.network import Interest
 from devhost_sriov.watch import ROUTES, DevlinkSource, RouteSource
 
@@ -95,6 +104,23 @@ class Attributes:
     def get_attrs(self, name: str) -> list[Any]:
         value = self.values.get(name)
         return value if isinstance(value, list) else [] if value is None else [value]
+
+
+async def test_a_list_that_changed_meanwhile_is_requested_again() -> None:
+    def listing(*flags: int) -> Callable[[], Any]:
+        rest = iter(flags)
+
+        async def message(flag: int) -> AsyncIterator[Any]:
+            yield {"header": {"flags": flag}}
+
+        async def dump() -> AsyncIterator[Any]:
+            return message(next(rest))
+
+        return dump
+
+    assert await complete_list(listing(INTERRUPTED, 0)) == [{"header": {"flags": 0}}]
+    with pytest.raises(Unresolved, match="keeps changing"):
+        await complete_list(listing(*[INTERRUPTED] * TRIES))
 
 
 def test_each_virtual_function_has_the_address_that_was_set_for_it() -> None:

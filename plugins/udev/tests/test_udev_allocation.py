@@ -50,7 +50,7 @@ def test_a_work_queue_is_also_available_by_its_number(machine: Any, kind: str) -
     )
 
 
-def test_a_work_queue_of_iaa_is_also_available_by_its_number_on_a_bus_of_its_own(machine: Any) -> None:
+def test_a_work_queue_on_the_bus_iax_is_also_available_by_its_number(machine: Any) -> None:
     """Linux 5.11 has the devices of IAA on the bus ``iax``, later kernels on ``dsa``."""
     machine.pci("pci0000:6a/0000:6a:02.0", driver="idxd")
     machine.device("pci0000:6a/0000:6a:02.0/iax1/wq1.0/iax!wq1.0", "iax", "iax/wq1.0", "237:3")
