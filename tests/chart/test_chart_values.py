@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,23 @@ EVERYTHING: dict[str, Any] = {
     "config": {
         "version": 1,
         "dra": {"driver": "devhost.example.com"},
-        "resources": [{"name": "a.b/c", "backend": "udev", "where": {"subsystem": "tty"}, "serve": "dra"}],
+        "resources": [
+            {"name": "a.b/c", "backend": "udev", "where": {"subsystem": "tty"}, "serve": "dra"},
+            {"name": "a.b/gpu", "backend": "gpu", "where": {"vendor": "nvidia"}},
+        ],
     },
     "dra": {"enabled": True},
+    "gpuOperator": {"namespace": "gpu-operator"},
     "service": {"enabled": True},
-    "podMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
     "dashboard": {"enabled": True},
     "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
     "priorityQuota": True,
     "hostNetwork": False,
 }
-"""Values with which the chart makes every kind of object."""
+"""Values with which the chart makes every kind of object but monitors, which exclude each other."""
+
+MONITORS = ("podMonitor", "serviceMonitor")
 
 
 def daemonset(rendered: Rendered) -> Object:
@@ -39,6 +45,11 @@ def daemonset(rendered: Rendered) -> Object:
 
 def template(rendered: Rendered) -> Object:
     return dict(daemonset(rendered)["spec"]["template"])
+
+
+def templates(rendered: Rendered) -> list[Object]:
+    """Those of all pods."""
+    return [one["spec"]["template"] for one in rendered.objects if one["kind"] == "DaemonSet"]
 
 
 def test_the_defaults_are_a_daemonset_and_its_configuration(chart: Chart) -> None:
@@ -241,24 +252,44 @@ def test_pods_can_be_upgraded_one_by_one_by_hand(chart: Chart) -> None:
     assert strategy == {"type": "OnDelete"}
 
 
-def test_every_object_can_be_in_another_namespace(chart: Chart, types: Types) -> None:
-    values = {**EVERYTHING, "namespaceOverride": "hardware"}
+@pytest.mark.parametrize("monitor", MONITORS)
+def test_every_object_can_be_in_another_namespace(chart: Chart, types: Types, monitor: str) -> None:
+    values = {**EVERYTHING, monitor: {"enabled": True}, "namespaceOverride": "hardware"}
     rendered = chart.render(values)
-    objects = [one["metadata"].get("namespace", "hardware") for one in rendered.objects]
-    assert set(objects) == {"hardware"}
+    objects = {one["metadata"]["name"]: one["metadata"].get("namespace") for one in rendered.objects}
+    assert objects.pop("devhost-release") == "gpu-operator"
+    assert set(objects.values()) == {"hardware", None}
     assert "devhost.hardware" in {one["metadata"]["name"] for one in rendered.objects}
     (subject,) = rendered.only("ClusterRoleBinding")["subjects"]
     assert subject["namespace"] == "hardware"
     assert types.complaints(rendered.text) == []
 
 
-def test_common_labels_are_on_every_object_and_replace_none_of_the_charts(chart: Chart) -> None:
-    values = {**EVERYTHING, "commonLabels": {"team": "edge", "app.kubernetes.io/name": "mine"}}
-    rendered = chart.render(values)
-    found = [*rendered.objects, template(rendered)]
+@pytest.mark.parametrize("monitor", MONITORS)
+def test_common_labels_are_on_every_object_and_replace_none_of_the_charts(chart: Chart, monitor: str) -> None:
+    common = {"team": "edge", "app.kubernetes.io/name": "mine", "app": "mine"}
+    rendered = chart.render({**EVERYTHING, monitor: {"enabled": True}, "commonLabels": common})
+    found = [*rendered.objects, *templates(rendered)]
     labels = [one["metadata"]["labels"] for one in found]
     assert {one["team"] for one in labels} == {"edge"}
-    assert {one["app.kubernetes.io/name"] for one in labels} == {"devhost"}
+    assert {one["app.kubernetes.io/name"] for one in labels} == {"devhost", "devhost-release"}
+
+
+def test_every_pod_pulls_its_image_from_the_registry_of_the_parent_chart_with_its_secrets(
+    chart: Chart,
+) -> None:
+    shared = {"imageRegistry": "registry.local", "imagePullSecrets": ["one"]}
+    pods = [one["spec"] for one in templates(chart.render({**EVERYTHING, "global": shared}))]
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["imagePullSecrets"] == [{"name": "one"}]
+        assert pod["containers"][0]["image"] == f"registry.local/devhost:{__version__}"
+
+
+def test_every_template_of_the_chart_is_in_what_these_tests_make(chart: Chart) -> None:
+    texts = [chart.render({**EVERYTHING, monitor: {"enabled": True}}).text for monitor in MONITORS]
+    made = set(re.findall("^# Source: devhost/(.*)$", "".join(texts), re.MULTILINE))
+    assert made == {f"templates/{file.name}" for file in CHART.glob("templates/*.yaml")}
 
 
 def test_the_service_account_has_the_annotations_of_the_values(chart: Chart) -> None:

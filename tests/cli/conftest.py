@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,9 +77,13 @@ def toys(tmp_path: Path) -> Toys:
 
 @pytest.fixture
 def no_installed_plugins(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hides the installed plugins behind empty packages of the same names, earlier on ``sys.path``."""
+    """Hides the installed plugins behind empty packages of the same names, earlier on the path.
+
+    Also in processes that the test starts.
+    """
     site = tmp_path_factory.mktemp("site")
     for point in importlib.metadata.entry_points(group="devhost"):
         if point.dist is not None:
             (site / f"{point.dist.name.replace('-', '_')}-0.dist-info").mkdir(exist_ok=True)
     monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)

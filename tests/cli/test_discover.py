@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from devhost.testing.trees import Tree
 
 
@@ -435,3 +437,29 @@ def test_a_long_reason_is_last_and_pads_no_other_row(toys):
 
 def test_without_any_reason_the_table_has_no_column_for_reasons(toys):
     assert "REASON" not in toys.devhost("discover").stdout
+
+
+@pytest.mark.usefixtures("no_installed_plugins")
+def test_discover_and_explain_name_the_package_of_an_optional_entry_that_is_not_served(toys):
+    gpu = "name: example.com/gpu, backend: gpu, optional: true"
+    toys.write("name: example.com/toy, backend: toy", gpu)
+    why = "backend gpu is not installed (install the package devhost-gpu)"
+    for arguments in ((), ("example.com/gpu",)):
+        done = toys.devhost("discover", *arguments)
+        assert f"example.com/gpu: {why} (optional: not served)" in done.stdout.splitlines(), done.stderr
+    assert "example.com/gpu" not in toys.devhost("discover", "example.com/toy").stdout
+    (skipped,) = json.loads(toys.devhost("discover", "-o", "json").stdout)["skipped"]
+    assert skipped == {"entry": "resources[1]", "name": "example.com/gpu", "backend": "gpu", "reason": why}
+    assert f"example.com/gpu (resources[1]): {why}" in toys.devhost("explain", "example.com/gpu").stdout
+    assert json.loads(toys.devhost("explain", "example.com/gpu", "-o", "json").stdout) == [skipped]
+    assert why in toys.devhost("explain", "0000:5b:00.0").stderr
+    unknown = toys.devhost("discover", "example.com/gup").stderr
+    assert "known resources: example.com/gpu, example.com/toy" in unknown
+
+
+def test_explain_of_a_misspelt_resource_lists_the_known_ones(toys):
+    done = toys.devhost("explain", "example.com/tyt")
+    why = "no resource is called 'example.com/tyt' (known resources: example.com/toy)"
+    assert (done.returncode, done.stderr) == (2, f"devhost: {why}\n")
+    assert "no backend has a device 'toy/three'" in toys.devhost("explain", "toy/three").stderr
+    assert "no backend has a device '/dev/three'" in toys.devhost("explain", "/dev/three").stderr

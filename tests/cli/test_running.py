@@ -362,3 +362,16 @@ def test_explain_beside_the_devhost_of_another_user_reports_that_it_may_not_ask_
         shutil.rmtree(other)
     said = r"the devhost on this node runs as (root|user \d+) and answers only that user"
     assert re.fullmatch(said, seen.no_answer)
+    assert seen.refused
+
+
+@pytest.mark.usefixtures("runtime")
+def test_discover_reports_a_devhost_that_does_not_answer_and_nothing_if_none_runs(
+    toys: Any, tmp_path: Path
+) -> None:
+    assert toys.devhost("discover").stderr == ""
+    there = tmp_path / "there.sock"
+    done = toys.devhost("discover", "--status-socket", str(there))
+    why = f"What containers hold is not taken into account: no devhost listens on {there}."
+    assert (done.returncode, done.stderr) == (0, f"devhost: {why}\n")
+    assert json.loads(toys.devhost("discover", "-o", "json", "--status-socket", str(there)).stdout)

@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
+
+from devhost.cli.program import root
 
 DEVHOST = f"{sys.executable} -m devhost"
 
@@ -69,7 +72,21 @@ def test_a_reader_that_closes_the_pipe_is_not_a_failure(toys):
     assert done.stdout.startswith("RESOURCE")
 
 
+def groups(group, path=()):
+    """Every command that has commands, with the words that call it."""
+    yield path, group
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from groups(command, (*path, name))
+
+
 def test_help_shows_the_whole_summary_of_each_command(toys):
+    found = dict(groups(root))
+    assert found.keys() >= {(), ("dra",), ("import",)}
+    for path in found:
+        text = " ".join(shell(toys, f"COLUMNS=80 DEVHOST {' '.join(path)} --help").stdout.split())
+        assert "..." not in text.partition("Commands:")[2]
     text = " ".join(shell(toys, "DEVHOST --help").stdout.split())
     assert "explain Shows why DEVICE is offered or not: its attributes, and the decision of each" in text
 

@@ -77,6 +77,8 @@ class Card(Backend):
         "virtual": Attribute(bool, "Whether it is virtual.", False),
         "links": Attribute(list, "Links of the node.", ("/dev/a",)),
         "path": Attribute(str, "Path of the node.", "/dev/b", begins="/dev/", also="links"),
+        "driver": Attribute(str, "Its driver.", "nvme", plain=True),
+        "address": Attribute(str, "Its PCI address.", "0000:3b:00.0", hex=True),
         "kind": Attribute(str, "What it is.", "vf", words=("pf", "vf")),
         "modes": Attribute(list, "What it can.", ("fast",), words=("fast", "safe")),
         "ID_*": Attribute(str, "A udev property.", "x"),

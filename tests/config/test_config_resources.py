@@ -104,10 +104,29 @@ def test_a_where_is_read_as_its_conditions(read: Read, selection: str, blocks: w
     assert read(file(f"name: a.b/c, where: {selection}")).resources[0].where == blocks
 
 
-@pytest.mark.parametrize("pattern", ["/dev/b", "/dev/*", "/*", "*", "?dev/b", "[/]dev/b", "/d*"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["/dev/b", "/dev/*", "/*", "*", "?dev/b", "[/]dev/b", "/d*", r"/dev/by-label/a\x20b", "/dev/a b"],
+)
 def test_a_pattern_that_a_value_may_match_is_accepted(read: Read, pattern: str) -> None:
     entry = read(file(f"name: a.b/c, where: {{path: '{pattern}'}}")).resources[0]
     assert entry.wanted() == {"path", "links"}  # a link to the node is another name of it
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        "{address: '0000:3b:0[0-3].*'}",
+        "{address: '10000:E1:00.0'}",
+        "{address: '*:3b:00.0'}",
+        "{address: '0000:*'}",
+        "{driver: 'Marvell (88E1510)'}",
+        r"{vendor: ' a|b {c} \d/x '}",
+        r"{ID_MODEL: 'a|b\x20'}",
+    ],
+)
+def test_text_that_a_value_may_contain_is_accepted(read: Read, selection: str) -> None:
+    assert read(file(f"name: a.b/c, where: {selection}")).resources
 
 
 @pytest.mark.parametrize(
@@ -116,8 +135,8 @@ def test_a_pattern_that_a_value_may_match_is_accepted(read: Read, pattern: str) 
         ("{vender: x}", 'resources[0].where: backend card has no attribute "vender" (did you mean vendor?)'),
         (
             "{qqqqqq: x}",
-            "(known attributes: ID_*, afuId, idVendor, kind, links, modes, numaNode, pKey, path, "
-            "sysattr.*, vendor, virtual)",
+            "(known attributes: ID_*, address, afuId, driver, idVendor, kind, links, modes, numaNode, pKey, "
+            "path, sysattr.*, vendor, virtual)",
         ),
         ("{kind: vfs}", 'kind: "vfs" is none of the values that this attribute can have (did you mean vf?)'),
         ("{kind: VF}", "(did you mean vf?)"),
@@ -138,6 +157,34 @@ def test_a_pattern_that_a_value_may_match_is_accepted(read: Read, pattern: str) 
         ("{path: ^/dev/b$}", '"^/dev/b$" is a regular expression; a pattern is a glob for the whole value'),
         ("{path: ^/dev/b$}", '(write "/dev/b")'),
         ("{path: '^/dev/b.*'}", '(write "/dev/b*")'),
+        ("{path: ^dev/b$}", '(write "/dev/b")'),
+        ("{path: '/dev/b[0-9]$'}", '(write "/dev/b[0-9]")'),
+        (
+            "{path: '/dev/tty(USB0|ACM*)'}",
+            'no value of this attribute contains |, "/dev/tty(USB0|ACM*)" does',
+        ),
+        ("{path: '/dev/tty(USB0|ACM*)'}", '(write ["/dev/ttyUSB0", "/dev/ttyACM*"])'),
+        ("{path: '/dev/{a,b}'}", 'contains {, "/dev/{a,b}" does (write ["/dev/a", "/dev/b"])'),
+        (r"{path: '/dev/ttyUSB\d'}", '(write "/dev/ttyUSB[0-9]")'),
+        ("{path: '/dev/b '}", "where.path: no value of this attribute begins or ends with white space"),
+        ("{path: ' /dev/b'}", '(write "/dev/b")'),
+        ("{path: ' '}", "begins or ends with white space"),
+        ("{path: /sys/class/tty/x}", 'begins with /dev/, "/sys/class/tty/x" does not'),
+        ("{driver: 'mlx5_core|vfio-pci'}", '(write ["mlx5_core", "vfio-pci"])'),
+        ("{driver: /dev/x}", 'no value of this attribute contains /, "/dev/x" does (write "x")'),
+        ("{driver: 'nvme '}", '(write "nvme")'),
+        ("{idVendor: '1a86|0403'}", '(write ["1a86", "0403"])'),
+        ("{idVendor: ' 1a86'}", '(write "1a86")'),
+        *(
+            (f"{{address: '{odd}'}}", f'"{odd}" is no PCI address with domain and function (write "{fixed}")')
+            for odd, fixed in (
+                ("3b:00.0", "0000:3b:00.0"),
+                ("3b:00", "0000:3b:00.*"),
+                ("0000:3b:00", "0000:3b:00.*"),
+                ("3b:00.?", "0000:3b:00.?"),
+            )
+        ),
+        ("{address: quick}", '"quick" is no PCI address with domain and function'),
         ("{not: {path: [/dev/a, /b]}}", "where.not.path[1]: every value of this attribute begins with /dev/"),
         ("{idVendor: ^1a86}", '(write "1a86")'),
         ("{vendor: ^intel$}", '(write "intel")'),

@@ -38,6 +38,7 @@ WELL = {
     f'devhost_problems{{{ON},kind="kubelet"}}': f"0+0{STEADY}",
     f'devhost_problems{{{ON},kind="device"}}': f"0+0{STEADY}",
     f'devhost_problems{{{ON},kind="driver"}}': f"0+0{STEADY}",
+    f'devhost_problems{{{ON},kind="entry"}}': f"0+0{STEADY}",
     f'devhost_entry_devices{{{ON},{ENTRY},optional="false"}}': f"8+0{STEADY}",
     f'devhost_entry_devices{{{ON},entry="resources[1]",resource="x.com/y",backend="fpga",optional="true"}}': (
         f"0+0{STEADY}"
@@ -83,9 +84,10 @@ WRONG: dict[str, dict[str, str | None]] = {
         f'devhost_problems{{{ON},kind="device"}}': f"2+0{STEADY}",
     },
     "DevhostDevicesLeft": {f'devhost_devices_left{{{ON},{GPU},reason="is gone"}}': f"1+0{STEADY}"},
-    "DevhostEntryWithoutDevices": {
-        f'devhost_entry_devices{{{ON},{ENTRY},optional="false"}}': f"0+0{STEADY}",
-        **info("entry", "nvidia.com/gpu", "0 devices; the backend sees no devices"),
+    "DevhostEntryDevices": {
+        f'devhost_entry_devices{{{ON},{ENTRY},optional="false"}}': f"7+0{STEADY}",
+        f'devhost_problems{{{ON},kind="entry"}}': f"1+0{STEADY}",
+        **info("entry", "nvidia.com/gpu", "7 of 8 devices"),
     },
     "DevhostDriverMissing": {
         f'devhost_problems{{{ON},kind="driver"}}': f"1+0{STEADY}",
@@ -266,6 +268,13 @@ def test_a_short_outage_is_not_an_alert(tmp_path, rules_file):
             {"resource": "nvidia.com/gpu"},
             "2 of nvidia.com/gpu on n1 are unhealthy",
             "2 devices of nvidia.com/gpu on n1 cannot be allocated to pods. 2 of them: Xid 79.",
+        ),
+        (
+            "DevhostEntryDevices",
+            {"job": "devhost/devhost", "kind": "entry"},
+            "wrong number of devices on n1",
+            "The configuration on n1 has entries without devices, or with another number than they expect. "
+            "nvidia.com/gpu: 7 of 8 devices.",
         ),
     ],
 )

@@ -45,6 +45,8 @@ class Attribute:
     condition that no such value meets is then a configuration error, and a device with another value is
     refused. It is empty where the kernel or a vendor may add values.
     ``begins`` is how every value begins (``/dev/``): a condition that no such value meets is an error, too.
+    ``plain`` is true if every value is a plain name, such as a driver's, without ``/``, ``|``, ``{``, ``}``
+    and ``\\``.
     ``also`` is the attribute with further names of the same thing, a list: a condition also holds if one of
     them matches, where ``*`` matches no ``/``.
     ``reveals`` is true for the attribute that identifies devices made of several parts: a block of ``where``
@@ -61,6 +63,7 @@ class Attribute:
     reveals: bool = False
     begins: str = ""
     also: str = ""
+    plain: bool = False
 
 
 @frozen

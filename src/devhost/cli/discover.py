@@ -76,6 +76,8 @@ def command(
         _print(seen, names, everything or not found.settings.resources, resource)
         if seen.running and found.settings.resources and not seen.same_config:
             click.echo(f"devhost: {OTHER_CONFIG}", err=True)
+    if seen.refused:
+        click.echo(f"devhost: {seen.warning()}", err=True)
     reasons = [d.condition.reason for d in found.scanners.values() if d.condition.reason]
     if output == "table" and not (reasons or found.devices()) and (nothing := missing_host_reason(root)):
         click.echo(f"devhost: {nothing}", err=True)
@@ -90,14 +92,18 @@ def _chosen(found: ScanResult, resource: str | None) -> list[str]:
         return sorted(found.plan.resources, key=natural)
     if resource in found.plan.resources:
         return [resource]
-    if any(entry.name == resource for entry in found.settings.resources):
+    if resource in found.resources():
         return []
     if Path(resource).is_file():
         hint = f"run `devhost discover --config {resource}` to use it as the configuration"
         raise UsageError(f"{resource} is a file, not the name of a resource", hint)
-    names = {*found.plan.resources, *(entry.name for entry in found.settings.resources)}
-    known = ", ".join(sorted(names, key=natural)) or "none"
-    raise UsageError(f"no resource is called {resource!r}", f"known resources: {known}")
+    raise unknown_resource(found, resource)
+
+
+def unknown_resource(found: ScanResult, name: str) -> UsageError:
+    """The error for the name of no resource."""
+    known = ", ".join(found.resources()) or "none"
+    return UsageError(f"no resource is called {name!r}", f"known resources: {known}")
 
 
 def _print(seen: View, names: list[str], everything: bool, resource: str | None) -> None:
@@ -153,6 +159,8 @@ def _print_empty(found: ScanResult, resource: str | None) -> None:
         why = with_holders(outcome.reason, outcome.held_by) or outcomes.remarks().get(outcome.entry.index, "")
         if why:
             click.echo(f"{outcome.entry.name}: {why}{absent}")
+    for one in found.skipped(resource):
+        click.echo(f"{one['name']}: {one['reason']} (optional: not served)")
     for name, scanner in found.scanners.items() if resource is None else ():
         entries = [entry for entry in found.settings.resources if entry.backend == name]
         for lacking in scanner.condition.missing_drivers:
@@ -271,6 +279,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
     resources = [found.plan.resources[name] for name in names]
     return {
         "entries": found.entries().described(),
+        "skipped": found.skipped(),
         "resources": [
             {
                 "name": resource.name,

@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[A-Za-z][\w.-]*[./][\w./-]*")
 """Text that no YAML parser takes for anything else."""
 
 
-@click.group("dra", help="Prints what a cluster needs for Dynamic Resource Allocation.")
+@click.group("dra", cls=shared.Group, help="Prints what a cluster needs for Dynamic Resource Allocation.")
 def command() -> None:
     pass
 

@@ -31,7 +31,7 @@ from devhost.telemetry.document import EntryStatus, held_by
 from devhost.telemetry.tables import reason, with_holders
 
 from . import options as shared
-from .discover import as_json, health_text, without_driver
+from .discover import as_json, health_text, unknown_resource, without_driver
 from .running_host import Published, View, view
 from .scan_once import ScanResult
 from .table import CELL, cut
@@ -72,12 +72,13 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     matches = _matches(seen.found, device) or _matches(seen.found, full)
     lacking = _without_driver(seen.found, {device, full, *(one.id for _, one in matches)})
     entries = [] if matches or lacking else _entries(seen.found, device)
-    if not (matches or lacking or entries):
+    skipped = [] if matches or lacking else seen.found.skipped(device)
+    if not (matches or lacking or entries or skipped):
         raise _unknown(seen.found, root, device)
     if output == "json":
         documents = [_document(seen, name, match) for name, match in matches]
         documents += [_missing(seen.found, name, one) for name, one in lacking]
-        documents += [dict(one) for one in entries]
+        documents += [dict(one) for one in (*entries, *skipped)]
         click.echo(json.dumps(documents, indent=2))
     else:
         for number, (name, match) in enumerate(matches):
@@ -92,8 +93,10 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
             click.echo(_entry(status))
             for resource in status["resources"]:
                 _print_preference(seen.found, resource)
+        for one in skipped:
+            click.echo(f"{one['name']} ({one['entry']}): {one['reason']}")
     if seen.no_answer and seen.found.settings.resources:
-        click.echo(f"What containers hold is not taken into account: {seen.no_answer}.", err=output == "json")
+        click.echo(seen.warning(), err=output == "json")
 
 
 def _entries(found: ScanResult, text: str) -> list[EntryStatus]:
@@ -181,6 +184,7 @@ def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
             if flawed.device.lower() == folded:
                 return UsageError(f"{flawed.device} of backend {name} cannot be used: {flawed.reason}")
     failed = [d.condition.reason for d in found.scanners.values() if d.condition.reason]
+    failed += dict.fromkeys(one["reason"] for one in found.skipped())
     if unserved := why_unserved(root, text):
         why, hint = unserved
         asked = f"backends asked: {', '.join(sorted(found.scanners)) or 'none'}"
@@ -188,6 +192,13 @@ def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
     twins = [device.id for _, device in _alike(found, text)[:3]]
     known = {device.id for _, device in found.devices()}
     close = twins or difflib.get_close_matches(text, sorted(known), n=3)
+    if (
+        "/" in text[1:]
+        and not text.startswith("/")
+        and not close
+        and text.split("/")[0] not in found.scanners
+    ):
+        return unknown_resource(found, text)
     hint = (
         (f"did you mean {' or '.join(close)}?")
         if close

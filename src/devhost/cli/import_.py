@@ -26,9 +26,10 @@ from .importers import (
 )
 from .importers.nvidia import device_plugin as nvidia
 from .importers.source import GUIDE, INTEL
+from .options import Group
 
 
-class _Importers(click.Group):
+class _Importers(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in self.commands:
             hint = f"{suggest(cmd_name, self.commands, 'importers')}; for other plugins see {GUIDE}"

@@ -1,4 +1,4 @@
-"""Options that several commands share, so that their help is the same everywhere."""
+"""What several commands share, so that their help is the same everywhere."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from devhost.discovery.catalog import Refusal
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_SENTENCE = 1000
+"""The most characters of a command's summary; none is as long."""
 
 path = click.Path(path_type=Path, readable=False)
 """A path that click does not check: the code that uses it reports problems, with a hint how to fix them."""
@@ -32,6 +35,16 @@ root = click.option(
     metavar="DIR",
     help=ROOT,
 )
+
+
+class Group(click.Group):
+    """A command with commands, whose help shows the whole summary of each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command with its first sentence, which click would cut at the end of the line."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_SENTENCE)) for name, one in commands if one])
 
 
 def output_of(*forms: str, help: str) -> Callable[[_Command], _Command]:

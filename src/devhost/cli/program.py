@@ -16,6 +16,8 @@ from devhost.backend import descriptors
 from devhost.backend.errors import EnvironmentFailure
 from devhost.telemetry.ending import ended, output
 
+from .options import Group
+
 COMMANDS = {
     "check": "check",
     "demo": "demo",
@@ -39,11 +41,7 @@ NOT_ON_NODES = ("devhost.cli.importers", "devhost.testing")
 """Packages that are not in the node's image, because no command for nodes needs them."""
 
 
-_SENTENCE = 1000
-"""The most characters of a command's summary; none is as long."""
-
-
-class _Lazy(click.Group):
+class _Lazy(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -56,12 +54,6 @@ class _Lazy(click.Group):
             return _absent(cmd_name, not_on_nodes(cmd_name, error))
         command: click.Command = module.command
         return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each command with its first sentence, which click would cut at the end of the line."""
-        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(_SENTENCE)) for name, one in commands if one])
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from devhost.allocation.allocations import Listing
-from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.errors import DevhostError, UsageError
 from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
@@ -79,12 +79,20 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A scan, and what a running devhost reports. ``no_answer`` is why none does; empty if one does."""
+    """A scan, and what a running devhost reports. ``no_answer`` is why none does; empty if one does.
+
+    ``refused`` is true if one runs here, but does not answer.
+    """
 
     found: ScanResult
     running: Running | None
     no_answer: str
     same_config: bool
+    refused: bool = False
+
+    def warning(self) -> str:
+        """What the plan does not consider because no devhost answers."""
+        return f"What containers hold is not taken into account: {self.no_answer}."
 
     def verdict(self, resource: str, backend: str, device: Device) -> Verdict | None:
         """What the running devhost reports for a device in a resource; ``None`` if that is nothing."""
@@ -167,15 +175,15 @@ async def view(
         everything: see :func:`devhost.cli.scan_once.scan_once`.
         links: see there.
     """
-    running, no_answer = None, ""
+    running, no_answer, refused = None, "", False
     try:
         running = answer(await _document(root, status_socket))
     except DevhostError as error:
-        no_answer = error.message
+        no_answer, refused = error.message, not isinstance(error, ask.NoneHere)
     listing = running.listing if running else None
     found = await scan_once(loaded, root, everything=everything, links=links, listing=listing)
     same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
-    return View(found, running, no_answer, same)
+    return View(found, running, no_answer, same, refused)
 
 
 async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
@@ -199,7 +207,7 @@ async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
     if failure:
         raise failure
     others = ", ".join(dict.fromkeys(printable(one["devhost"]["root"]) for one in answers))
-    raise EnvironmentFailure(f"the devhost on this node has --root {others}")
+    raise ask.NoneHere(f"the devhost on this node has --root {others}")
 
 
 def _same(one: str, other: Path) -> bool:

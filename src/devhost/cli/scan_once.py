@@ -39,6 +39,24 @@ class ScanResult:
         """The outcome of each entry of the file."""
         return EntryOutcomes(self.settings, self.plan, self.scanners)
 
+    def resources(self) -> list[str]:
+        """The name of every resource, also of those without devices or without an installed backend."""
+        entries = (*self.settings.resources, *self.settings.skipped)
+        return sorted({*self.plan.resources, *(entry.name for entry in entries)}, key=natural)
+
+    def skipped(self, resource: str | None = None) -> list[dict[str, str]]:
+        """The entries without an installed backend: all, or those of a resource."""
+        return [
+            {
+                "entry": f"resources[{one.index}]",
+                "name": one.name,
+                "backend": one.backend,
+                "reason": f"backend {one.backend} is not installed ({one.hint})",
+            }
+            for one in self.settings.skipped
+            if resource in (None, one.name)
+        ]
+
     def devices(self) -> list[tuple[str, Device]]:
         """Every device with the name of its backend, in an order that depends only on their ids."""
         return [

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from devhost.backend import Attribute, Conditions, OptionError
 from devhost.backend.frozen import frozen
+from devhost.backend.sysfs import BDF
 from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
 
 from .diagnostics import Diagnostics, Place, one_line, shown, suggest
@@ -229,8 +230,14 @@ NOT: Final = "not"
 RANGE: Final = re.compile(r"\s*([0-9]{1,18})?\s*(-)?\s*([0-9]{1,18})?\s*")
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
-_IN_DOMAIN: Final = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-"""A PCI address as people write it on machines with one domain; the kernel's always have that."""
+_ODD_IN_NAMES: Final = re.compile(r"[|{}/\\]")
+_ODD_IN_PATHS: Final = re.compile(r"[|{}]|\\(?!x[0-9a-fA-F]{2})")
+"""What no name and no path has; udevd writes other characters of a link as \\x and two digits."""
+_ALTERNATIVES: Final = re.compile(r"([^(){}|]*)[({]([^(){}]*)[)}]([^(){}|]*)")
+_BEGINS_BDF: Final = re.compile(
+    r"[0-9a-f]{0,8}|[0-9a-f]{4,8}:([0-9a-f]{0,2}|[0-9a-f]{2}:([0-9a-f]{0,2}|[0-9a-f]{2}\.[0-7]?))"
+)
+"""How a PCI address may begin. People omit the domain on machines with one; the kernel's always have it."""
 _DIGITS: Final = re.compile(r"[0-9a-fA-F]+")
 
 
@@ -344,10 +351,10 @@ def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ..
         place.report(node, "empty text matches no device", hint)
         return ()
     pattern = Text(text, fold=attribute.hex)
-    if problem := _never(attribute, pattern):
+    if problem := _odd_character(attribute, text) or _never(attribute, pattern):
         place.report(node, *problem)
         return ()
-    if attribute.hex and (problem := _odd_id(str(attribute.example), text)):
+    if attribute.hex and (problem := _odd_id(str(attribute.example), pattern)):
         place.report(node, *problem)
         return ()
     if attribute.words and not any(map(pattern.matches, attribute.words)):
@@ -362,10 +369,12 @@ def _never(attribute: Attribute, pattern: Text) -> tuple[str, str] | None:
     """Why no value of an attribute matches a pattern, and how to fix it; ``None`` if one may."""
     text, begins = pattern.pattern, attribute.begins
     fixed = text.removeprefix("^").removesuffix("$").replace(".*", "*").replace("\\", "")
-    if begins and not fixed.startswith((begins, "*")):
-        rooted = f"/{fixed.lstrip('/')}"
-        fixed = rooted if rooted.startswith(begins) else begins + fixed.lstrip("/")
-    if text.startswith("^") and (begins or attribute.hex or text.endswith("$")):
+    if begins and f"/{fixed}".startswith(begins):
+        fixed = f"/{fixed}"
+    elif begins and not fixed.startswith(("/", "*")):
+        fixed = begins + fixed
+    is_expression = text.startswith("^") and (begins or attribute.hex or text.endswith("$"))
+    if is_expression or (begins and text.endswith("$")):
         return (
             f"{shown(text)} is a regular expression; a pattern is a glob for the whole value",
             f'write "{fixed}"',
@@ -377,11 +386,34 @@ def _never(attribute: Attribute, pattern: Text) -> tuple[str, str] | None:
     literal = _WILDCARD.split(text, maxsplit=1)[0]
     if literal.startswith(begins) or (pattern.is_glob and begins.startswith(literal)):
         return None
-    return f"every value of this attribute begins with {begins}, {shown(text)} does not", f'write "{fixed}"'
+    hint = f'write "{fixed}"' if fixed.startswith(begins) else ""
+    return f"every value of this attribute begins with {begins}, {shown(text)} does not", hint
 
 
-def _odd_id(example: str, text: str) -> tuple[str, str] | None:
+def _odd_character(attribute: Attribute, text: str) -> tuple[str, str] | None:
+    """What a pattern has that no value of an attribute has, and how to fix it."""
+    is_path = attribute.begins.startswith("/")
+    if not (is_path or attribute.plain or attribute.hex):
+        return None
+    if text != (bare := text.strip()):
+        what = f"no value of this attribute begins or ends with white space, {shown(text)} does"
+        return what, f"write {shown(bare)}" if bare else ""
+    if (odd := (_ODD_IN_PATHS if is_path else _ODD_IN_NAMES).search(text)) is None:
+        return None
+    if odd[0] == "/":
+        hint = f"write {shown(posixpath.basename(text.rstrip('/')))}"
+    elif odd[0] == "\\":
+        hint = f"write {shown(text.replace(f'{odd[0]}d', '[0-9]').replace(odd[0], ''))}"
+    else:
+        parts = _ALTERNATIVES.fullmatch(text)
+        begin, middle, end = parts.groups() if parts else ("", text, "")
+        hint = f"write [{', '.join(shown(begin + one + end) for one in re.split('[|,]', middle))}]"
+    return f"no value of this attribute contains {odd[0]}, {shown(text)} does", hint
+
+
+def _odd_id(example: str, pattern: Text) -> tuple[str, str] | None:
     """What is wrong with an id that is not spelled as the attribute's example is, and how to fix it."""
+    text = pattern.pattern
     prefixed = example.lower().startswith("0x")
     if text[:2].lower() == "0x" and not prefixed:
         return f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x"
@@ -390,9 +422,22 @@ def _odd_id(example: str, text: str) -> tuple[str, str] | None:
     bare = text.replace("-", "")
     if bare != text and "-" not in example and _DIGITS.fullmatch(bare) and len(bare) == len(example):
         return f"the ids of this attribute have no hyphens, {shown(text)} does", f'write "{bare}"'
-    if _IN_DOMAIN.fullmatch(example.partition(":")[2]) and _IN_DOMAIN.fullmatch(text.lower()):
-        return f"{shown(text)} lacks the domain of a PCI address", f'write "0000:{text}"'
-    return None
+    return _odd_address(pattern) if BDF.fullmatch(example.lower()) else None
+
+
+def _odd_address(pattern: Text) -> tuple[str, str] | None:
+    """What a PCI address lacks, and how to fix it."""
+    text = pattern.pattern.lower()
+    fixed = text if _BEGINS_BDF.fullmatch(literal := _WILDCARD.split(text, maxsplit=1)[0]) else f"0000:{text}"
+    if fixed == text and (pattern.is_glob or BDF.fullmatch(text)):
+        return None
+    if not pattern.is_glob and BDF.fullmatch(f"{fixed}.0"):
+        fixed += ".*"
+    known = BDF.fullmatch(fixed.replace("*", "0")) or _BEGINS_BDF.fullmatch(f"0000:{literal}")
+    return (
+        f"{shown(pattern.pattern)} is no PCI address with domain and function",
+        f'write "{fixed}"' if known else "",
+    )
 
 
 def read_ranges(node: Scalar, place: Place, *, is_condition: bool = True) -> tuple[Range, ...]:

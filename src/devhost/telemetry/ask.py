@@ -43,6 +43,10 @@ _TEXT = 200
 """Characters of a line of text in an answer that are shown."""
 
 
+class NoneHere(EnvironmentFailure):
+    """No devhost serves what is asked about."""
+
+
 async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> Path:
     """The socket of the selected host; without arguments, of the only one on this node.
 
@@ -83,7 +87,7 @@ def running() -> list[Path]:
             f"run the command as {other}",
         )
     if not found:
-        raise EnvironmentFailure("no devhost is running on this node", _where_else())
+        raise NoneHere("no devhost is running on this node", _where_else())
     return found
 
 

@@ -57,7 +57,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     ),
     "pciBusID": Attribute(str, "PCI address", "0000:3b:00.0", hex=True),
     "numaNode": Attribute(int, "NUMA node", 0),
-    "driver": Attribute(str, "kernel driver of its PCI function or platform device", "dfl-pci"),
+    "driver": Attribute(str, "kernel driver of its PCI function or platform device", "dfl-pci", plain=True),
     "serial": Attribute(str, "serial number of the card", "2130048AK02K"),
     "ports": Attribute(int, "number of ports of a region", 2),
     "isVf": Attribute(bool, "whether it is on an SR-IOV virtual function", False),

@@ -163,7 +163,7 @@ ATTRIBUTES = {
     "pciBusID": Attribute(str, "PCI address; of a partition, that of its GPU", "0000:05:00.0", hex=True),
     "pcieRoot": Attribute(str, "its PCI root complex", "pci0000:00", hex=True),
     "numaNode": Attribute(int, "NUMA node near the device", 0),
-    "driver": Attribute(str, "kernel driver that it is bound to", "amdgpu"),
+    "driver": Attribute(str, "kernel driver that it is bound to", "amdgpu", plain=True),
     "renderNode": Attribute(
         str, "DRM node for rendering and computing", "/dev/dri/renderD128", begins="/dev/"
     ),

@@ -31,7 +31,7 @@ ATTRIBUTES = {
     "vendor": Attribute(str, "vendor id of the PCI function", "15b3", hex=True),
     "device": Attribute(str, "device id of the PCI function", "1021", hex=True),
     "driver": Attribute(
-        str, "driver of the function; `rdma_rxe` or `siw` for a software device", "mlx5_core"
+        str, "driver of the function; `rdma_rxe` or `siw` for a software device", "mlx5_core", plain=True
     ),
     "fwVersion": Attribute(str, "version of the firmware", "28.39.1002"),
     "boardId": Attribute(str, "the vendor's id of the board (PSID)", "MT_0000000838"),

@@ -33,7 +33,7 @@ ATTRIBUTES = {
     "subsystemVendor": Attribute(str, "vendor id of the subsystem, usually of the board", "8086", hex=True),
     "subsystemDevice": Attribute(str, "device id of the subsystem", "0000", hex=True),
     "pciClass": Attribute(str, "class, subclass and interface, six hex digits", "020000", hex=True),
-    "driver": Attribute(str, "kernel driver", "vfio-pci"),
+    "driver": Attribute(str, "kernel driver", "vfio-pci", plain=True),
     "pciBusID": Attribute(str, "address of its PCI function", "0000:3b:02.3", hex=True),
     "pcieRoot": Attribute(str, "PCI root complex", "pci0000:3a", hex=True),
     "numaNode": Attribute(int, "NUMA node", 0),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from devhost.backend import Attribute
 
 ATTRIBUTES = {
-    "subsystem": Attribute(str, "kernel subsystem", "tty"),
-    "sysName": Attribute(str, "the kernel's name of the device", "ttyUSB0"),
+    "subsystem": Attribute(str, "kernel subsystem", "tty", plain=True),
+    "sysName": Attribute(str, "the kernel's name of the device", "ttyUSB0", plain=True),
     "devNode": Attribute(
         str,
         "path of the device node, or in `where` any symbolic link to it",
@@ -17,13 +17,16 @@ ATTRIBUTES = {
     "devLinks": Attribute(
         list, "symbolic links to the node", ("/dev/serial/by-id/usb-FTDI_A10B-if00-port0",), begins="/dev/"
     ),
-    "devType": Attribute(str, "kind of device within its subsystem: disk, partition, usb_device", "disk"),
+    "devType": Attribute(
+        str, "kind of device within its subsystem: disk, partition, usb_device", "disk", plain=True
+    ),
     "driver": Attribute(
         str,
         "driver of the device, else of the nearest above it, up to its USB device or PCI function",
         "nvme",
+        plain=True,
     ),
-    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse"),
+    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse", begins="/sys/devices/"),
     "major": Attribute(int, "major device number", 188),
     "minor": Attribute(int, "minor device number", 0),
     "idVendor": Attribute(str, "USB vendor id", "1a86", hex=True),
