@@ -93,8 +93,8 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
             click.echo(_entry(status))
             for resource in status["resources"]:
                 _print_preference(seen.found, resource)
-        for one in skipped:
-            click.echo(f"{one['name']} ({one['entry']}): {one['reason']}")
+        for left in skipped:
+            click.echo(f"{left['name']} ({left['entry']}): {left['reason']}")
     if seen.no_answer and seen.found.settings.resources:
         click.echo(seen.warning(), err=output == "json")
 

@@ -41,8 +41,10 @@ class ScanResult:
 
     def resources(self) -> list[str]:
         """The name of every resource, also of those without devices or without an installed backend."""
-        entries = (*self.settings.resources, *self.settings.skipped)
-        return sorted({*self.plan.resources, *(entry.name for entry in entries)}, key=natural)
+        names = {entry.name for entry in self.settings.resources} | {
+            one.name for one in self.settings.skipped
+        }
+        return sorted(names | self.plan.resources.keys(), key=natural)
 
     def skipped(self, resource: str | None = None) -> list[dict[str, str]]:
         """The entries without an installed backend: all, or those of a resource."""
