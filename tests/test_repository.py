@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,40 @@ def test_a_set_up_that_was_killed_blocks_no_other(tmp_path: Path, programs: str)
     assert (done.returncode, "waiting" in done.stderr) == (0, False)
 
 
+def test_of_two_set_ups_that_find_a_killed_one_only_one_takes_its_lock(tmp_path: Path) -> None:
+    checkout, bin_, pip = _checkout(tmp_path), _tools(tmp_path / "bin", f"{TOOLS} sleep"), tmp_path / "pip"
+    real = (bin_ / "cat").readlink()
+    (bin_ / "cat").unlink()
+    held = 'echo read >> "$GATE-read"; while [ ! -e "$GATE" ]; do sleep 0.02; done'
+    _fake(bin_, "cat", f'{real} "$@"; code=$?; case "$*" in */pid) {held};; esac; exit $code')
+    slow = f"while [ ! -e {pip}-done ]; do sleep 0.02; done"
+    _fake(bin_, "python3", "exit 0")
+    (checkout / ".venv").mkdir()
+    _fake(checkout / ".venv" / "bin", "python", f'case "$*" in *"-m pip"*) {slow};; esac; exit 0')
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (checkout / ".venv-setup.lock").mkdir()
+    (checkout / ".venv-setup.lock" / "pid").write_text(f"{gone.pid}\n")
+
+    def begin(gate: Path) -> subprocess.Popen[str]:
+        command, own = ["sh", "tools/setup", ".venv"], {"PATH": str(bin_), "GATE": str(gate)}
+        return subprocess.Popen(command, cwd=checkout, env=own, stderr=subprocess.PIPE, text=True)
+
+    gates = tmp_path / "first", tmp_path / "second"
+    with begin(gates[0]) as first, begin(gates[1]) as second:
+        assert first.stderr is not None and second.stderr is not None
+        while not all(Path(f"{gate}-read").exists() for gate in gates):
+            assert (first.poll(), second.poll()) == (None, None)
+        gates[0].touch()
+        installing = first.stderr.readline()
+        gates[1].touch()
+        waiting = second.stderr.readline()
+        Path(f"{pip}-done").touch()
+        assert (first.wait(60), second.wait(60)) == (0, 0)
+    assert installing.startswith("setup: installing devhost")
+    assert waiting == f"setup: waiting for another make in {checkout}\n"
+
+
 def test_waiting_for_another_set_up_ends(tmp_path: Path) -> None:
     checkout, bin_ = _checkout(tmp_path), _tools(tmp_path / "bin", TOOLS)
     seconds = tmp_path / "seconds"
@@ -341,3 +376,21 @@ def test_the_daemonset_takes_no_more_than_it_needs() -> None:
     assert not pod.keys() & {"hostPID", "hostIPC"}
     grace = pod["terminationGracePeriodSeconds"]
     assert grace > 4
+
+
+def test_temporary_files_of_tests_have_short_paths_and_old_ones_are_removed(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert request.config.option.basetemp is not None
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+    assert conftest is not None
+    old, recent = (Path(tempfile.mkdtemp(prefix="dh-", dir="/tmp")) for _ in range(2))
+    os.utime(old, (0, 0))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as $TMPDIR, or the login in its name, makes it
+    place = conftest.short_place()
+    try:
+        assert (place.parent, len(place.name)) == (Path("/tmp"), len("dh-12345678"))
+        assert (old.exists(), recent.exists()) == (False, True)
+    finally:
+        place.rmdir()
+        recent.rmdir()

@@ -282,6 +282,14 @@ def test_the_file_of_another_plugin_is_recognized_and_its_import_is_named(file: 
     assert f"`devhost import {file.parent.name} {file}`" in line
 
 
+def test_text_that_mentions_another_plugin_is_not_taken_for_its_file() -> None:
+    done = check(str(DATA / "SOURCES.md"))
+    assert done.exit_code == 2
+    assert "devhost import" not in done.stderr
+    mentioned = "This page describes the image intel-gpu-plugin and its settings."
+    assert "devhost import" not in check("-", stdin=mentioned).stderr
+
+
 @pytest.mark.usefixtures("directory")
 @pytest.mark.parametrize(
     "text",

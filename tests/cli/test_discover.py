@@ -151,6 +151,8 @@ def test_explain_of_a_resource_shows_what_its_entries_just_miss(toys):
     assert (
         "example.com/none (resources[1]): 0 devices; " in toys.devhost("explain", "example.com/none").stdout
     )
+    shown = toys.devhost("discover").stdout.splitlines()
+    assert "example.com/toy: 1 more matches all but model (two: it is x200)" in shown
     (document,) = json.loads(toys.devhost("explain", "example.com/toy", "--output", "json").stdout)
     assert (document["entry"], document["devices"]) == ("resources[0]", 1)
 

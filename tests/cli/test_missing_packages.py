@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -79,6 +80,19 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
         f"devhost: the Python package {package} is not installed "
         f"(run `{sys.executable} -m pip install {package}`)\n"
     )
+
+
+@pytest.mark.parametrize("module", ["grpc", "pyudev"])
+def test_a_missing_package_is_one_json_object_in_a_log_of_such(
+    config: Path, tmp_path: Path, module: str
+) -> None:
+    words = ["run", "--config", str(config), "--kubelet-dir", str(tmp_path), "--log-format=json"]
+    done = run(module, *words)
+    (line,) = done.stderr.splitlines()
+    logged = json.loads(line)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert (logged["level"], logged["message"]) == ("error", "cannot start")
+    assert logged["reason"].startswith(f"the Python package {PACKAGES[module]} is not installed (run `")
 
 
 def test_a_package_for_another_python_is_one_line_too(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def network_adapters(root: Path) -> None:
 
 
 def nodes(root: Path) -> None:
-    """What hangs on no particular hardware, a USB serial adapter, and a security chip."""
+    """What hangs on no particular hardware, and what no pod gets unasked: buses, disks, a TPM."""
     tree = Tree(root)
     tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
     tree.device("virtual/misc/kvm", "misc", "kvm", "10:232")
@@ -56,6 +56,13 @@ def nodes(root: Path) -> None:
     tree.device("virtual/misc/vhost-net", "misc", "vhost-net", "10:238")
     tree.device("virtual/misc/vhost-vsock", "misc", "vhost-vsock", "10:241")
     tree.device("pci0000:00/0000:00:1f.0/tpmrm/tpmrm0", "tpmrm", "tpmrm0", "253:65536")
+    tree.device("virtual/block/loop0", "block", "loop0", "7:0", DEVTYPE="disk")
+    for subsystem, node, number in (
+        ("gpio", "gpiochip0", "254:0"),
+        ("i2c-dev", "i2c-1", "89:1"),
+        ("spidev", "spidev0.0", "153:0"),
+    ):
+        tree.device(f"platform/board/{subsystem}/{node}", subsystem, node, number)
 
 
 SPELLED: dict[str, tuple[Make, dict[str, int]]] = {

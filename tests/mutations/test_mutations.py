@@ -30,7 +30,7 @@ FAULTS = faults()
 def package(fault: Fault) -> str:
     """The package that a fault is planted in."""
     parts = fault.file.split("/")
-    return "plugins" if parts[0] == "plugins" else parts[2]
+    return parts[2] if parts[0] == "src" else parts[0]
 
 
 @cache

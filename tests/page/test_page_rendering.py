@@ -360,6 +360,39 @@ def test_entries_without_devices_are_listed_and_optional_ones_are_not_on_this_no
     assert "No problems" in optional and "not on this node" in optional
 
 
+def test_an_entry_with_devices_has_a_row_for_those_that_it_just_misses() -> None:
+    pool = made.entry(0, "example.com/pool", "sriov", devices=7)
+    missed = pool | {"remark": "1 more matches all but isRdma"}
+    text = shown(made.document(entries=[missed])).text
+    assert "Entries that lack devices" in text and "No problems" in text
+    assert "example.com/pool sriov resources[0] 7 devices 1 more matches all but isRdma" in text
+    assert "example.com/pool" not in shown(made.document(entries=[pool])).text
+
+
+def test_the_worst_resources_come_first_and_healthy_rows_are_quiet() -> None:
+    found = [
+        made.resource("a.example/free", "toy", [made.device("free")]),
+        made.resource("b.example/held", "toy", [made.device("held", holder="a/b/c"), made.device("other")]),
+        made.resource(
+            "c.example/unhealthy", "toy", [made.device("broken", "it is broken"), made.device("x")]
+        ),
+        made.resource("d.example/refused", "toy", [made.device("y")], lastError="the kubelet refused it"),
+        made.resource("e.example/problem", "toy", [made.device("z")]),
+    ]
+    problems = [made.problem("device", "e.example/problem z", "it is not what a container was given")]
+    rows = shown(made.document(*found, problems=problems)).attributes("tr")
+    styles = {row["data-key"]: row.get("class") for row in rows if "data-key" in row}
+    resources = [(name, styles[name]) for name in styles if ".example/" in str(name) and " " not in str(name)]
+    assert resources == [
+        ("d.example/refused", "unhealthy"),
+        ("e.example/problem", "unhealthy"),
+        ("c.example/unhealthy", "unhealthy"),
+        ("b.example/held", None),
+        ("a.example/free", "quiet"),
+    ]
+    assert (styles["broken"], styles["held"], styles["x"]) == ("unhealthy", None, "quiet")
+
+
 def test_the_verdict_waits_until_every_backend_has_listed_its_devices() -> None:
     """Neither the verdict nor the icon is green before the node's devices are known."""
     waiting = made.entry(0, "example.com/serial", "udev", "0 devices; the backend has not answered yet")

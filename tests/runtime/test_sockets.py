@@ -86,3 +86,10 @@ def test_the_longest_path_can_be_bound_and_a_longer_one_is_refused(place: Path) 
     with sockets.bind(longest):
         assert stat.S_IMODE(longest.stat().st_mode) == 0o600
     assert "a path of 108 bytes, and Linux allows 107" in sockets.too_long(Path(f"{longest}y"))
+
+
+def test_temporary_directories_for_sockets_have_short_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/var/folders/of/a/user/with/a/very/long/login")
+    assert sockets.short_place() == "/tmp"
+    monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+    assert sockets.short_place() is None

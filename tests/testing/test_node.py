@@ -47,6 +47,18 @@ async def test_a_container_gets_the_edits_and_the_device_info_of_the_backend(nod
         assert told["pci"] == {"pci-address": "card0"}
 
 
+async def test_a_node_works_in_a_directory_with_a_long_path_and_leaves_no_socket(tmp_path: Path) -> None:
+    async with Node(tmp_path / ("a" * 100), Card) as node:
+        (node.root / "dev").mkdir(parents=True)
+        (node.root / "dev/card0").touch()
+        node.configure(ENTRY)
+        async with node.served():
+            await node.offers({CARD: 1})
+        sockets = node.kubelet.directory.parent
+        assert sockets.is_dir()
+    assert not sockets.exists()
+
+
 async def test_a_pod_ends_unless_it_is_kept(node: Node) -> None:
     async with node.served():
         await node.offers({CARD: 1})

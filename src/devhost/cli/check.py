@@ -15,7 +15,7 @@ import click
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads, read
 from devhost.config.diagnostics import Diagnostics
-from devhost.config.document import read_standard_input
+from devhost.config.document import Fields, Items, parse_all, read_standard_input
 from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
 
@@ -114,12 +114,17 @@ def _content(file: str) -> bytes:
 
 
 def _importers_of(data: bytes) -> Sequence[str]:
-    """The importers for a file of another plugin; none where they are not installed (the node's image)."""
+    """The importers for a file of another plugin; none for text that is no YAML file.
+
+    Importers are not in the node's image.
+    """
     try:
         from .importers.recognition import importers_of
-    except ModuleNotFoundError:
+
+        roots = parse_all(data, Diagnostics(""), if_empty="")
+    except (ModuleNotFoundError, ConfigError):
         return ()
-    return importers_of(data)
+    return importers_of(data) if any(isinstance(root, Fields | Items) for root in roots) else ()
 
 
 def _other(file: str, plugins: Sequence[str]) -> Diagnostic:

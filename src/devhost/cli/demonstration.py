@@ -4,7 +4,6 @@ happens."""
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ import click
 from devhost.config.loader import load
 from devhost.host.daemon import on_signals
 from devhost.host.host import Host
+from devhost.runtime.sockets import short_place
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet.events import Event, ListReceived
 from devhost.testing.kubelet.render import response_lines
@@ -35,10 +35,6 @@ SEE_WITHIN = 3.0
 """Seconds the demo waits for a plugged device to appear."""
 
 
-LONGEST_PLACE = 40
-"""Bytes of a temporary directory in which the path of a socket has fewer than 107."""
-
-
 def bundled_config() -> Path:
     """``config/devhost.yaml``, of the installed package or of the source tree."""
     packaged = Path(str(files("devhost").joinpath("devhost.yaml")))
@@ -51,7 +47,7 @@ async def show(config: Path) -> None:
     Raises:
         ConfigError: the configuration is wrong.
     """
-    with tempfile.TemporaryDirectory(prefix="devhost-demo-", dir=_short_place()) as directory:
+    with tempfile.TemporaryDirectory(prefix="devhost-demo-", dir=short_place()) as directory:
         async with _running(config, Path(directory) / "device-plugins") as (kubelet, host):
             click.echo(f"A kubelet (simulated, {kubelet.profile}) and devhost with {config}:\n")
             _show_resources(host)
@@ -59,12 +55,6 @@ async def show(config: Path) -> None:
             await _plug(kubelet)
             if sys.stdout.isatty():
                 await _follow(host, kubelet)
-
-
-def _short_place() -> str | None:
-    """Where sockets have short paths; ``None`` for the directory that ``$TMPDIR`` names."""
-    long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_PLACE
-    return "/tmp" if long and os.access("/tmp", os.W_OK | os.X_OK) else None
 
 
 @asynccontextmanager

@@ -44,7 +44,7 @@ class ScanResult:
         names = {entry.name for entry in self.settings.resources} | {
             one.name for one in self.settings.skipped
         }
-        return sorted({*self.plan.resources, *names}, key=natural)
+        return sorted(names | self.plan.resources.keys(), key=natural)
 
     def skipped(self, resource: str | None = None) -> list[dict[str, str]]:
         """The entries without an installed backend: all, or those of a resource."""

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from devhost.backend import descriptors, threads
-from devhost.backend.errors import ConfigError, DevhostError
+from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure
 from devhost.cli.memory import (
     import_grpc_without_typing_extensions,
     import_protobuf_without_python_messages,
 )
+from devhost.missing import missing_package
 from devhost.runtime import log as logging
 
 log = logging.get(__name__)
@@ -224,8 +225,14 @@ def serve(
             daemon.dra_options(kubelet_dir, plugins_registry, plugins_dir, node_name, kubeconfig),
         )
         asyncio.run(daemon.serve(options))
-    except (DevhostError, OSError) as failure:
-        error = failure if isinstance(failure, DevhostError) else descriptors.exhausted(failure)
+    except (DevhostError, OSError, ImportError) as failure:
+        if isinstance(failure, DevhostError):
+            error: DevhostError | None = failure
+        elif isinstance(failure, OSError):
+            error = descriptors.exhausted(failure)
+        else:
+            missing = missing_package(failure)
+            error = EnvironmentFailure(*missing) if missing else None
         if error is None:
             raise
         if log_format == "text":

@@ -7,12 +7,16 @@ import os
 import socket
 import stat
 import struct
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 MAX_PATH = 107
 """Bytes of the longest path: ``sun_path`` holds 108 with the closing zero (unix(7))."""
+
+LONGEST_PLACE = 40
+"""Bytes of a temporary directory in which the path of a socket has fewer than :data:`MAX_PATH`."""
 
 _CREDENTIALS = struct.Struct("iII")
 """``struct ucred`` of ``SO_PEERCRED`` (unix(7)): process, user and group."""
@@ -23,6 +27,12 @@ def too_long(path: Path) -> str:
     if (length := len(os.fsencode(path))) <= MAX_PATH:
         return ""
     return f"the socket {path} would have a path of {length} bytes, and Linux allows {MAX_PATH}"
+
+
+def short_place() -> str | None:
+    """Where temporary directories have short paths; ``None`` for the directory that ``$TMPDIR`` names."""
+    long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_PLACE
+    return "/tmp" if long and os.access("/tmp", os.W_OK | os.X_OK) else None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ from devhost.host.host import Host
 from devhost.host.timing import NODE, Timing
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.planning.settings import DraOptions
+from devhost.runtime.sockets import short_place
 
 from .kubelet import KubeletSimulator, Profile
 
@@ -54,7 +56,7 @@ class Node:
     Plain files represent device nodes, which only root can create; specifications treat them as device nodes.
 
     Args:
-        place: an empty directory for everything.
+        place: an empty directory for everything but sockets, which are in a temporary directory.
         backends: classes in addition to the installed ones; they replace those with the same name.
         root: the directory to use as ``/``; ``place/root`` if not given.
         profile: the simulated kubelet version, see :class:`KubeletSimulator`.
@@ -82,9 +84,12 @@ class Node:
         self.config = place / "devhost.yaml"
         self.cdi = place / "cdi"
         self.infos = place / "devinfo"
-        directory = place / "kubelet"
-        directory.mkdir(parents=True)
-        self.kubelet = KubeletSimulator(directory, profile, pod_resources=place / "pod-resources")
+        place.mkdir(parents=True, exist_ok=True)
+        # not below place, because pytest's directories have the login in their path
+        self._sockets = tempfile.TemporaryDirectory(prefix="devhost-node-", dir=short_place())
+        sockets = Path(self._sockets.name)
+        pods = sockets / "pod-resources"
+        self.kubelet = KubeletSimulator(sockets / "kubelet", profile, pod_resources=pods)
         self._backends = {
             kind.name: Installed(kind, "this test", "", (catalog.BACKENDS,)) for kind in backends
         }
@@ -101,8 +106,11 @@ class Node:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.kubelet.running:
-            await self.kubelet.stop()
+        try:
+            if self.kubelet.running:
+                await self.kubelet.stop()
+        finally:
+            self._sockets.cleanup()
 
     def configure(self, text: str) -> None:
         """Writes the configuration: ``resources``, ``backends`` and other keys, as YAML.
