@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ PATTERNS: dict[str, st.SearchStrategy[Any]] = {
     "vendor": st.builds(Text, words.filter(lambda word: word[0] != "^")),
     "idVendor": st.builds(
         Text,
-        words.filter(lambda word: "-" not in word and word[0] != "^" and word[:2].lower() != "0x"),
+        words.filter(lambda word: not re.search(r"^\^|^0[xX]|[-/|{}\\]|^\s|\s$", word)),
         st.just(True),
     ),
     "numaNode": ranges,

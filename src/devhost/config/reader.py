@@ -230,9 +230,9 @@ NOT: Final = "not"
 RANGE: Final = re.compile(r"\s*([0-9]{1,18})?\s*(-)?\s*([0-9]{1,18})?\s*")
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
-_ODD_IN_NAMES: Final = re.compile(r"[|{}/\\]")
+_ODD_IN_NAMES: Final = re.compile(r"/|(?<=[\w.-])[|](?=[\w.-]+$)|[{](?=[\w.-]+,[\w.,-]+[}])")
 _ODD_IN_PATHS: Final = re.compile(r"[|{}]|\\(?!x[0-9a-fA-F]{2})")
-"""What no name and no path has; udevd writes other characters of a link as \\x and two digits."""
+"""What no path has, and what means alternatives in a name; udevd writes characters as \\x and two digits."""
 _ALTERNATIVES: Final = re.compile(r"([^(){}|]*)[({]([^(){}]*)[)}]([^(){}|]*)")
 _BEGINS_BDF: Final = re.compile(
     r"[0-9a-f]{0,8}|[0-9a-f]{4,8}:([0-9a-f]{0,2}|[0-9a-f]{2}:([0-9a-f]{0,2}|[0-9a-f]{2}\.[0-7]?))"

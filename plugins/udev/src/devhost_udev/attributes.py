@@ -26,7 +26,7 @@ ATTRIBUTES = {
         "nvme",
         plain=True,
     ),
-    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse", begins="/sys/devices/"),
+    "sysPath": Attribute(str, "directory in sysfs", "/sys/devices/virtual/misc/fuse", begins="/sys/"),
     "major": Attribute(int, "major device number", 188),
     "minor": Attribute(int, "minor device number", 0),
     "idVendor": Attribute(str, "USB vendor id", "1a86", hex=True),
