@@ -339,7 +339,7 @@ async def test_a_command_gets_the_parameters_in_the_url(serve: Serve) -> None:
 
 
 async def test_a_page_in_a_browser_can_command_nothing(serve: Serve) -> None:
-    """Somebody may forward the socket to TCP; browsers send Origin with every POST from a page."""
+    """A user may forward the socket to TCP; browsers send Origin with every POST from a page."""
 
     async def never(parameters: Mapping[str, str]) -> Mapping[str, object]:
         raise AssertionError(parameters)

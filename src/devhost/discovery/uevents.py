@@ -118,7 +118,7 @@ class UeventMonitor:
             except OSError as error:
                 pending = _pending_error(monitor)
                 reason = os.strerror(pending) if pending else error.strerror or str(error)
-                if pending != errno.ENOBUFS and self._unreadable.news(reason):
+                if errno.ENOBUFS not in (pending, error.errno) and self._unreadable.news(reason):
                     log.warning("reading uevents failed", reason=reason)
                 act(Event())
                 return

@@ -131,7 +131,7 @@ def is_other_file(path: Path) -> bool:
 
 
 def described(path: Path) -> str:
-    """A socket's name, with the process that listens on it if that is visible: ``(python3, pid 4711)``."""
+    """A socket's name, with its process if that is visible: ``dh-1.sock (python3, pid 4711)``."""
     try:
         pid = peer(path)
     except OSError:
@@ -146,7 +146,7 @@ def described(path: Path) -> str:
 
 
 def bind(path: Path) -> socket.socket:
-    """A listening unix socket at ``path`` with mode 0600, in which a dead socket is replaced.
+    """A listening unix socket at ``path`` with mode 0600; a dead socket there is replaced.
 
     Raises:
         FileExistsError: as for :func:`clear`, or another process was faster.
