@@ -33,7 +33,7 @@ ROOMS = {
 """The packages of ``src/devhost`` from the top to the bottom: a package imports only from those below it.
 ``docs/architecture.md`` prints the same table."""
 
-WIDEST = 21
+WIDEST = 20
 """Modules that a package may have side by side."""
 
 TOP_LEVEL = {

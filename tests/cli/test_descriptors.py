@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backend.descriptors import provide
+from devhost.runtime.descriptors import provide
 
 ACCEPT = "connections cannot be accepted"
 

@@ -14,6 +14,9 @@ Every other exception that reaches the user is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
+import resource
+
 from .frozen import frozen
 
 
@@ -73,6 +76,25 @@ class EnvironmentFailure(DevhostError):
     """devhost cannot work on this machine: a permission is missing, or a directory is unusable."""
 
     exit_code = 3
+
+
+OPEN_FILES = 65536
+"""The limit of open files to set; that of the systemd unit."""
+
+MORE_OPEN_FILES = f"run `ulimit -n {OPEN_FILES}` before, or set LimitNOFILE={OPEN_FILES} in the systemd unit"
+"""The hint for a process that may not open as many files as it needs."""
+
+
+def exhausted(error: BaseException) -> EnvironmentFailure | None:
+    """The error for a call that failed because no file descriptor was left; ``None`` for another failure."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(exhausted, error.exceptions)), None)
+    if not isinstance(error, OSError) or error.errno not in {errno.EMFILE, errno.ENFILE}:
+        return None
+    if error.errno == errno.ENFILE:
+        return EnvironmentFailure("the node has no file descriptors left", "raise fs.file-max with sysctl")
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return EnvironmentFailure(f"too many open files: the limit, RLIMIT_NOFILE, is {soft}", MORE_OPEN_FILES)
 
 
 class BackendError(DevhostError):

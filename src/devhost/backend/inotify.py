@@ -12,12 +12,12 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import descriptors
-from .errors import one_line
+from .errors import EnvironmentFailure, exhausted, one_line
 
 _LIMITS = {
     errno.EMFILE: ("max_user_instances", 1024),
@@ -28,7 +28,7 @@ _LIMITS = {
 
 def explained(error: OSError) -> str:
     """Why an inotify call failed, in one line, with the fix if it was a limit."""
-    if descriptors.is_full() and (lack := descriptors.exhausted(error)):
+    if error.errno == errno.EMFILE and (lack := _no_file_left()):
         return str(lack)
     if error.errno not in _LIMITS:
         return one_line(error)
@@ -40,6 +40,15 @@ def explained(error: OSError) -> str:
         f"the limit fs.inotify.{name}{shown} is exhausted "
         f"(run `sysctl -w fs.inotify.{name}={raised}` on the node)"
     )
+
+
+def _no_file_left() -> EnvironmentFailure | None:
+    """The reason why this process cannot open any file, because the errno of both limits is the same."""
+    try:
+        os.close(os.open("/", os.O_PATH))
+    except OSError as error:
+        return exhausted(error)
+    return None
 
 
 def _current(name: str) -> int | None:

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from devhost import __version__
-from devhost.backend import descriptors
 from devhost.backend.errors import EnvironmentFailure
+from devhost.runtime import descriptors
 from devhost.telemetry.ending import ended, output
 
 from .options import Group

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from devhost.backend import descriptors, threads
-from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure
+from devhost.backend import threads
+from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
 from devhost.cli.memory import (
     import_grpc_without_typing_extensions,
     import_protobuf_without_python_messages,
 )
 from devhost.missing import missing_package
+from devhost.runtime import descriptors
 from devhost.runtime import log as logging
 
 log = logging.get(__name__)
@@ -229,7 +230,7 @@ def serve(
         if isinstance(failure, DevhostError):
             error: DevhostError | None = failure
         elif isinstance(failure, OSError):
-            error = descriptors.exhausted(failure)
+            error = exhausted(failure)
         else:
             missing = missing_package(failure)
             error = EnvironmentFailure(*missing) if missing else None

@@ -14,8 +14,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
-from devhost.backend import descriptors
-from devhost.backend.errors import ConfigError, Diagnostic, EnvironmentFailure, UsageError
+from devhost.backend.errors import ConfigError, Diagnostic, EnvironmentFailure, UsageError, exhausted
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Recurring
 from devhost.config.last_good import STATE_DIRECTORY, LastGood, state_dir
@@ -24,7 +23,7 @@ from devhost.discovery.unserved import resolved
 from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions, Serve
-from devhost.runtime import rundir
+from devhost.runtime import descriptors, rundir
 from devhost.runtime.http import HttpServer, page, parse_listen, probe
 from devhost.runtime.log import get
 from devhost.runtime.sockets import too_long
@@ -279,7 +278,7 @@ def _loop_failed() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None
 
     def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        lack = descriptors.exhausted(error) if error else None
+        lack = exhausted(error) if error else None
         if lack is None:
             loop.default_exception_handler(context)
         else:

@@ -28,8 +28,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from devhost.backend.descriptors import exhausted
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, exhausted
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler

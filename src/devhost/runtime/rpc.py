@@ -13,8 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.backend.descriptors import exhausted
-from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure, exhausted
 
 from .sockets import private, too_long
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple
 
 from devhost.backend.backoff import Backoff
-from devhost.backend.descriptors import exhausted
+from devhost.backend.errors import exhausted
 from devhost.runtime.log import get
 
 log = get(__name__)

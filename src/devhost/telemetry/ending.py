@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from devhost.backend import descriptors
-from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure
+from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
 
 CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing to standard output, for any kind of file."""
@@ -78,7 +77,7 @@ def _ended(command: Callable[[], object]) -> int:
         _print("devhost: the process has no memory left (raise its limit, such as ulimit -v)")
         return EnvironmentFailure.exit_code
     except OSError as error:
-        if (failed := descriptors.exhausted(error)) is None:
+        if (failed := exhausted(error)) is None:
             raise
         _print(f"devhost: {failed}")
         return failed.exit_code
