@@ -65,8 +65,8 @@ SLOW = (
     "tests/test_first_steps.py",
     *CHECKS,
     "tests/test_tutorial.py",
-    "tests/testing/test_contract_page.py",
-    "tests/testing/test_kubelet_command.py",
+    "packages/testing/tests/test_contract_page.py",
+    "packages/testing/tests/test_kubelet_command.py",
 )
 """What ``make test`` leaves to ``make test-all``: rendering of the chart, quoted output, and whole processes.
 

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from devhost_testing.kubelet.wire import PluginConnection
+
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.testing.kubelet.wire import PluginConnection
 
 from . import measures
 from .measure import Result, percentile

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from devhost.testing.zram import Zram, why_not
+from devhost_testing.zram import Zram, why_not
 
 from . import measures
 from .latency import ZRAM, ZRAM_CONFIG

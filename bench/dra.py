@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from devhost_testing.kubelet.wire import PluginConnection
+
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.testing.kubelet.wire import PluginConnection
 
 from . import measures
 from .measure import Result, percentile

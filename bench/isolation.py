@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from devhost_testing.kubelet.wire import CallError, PluginConnection
+
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.testing.kubelet.wire import CallError, PluginConnection
 
 from . import gpu, measures
 from .measure import Measure, Result

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
-from devhost.testing.zram import Zram, why_not
+from devhost_testing.zram import Zram, why_not
 
 from . import measures
 from .measure import Measure, Result, percentile

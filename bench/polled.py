@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from devhost.testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet import KubeletSimulator
 
 from . import measures
 from .footprint import LISTEN, SETTLE

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from devhost_rdma import Rdma
 from devhost_rdma.options import RdmaOptions
+from devhost_testing.trees import Tree
 
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.trees import Tree
 
 from . import measures
 from .footprint import SETTLE

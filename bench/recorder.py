@@ -1,6 +1,6 @@
 """The kubelet in a measurement: it accepts registrations and records when each list arrives.
 
-It behaves towards a plugin like :class:`devhost.testing.kubelet.KubeletSimulator`, with the same connections,
+It behaves towards a plugin like :class:`devhost_testing.kubelet.KubeletSimulator`, with the same connections,
 but keeps no state, because the simulator's work on a long list would count as time of devhost.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+from devhost_testing.api import api_pb2_grpc
+from devhost_testing.kubelet.wire import CallError, PluginConnection, listen, socket_path
 
 from devhost.kubelet.api import HEALTHY, RECEIVE_LIMIT, api_pb2
-from devhost.testing.api import api_pb2_grpc
-from devhost.testing.kubelet.wire import CallError, PluginConnection, listen, socket_path
 
 PATIENCE = 20.0
 """The timeout for expected events, in seconds."""

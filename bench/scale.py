@@ -12,9 +12,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from devhost_testing.kubelet.wire import PluginConnection
+from devhost_testing.zram import Zram, why_not
+
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.testing.kubelet.wire import PluginConnection
-from devhost.testing.zram import Zram, why_not
 
 from . import measures
 from .chart import Series, draw

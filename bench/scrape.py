@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 
+from devhost_testing.kubelet.wire import PluginConnection
+
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.testing.kubelet.wire import PluginConnection
 
 from . import measures
 from .footprint import LISTEN

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from devhost_sriov import Sriov
 from devhost_sriov.options import SriovOptions
+from devhost_testing.trees import Tree
 
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.trees import Tree
 
 from . import measures
 from .footprint import SETTLE

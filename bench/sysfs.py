@@ -8,12 +8,12 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from devhost_testing.trees import Tree
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
 
 from devhost.backend import Event
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.trees import Tree
 
 from . import measures
 from .measure import Measure, Result

@@ -30,7 +30,12 @@ INSTALLED = catalog.load().installed
 
 
 def _pages() -> list[Path]:
-    found = [*ROOT.glob("*.md"), *ROOT.glob("plugins/*/README.md"), *ROOT.glob("examples/*/README.md")]
+    found = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("plugins/*/README.md"),
+        *ROOT.glob("packages/*/README.md"),
+        *ROOT.glob("examples/*/README.md"),
+    ]
     for directory in ("docs", "deploy", "config", "bench"):
         found += (ROOT / directory).rglob("*.md")
     return sorted(found)

@@ -18,7 +18,6 @@ SOURCE = ROOT / "src"
 
 ROOMS = {
     "cli": "commands: arguments in, an answer and an exit code out",
-    "testing": "the public test kit for backend authors",
     "host": "the process: composition, reload, one service per resource, problems and status",
     "kubelet": "the device plugin API v1beta1: registration, the servers, podresources",
     "dra": "Dynamic Resource Allocation: ResourceSlices, claims, and the API client",
@@ -40,19 +39,20 @@ TOP_LEVEL = {
     "": "__version__ is for everybody",
     "__main__": "it is the program itself",
     "missing": "any package may be the one that cannot be imported",
+    "testing": "the former name of another package",
 }
 """Modules that belong to no package."""
 
 LIBRARIES = {
     "asyncinotify": ("runtime.watch",),
     "click": ("cli",),
-    "google": ("cli.memory", "dra", "kubelet", "runtime.rpc", "testing"),
-    "grpc": ("cli.memory", "dra", "kubelet", "runtime.rpc", "testing"),
-    "h11": ("dra.kube", "runtime.http", "telemetry.ask", "testing"),
+    "google": ("cli.memory", "dra", "kubelet", "runtime.rpc"),
+    "grpc": ("cli.memory", "dra", "kubelet", "runtime.rpc"),
+    "h11": ("dra.kube", "runtime.http", "telemetry.ask"),
     "markupsafe": ("telemetry.page",),
     "pluggy": ("backend.observe", "discovery.catalog"),
     "pyudev": ("discovery.uevents",),
-    "yaml": ("config.document", "dra.credentials", "testing"),
+    "yaml": ("config.document", "dra.credentials"),
 }
 """Every library outside the standard one, and the modules or packages that may know it."""
 
@@ -84,7 +84,7 @@ IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading",
 PURE_TYPES = {("planning.settings", "pathlib")}
 """``Settings.backend_paths`` holds paths; nothing there opens one."""
 
-PUBLIC = ("backend", "testing")
+PUBLIC = "backend"
 """What a plugin package may import of devhost. The rest may change in any release."""
 
 
@@ -231,7 +231,7 @@ def test_a_plugin_imports_the_public_api_and_no_other_plugin(plugin: Path) -> No
     for module in modules(plugin / "src", package):
         for found in imports(plugin / "src", package, module):
             top, _, rest = found.name.partition(".")
-            public = top == "devhost" and rest.partition(".")[0] in PUBLIC
+            public = top == "devhost" and rest.partition(".")[0] == PUBLIC
             foreign = top != package and (top == "devhost" or top.startswith("devhost_"))
             if foreign and not public:
                 wrong.append(place(module, found))

@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
+from devhost_testing.trees import Tree
+
 from bench.peers import __main__ as program
 from bench.peers.machine import facts_of, nodes
 from bench.peers.mishaps import EDITED, EDITS, TYPOS
@@ -21,7 +23,6 @@ from bench.peers.plugins import DEVHOST, EVERYONE, PEERS
 from bench.peers.programs import reason as said_by_go
 from bench.peers.running import ready, serving
 from bench.peers.texts import complaint, message, together
-from devhost.testing.trees import Tree
 
 SMAPS = """\
 55d0c0000000-55d0c0100000 r--p 00000000 08:01 42                         /usr/bin/thing

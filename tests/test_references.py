@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = [ROOT / "src", *sorted(ROOT.glob("plugins/*/src"))]
+SOURCES = [ROOT / "src", *sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("packages/*/src")])]
 
 ROLE = re.compile(r":(mod|class|func|meth|attr|data|exc):`~?([.\w]+)(?:\(\))?`")
 

@@ -21,6 +21,7 @@ from devhost import __version__
 ROOT = Path(__file__).resolve().parents[1]
 DAEMONSET = ROOT / "deploy" / "kustomize" / "base" / "daemonset.yaml"
 PLUGINS = sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))
+PACKAGES = sorted([*PLUGINS, *(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))])
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 
 
@@ -29,8 +30,8 @@ def _sources(*directories: str) -> list[Path]:
     return sorted(file for file in files if not GENERATED.search(file.name))
 
 
-LIBRARY = _sources("src", *(f"plugins/{plugin.name}/src" for plugin in PLUGINS))
-EVERYTHING = sorted({*LIBRARY, *_sources("tests", "tools", "bench", "plugins", "examples")})
+LIBRARY = _sources("src", *(f"{package.parent.name}/{package.name}/src" for package in PACKAGES))
+EVERYTHING = sorted({*LIBRARY, *_sources("tests", "tools", "bench", "plugins", "packages", "examples")})
 
 
 def name(path: Path) -> str:
@@ -96,24 +97,28 @@ def test_there_is_a_plugin_package() -> None:
     assert "udev" in [plugin.name for plugin in PLUGINS]
 
 
-@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
-def test_a_plugin_package_is_whole(plugin: Path) -> None:
-    about = project(plugin)
-    package = f"devhost_{plugin.name}"
-    assert about["name"] == f"devhost-{plugin.name}"
+@pytest.mark.parametrize("place", PACKAGES, ids=lambda path: path.name)
+def test_a_package_is_whole(place: Path) -> None:
+    about = project(place)
+    package = f"devhost_{place.name}"
+    assert about["name"] == f"devhost-{place.name}"
     assert about["version"] == __version__
     assert f"devhost=={__version__}" in about["dependencies"]
-    assert about["entry-points"]["devhost"] == {plugin.name: package}
     assert about["requires-python"] == project(ROOT)["requires-python"]
     assert about["license"] == project(ROOT)["license"]
     for needed in ("README.md", "tests", f"src/{package}/__init__.py", f"src/{package}/py.typed"):
-        assert (plugin / needed).exists(), needed
-    assert (ROOT / "docs" / "backends" / f"{plugin.name}.md").exists()
+        assert (place / needed).exists(), needed
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
-def test_every_module_of_a_package_begins_with_its_purpose(plugin: Path) -> None:
-    files = (plugin / "src" / f"devhost_{plugin.name}").rglob("*.py")
+def test_a_plugin_package_is_found_and_documented(plugin: Path) -> None:
+    assert project(plugin)["entry-points"]["devhost"] == {plugin.name: f"devhost_{plugin.name}"}
+    assert (ROOT / "docs" / "backends" / f"{plugin.name}.md").exists()
+
+
+@pytest.mark.parametrize("place", PACKAGES, ids=lambda path: path.name)
+def test_every_module_of_a_package_begins_with_its_purpose(place: Path) -> None:
+    files = (place / "src" / f"devhost_{place.name}").rglob("*.py")
     assert [file.name for file in files if not ast.get_docstring(ast.parse(file.read_text()))] == []
 
 
@@ -173,10 +178,11 @@ def test_dependency_groups_are_read_with_what_they_include() -> None:
 def _checkout(directory: Path) -> Path:
     """The files that ``tools/setup`` reads, in a directory of their own."""
     (directory / "tools").mkdir()
-    (directory / "plugins" / "one").mkdir(parents=True)
+    for place in ("plugins/one", "packages/kit"):
+        (directory / place).mkdir(parents=True)
+        (directory / place / "pyproject.toml").touch()
     shutil.copy(ROOT / "tools" / "setup", directory / "tools" / "setup")
     (directory / "pyproject.toml").touch()
-    (directory / "plugins" / "one" / "pyproject.toml").touch()
     return directory
 
 
@@ -351,7 +357,7 @@ def test_development_tools_are_added_without_touching_what_is_installed(tmp_path
     )
     assert done.returncode == 0
     first, second = pip.read_text().splitlines()
-    assert first.endswith("-e . -e plugins/one")
+    assert first.endswith("-e . -e plugins/one -e packages/kit")
     assert second.endswith("--disable-pip-version-check -r .venv/requirements-dev.txt")
 
 

@@ -12,7 +12,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 RIGS = sorted(
     file
-    for pattern in ("tests/**/*.py", "plugins/*/tests/**/*.py", "examples/*/tests/**/*.py")
+    for pattern in (
+        "tests/**/*.py",
+        "plugins/*/tests/**/*.py",
+        "packages/*/tests/**/*.py",
+        "examples/*/tests/**/*.py",
+    )
     for file in ROOT.glob(pattern)
 )
 TESTS = [file for file in RIGS if file.name.startswith("test_")]
@@ -144,9 +149,8 @@ def _called(function: ast.AST) -> set[str]:
 
 def _asserting() -> set[str]:
     """Names of functions that fail a test: they assert or raise, or call one that does."""
-    kit = [
-        ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "src/devhost/testing").rglob("*.py")
-    ]
+    files = (ROOT / "packages/testing/src").rglob("*.py")
+    kit = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     helpers: dict[str, set[str]] = {}
     failing = {"raises", "warns", "fail", "check", "check_schema", "validate"}
     for function in (each for tree in (*trees().values(), *kit) for each in _functions(tree)):

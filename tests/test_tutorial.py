@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from devhost_testing.fixtures import BackendFixture, by_id, request
+from devhost_testing.node import Node
+from devhost_testing.trees import Tree
 
 from devhost.backend import Event, unhealthy
 from devhost.backend.base import OPTIONAL_METHODS, overrides
 from devhost.discovery import catalog
-from devhost.testing.fixtures import BackendFixture, by_id, request
-from devhost.testing.node import Node
-from devhost.testing.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "backends" / "writing.md"

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE = ("src/*.py", "plugins/*/src/*.py", "examples/*.py", "tools/*", "bench/*.py")
+CODE = ("src/*.py", "plugins/*/src/*.py", "packages/*/src/*.py", "examples/*.py", "tools/*", "bench/*.py")
 TESTS = ("test_*.py", "*/test_*.py")
 PROSE = (
     "*.md",
@@ -29,7 +29,7 @@ PROSE = (
     "Makefile",
     "examples/*.yaml",
 )
-NOT_OURS = ("*_pb2*", "*.proto", "*.svg", "*.png", "tests/importers/data/*", "LICENSE", "*.json")
+NOT_OURS = ("*_pb2*", "*.proto", "*.svg", "*.png", "packages/import/tests/data/*", "LICENSE", "*.json")
 
 LONGEST = 35
 """Words of a sentence in Markdown."""

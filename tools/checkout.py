@@ -26,6 +26,11 @@ def plugins() -> list[Path]:
     return sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))
 
 
+def packages() -> list[Path]:
+    """The directories of all packages beside the host, by name."""
+    return sorted((*plugins(), *(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))))
+
+
 def epoch() -> int:
     """The timestamp of results in seconds since 1970, so that two builds are identical.
 

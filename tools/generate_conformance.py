@@ -425,7 +425,7 @@ class Shown:
 def tests(root: Path = ROOT) -> list[Shown]:
     """Every test with one of the two markers, by file and line."""
     found: list[Shown] = []
-    for pattern in ("tests/**/test_*.py", "plugins/*/tests/**/test_*.py"):
+    for pattern in ("tests/**/test_*.py", "plugins/*/tests/**/test_*.py", "packages/*/tests/**/test_*.py"):
         for file in root.glob(pattern):
             found += _marked(file, str(file.relative_to(root)))
     return sorted(found, key=lambda test: (test.file, test.line))
@@ -467,7 +467,7 @@ def page(shown: list[Shown] | None = None) -> str:
 def files_of_tests(root: Path = ROOT) -> dict[str, str]:
     """The file of each test function, by its name without ``test_``."""
     found: dict[str, str] = {}
-    for file in root.glob("tests/**/test_*.py"):
+    for file in [*root.glob("tests/**/test_*.py"), *root.glob("packages/*/tests/**/test_*.py")]:
         for name in re.findall(r"^(?:async )?def test_(\w+)", file.read_text(encoding="utf-8"), re.M):
             found[name] = str(file.relative_to(root))
     return found

@@ -21,7 +21,8 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto
 from grpc_tools import protoc  # type: ignore[import-untyped]  # it ships no annotations
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
 PROTOS = (
     "devhost/kubelet/api/api.proto",
     "devhost/kubelet/api/podresources.proto",
@@ -41,13 +42,13 @@ OLDEST_PROTOBUF = (6, 31, 0)
 _EXEMPT = {".py": "F401, I001", ".pyi": "E501"}
 
 
-STUBS = "devhost/testing/api"
+STUBS = "packages/testing/src/devhost_testing/api"
 """Where the classes of services go: devhost itself names the methods that it serves and calls."""
 
 
 def outputs(proto: str) -> tuple[str, ...]:
-    """The files generated from ``proto``, relative to the same root."""
-    stem = proto.removesuffix(".proto")
+    """The files generated from ``proto``, relative to the repository."""
+    stem = f"src/{proto.removesuffix('.proto')}"
     stubs = f"{STUBS}/{Path(stem).name}"
     return (f"{stem}_pb2.py", f"{stem}_pb2.pyi", f"{stubs}_pb2_grpc.py", f"{stubs}_pb2_grpc.pyi")
 
@@ -79,13 +80,15 @@ def generate(target: Path) -> None:
     Raises:
         GenerationError: a proto does not compile.
     """
+    source = target / "src"
+    source.mkdir(exist_ok=True)
     (target / STUBS).mkdir(parents=True, exist_ok=True)
-    flags = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
+    flags = [f"--{kind}_out={source}" for kind in ("python", "pyi", "grpc_python")]
     for proto in PROTOS:
         _protoc(SOURCE, *flags, proto=proto)
         stem, name = proto.removesuffix(".proto"), Path(proto).name
         *_, stubs, types = outputs(proto)
-        (target / f"{stem}_pb2_grpc.py").rename(target / stubs)
+        (source / f"{stem}_pb2_grpc.py").rename(target / stubs)
         (target / types).write_text("\n".join(_grpc_types(stem, describe(proto))) + "\n")
         for output in outputs(proto):
             file = target / output
@@ -150,4 +153,4 @@ def _types(module: str, method: MethodDescriptorProto) -> str:
 
 
 if __name__ == "__main__":
-    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCE)
+    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 PATIENCE = 60.0
 """Seconds to wait for anything; a busy machine takes long."""

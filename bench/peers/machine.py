@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 for _kind in ("gpu", "fpga"):  # the machine models of the backends' tests
     sys.path.append(os.fspath(Path(__file__).parents[2] / "plugins" / _kind / "tests" / "machines"))

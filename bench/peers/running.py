@@ -15,8 +15,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from devhost_testing.kubelet import KubeletSimulator, events
+
 from bench.process import TICKS, cpu_seconds
-from devhost.testing.kubelet import KubeletSimulator, events
 
 from .machine import Machine
 from .plugins import Plugin

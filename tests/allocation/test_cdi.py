@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from devhost_testing import runtime
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.model import DeviceNode, Edits, Mount
 from devhost.kubelet.server import container_response
 from devhost.planning import naming
-from devhost.testing import runtime
 
 SCHEMA = json.loads((Path(__file__).parent / "cdi.schema.json").read_text(encoding="utf-8"))
 

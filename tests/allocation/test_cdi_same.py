@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from allocator_scene import NotingScanner
+from devhost_testing import runtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +40,6 @@ from devhost.kubelet.server import container_response
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
-from devhost.testing import runtime
 
 RESOURCE = "example.com/card"
 NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.dra import DraState
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.allocation.kubelet_claims import KubeletClaims, recorded
-from devhost.testing.dra import DraState
 
 UNUSABLE = (ValueError, TypeError, LookupError, RecursionError)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from devhost_testing.trees import Tree
 
 from devhost.backend.disks import SWAP, Disks, disks
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.trees import Tree
 
 ATA = "pci0000:00/0000:00:17.0/ata1/block/sda"
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from devhost_testing.trees import Tree
 
 from devhost.backend.sysfs import (
     SYSFS_LIMIT,
@@ -18,7 +19,6 @@ from devhost.backend.sysfs import (
     read_line,
     read_lines,
 )
-from devhost.testing.trees import Tree
 
 PORT = "pci0000:3a/0000:3a:00.0"
 CARD = f"{PORT}/0000:3b:00.0"

@@ -17,9 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from devhost_testing.kubelet import KubeletSimulator
 from prometheus_client.parser import text_string_to_metric_families
-
-from devhost.testing.kubelet import KubeletSimulator
 
 PATIENCE = 240.0
 RESOURCE = "example.com/toy"

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import OtherPlugin
 from reading_node import RESOURCE, ReadingNode
 
 from devhost.kubelet.kubelet_socket import ABSENT
-from devhost.testing.kubelet import OtherPlugin
 
 DEAF = """
 from devhost.backend import Backend, Device, Edits, Event, hookimpl

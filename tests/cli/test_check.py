@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from devhost_testing.commands.demonstration import bundled_config
 
 from devhost.cli.check import command
-from devhost.cli.demonstration import bundled_config
 
 PLUGIN = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl
@@ -256,7 +256,7 @@ def test_json_has_the_plugins_that_were_refused() -> None:
     assert done.exit_code == 0
 
 
-DATA = Path(__file__).parents[1] / "importers" / "data"
+DATA = Path(__file__).parents[2] / "packages" / "import" / "tests" / "data"
 NOT_A_FILE_OF_THE_PLUGIN = ("default-values.yaml", "empty.yaml", ".rules", "SOURCES.md")
 NO_WORD_OF_THE_PLUGIN = (
     "amd-device-plugin/values.yaml",

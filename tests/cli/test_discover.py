@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 
 def test_discover_shows_which_resource_gets_which_device(toys):

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

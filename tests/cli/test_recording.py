@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from devhost_testing.trees import Tree
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Health
 from devhost.backend.sysfs import is_live, node_number
@@ -25,7 +26,6 @@ from devhost.cli.recording.area import MAX_FILE, Bounds
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.planning.settings import Settings
-from devhost.testing.trees import Tree
 
 Find = Callable[[Path], object]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from devhost_testing.trees import Tree
 
 from devhost.backend import AllocateRequest, Backend, Device, Edits
 from devhost.backend.errors import EnvironmentFailure, UsageError
@@ -16,7 +17,6 @@ from devhost.cli.recording import record
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.planning.settings import Settings
-from devhost.testing.trees import Tree
 
 CARD = "sys/class/mycard/card0"
 

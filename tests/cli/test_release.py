@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from devhost.testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet import KubeletSimulator
 
 RELEASABLE = '''
 from dataclasses import replace

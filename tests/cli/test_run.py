@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import KubeletSimulator, events
 
 from devhost.config.loader import DEFAULT
 from devhost.host.daemon import is_this_machine
 from devhost.kubelet.kubelet_socket import ABSENT
-from devhost.testing.kubelet import KubeletSimulator, events
 
 
 @contextmanager

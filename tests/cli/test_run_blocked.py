@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from devhost_testing.kubelet import KubeletSimulator
 
 from devhost.host.startup_signals import HARMLESS
-from devhost.testing.kubelet import KubeletSimulator
 
 TOY = "example.com/toy"
 

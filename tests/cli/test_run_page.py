@@ -11,8 +11,7 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
-
-from devhost.testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet import KubeletSimulator
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from status_document import device, document
 
 from devhost.cli.running_host import View, answer, view
@@ -24,7 +25,6 @@ from devhost.config.loader import load_or_everything
 from devhost.planning.plan import explain
 from devhost.runtime import rundir
 from devhost.telemetry.document import StatusDocument
-from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 
 PROBE = """
     def probe(self, devices):

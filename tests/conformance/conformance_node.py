@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devhost.testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet import KubeletSimulator
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"

@@ -12,11 +12,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from devhost_testing.api import api_pb2_grpc
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
 from devhost.host.host import Host
-from devhost.testing.api import api_pb2_grpc
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what the test modules share

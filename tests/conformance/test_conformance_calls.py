@@ -10,6 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
+from devhost_testing.kubelet import events as ev
 from scraped_series import samples
 
 from devhost.allocation.timing import NODE
@@ -18,8 +20,6 @@ from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
-from devhost.testing.kubelet import events as ev
 
 
 def ask(*containers: list[str]) -> pb.AllocateRequest:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import scraped_series
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
+from devhost_testing.kubelet import Point, fail
 
 import devhost
 from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.preflight import check_directory
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.kubelet import Point, fail
 
 
 @pytest.mark.conformance(58)

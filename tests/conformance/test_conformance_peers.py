@@ -14,10 +14,10 @@ import grpc
 import grpc.aio
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT, served
+from devhost_testing.kubelet import events as ev
 
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.server import CONNECTIONS, STREAMS
-from devhost.testing.kubelet import events as ev
 
 pytestmark = pytest.mark.parametrize("kubelet", ["1.37"], indirect=True)
 

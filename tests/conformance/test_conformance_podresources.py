@@ -9,12 +9,12 @@ from dataclasses import replace
 import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
+from devhost_testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
 
 from devhost.backend.model import Device
 from devhost.host.host import Host
 from devhost.host.status import status
 from devhost.telemetry.document import DeviceStatus
-from devhost.testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
 
 THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from conformance_node import TOY, WAIT
+from devhost_testing.kubelet import events as ev
 
 from devhost.host.timing import NODE
 from devhost.runtime import watchdog
-from devhost.testing.kubelet import events as ev
 
 DROP_IN = '''
 import asyncio

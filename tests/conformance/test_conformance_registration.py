@@ -11,6 +11,9 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from devhost_testing.api import api_pb2_grpc
+from devhost_testing.kubelet import Point, fail, hang
+from devhost_testing.kubelet import events as ev
 from scraped_series import value
 
 from devhost.backend.errors import ConfigError
@@ -21,9 +24,6 @@ from devhost.kubelet.kubelet_socket import NO_DIRECTORY
 from devhost.kubelet.server import socket_name
 from devhost.kubelet.timing import NODE
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.api import api_pb2_grpc
-from devhost.testing.kubelet import Point, fail, hang
-from devhost.testing.kubelet import events as ev
 
 
 @pytest.mark.conformance(1)

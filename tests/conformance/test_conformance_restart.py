@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import asyncinotify
 import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from devhost_testing.kubelet import Point, cut, fail
+from devhost_testing.kubelet import events as ev
 
 from devhost.backend.backoff import Backoff
 from devhost.discovery import scanner
@@ -19,8 +21,6 @@ from devhost.host import reload, replanner, service
 from devhost.host.host import Host
 from devhost.kubelet import kubelet_socket, registration, server
 from devhost.kubelet.timing import NODE
-from devhost.testing.kubelet import Point, cut, fail
-from devhost.testing.kubelet import events as ev
 
 
 def registered(kubelet, resource: str = TOY, since: int = 0) -> list[str]:

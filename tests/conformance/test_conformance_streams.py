@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from conformance_node import OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from devhost_testing.kubelet import events as ev
 
 from devhost.backend.model import Device, unhealthy
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.timing import NODE
 from devhost.planning.plan import RefusalKind
-from devhost.testing.kubelet import events as ev
 
 
 def lists(kubelet, since: int = 0) -> list[ev.ListReceived]:

@@ -19,12 +19,12 @@ import rdma_connectx
 import rdma_machines
 import sriov_others
 import yaml
+from devhost_testing.trees import Tree
 from gpu_nvidia import DGX, NvidiaMachine
 from sriov_tree import SriovTree
 
 from devhost.cli.scan_once import ScanResult, scan_once
 from devhost.config.loader import load
-from devhost.testing.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = ROOT / "config" / "devhost.yaml"

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-
-from devhost.testing.dra import ApiServer
+from devhost_testing.dra import ApiServer
 
 sys.path.append(str(Path(__file__).parent))
 

@@ -13,6 +13,11 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import grpc.aio
+from devhost_testing.api import dra_v1_pb2_grpc as v1_grpc
+from devhost_testing.api import registration_pb2_grpc
+from devhost_testing.dra import ApiServer
+from devhost_testing.dra.api_objects import claims as claims_of
+from devhost_testing.node import Node
 
 from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
@@ -22,11 +27,6 @@ from devhost.host.timing import Timing
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import DraTiming, Moving
 from devhost.telemetry.document import DraStatus
-from devhost.testing.api import dra_v1_pb2_grpc as v1_grpc
-from devhost.testing.api import registration_pb2_grpc
-from devhost.testing.dra import ApiServer
-from devhost.testing.dra.api_objects import claims as claims_of
-from devhost.testing.node import Node
 
 DRIVER = "devhost.example.com"
 NODE = "node-1"

@@ -8,6 +8,8 @@ from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from devhost_testing.dra import ApiServer
+from devhost_testing.dra.api_objects import SLICES, Object
 from fake_clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
@@ -19,8 +21,6 @@ from devhost.dra.slices import Offered
 from devhost.planning.claims import Key
 from devhost.planning.sides import Sides
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.dra import ApiServer
-from devhost.testing.dra.api_objects import SLICES, Object
 
 DRIVER = "devhost.example.com"
 NODE = "n1"

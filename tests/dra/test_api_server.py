@@ -8,11 +8,11 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from devhost_testing.dra import ApiServer
+from devhost_testing.dra.api_objects import CLASSES, NODES, RESOURCE_API, SLICES, claims
 
 from devhost.dra.credentials import Constant, Credentials
 from devhost.dra.kube import ApiError, KubeApi
-from devhost.testing.dra import ApiServer
-from devhost.testing.dra.api_objects import CLASSES, NODES, RESOURCE_API, SLICES, claims
 
 
 @pytest.fixture

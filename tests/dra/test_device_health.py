@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import grpc.aio
 import pytest
+from devhost_testing.api import dra_v1_pb2_grpc, health_v1_pb2_grpc, health_v1alpha1_pb2_grpc
 from fake_clock import FakeClock
 
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2, health_v1alpha1_pb2
 from devhost.dra.health import DeviceHealth
 from devhost.dra.server import DraServer, service_socket
-from devhost.testing.api import dra_v1_pb2_grpc, health_v1_pb2_grpc, health_v1alpha1_pb2_grpc
 
 DRIVER = "devhost.example.com"
 VERSIONS = [

@@ -17,6 +17,8 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from devhost_testing.api import health_v1_pb2_grpc
+from devhost_testing.kubelet import ClaimDevice
 from dra_node import DRIVER, QUICK, Cards, DraNode
 from work import counted, grows_linearly, least, rested
 
@@ -30,8 +32,6 @@ from devhost.host.host import Host
 from devhost.host.status import captured
 from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.telemetry.document import complete, json_line
-from devhost.testing.api import health_v1_pb2_grpc
-from devhost.testing.kubelet import ClaimDevice
 
 PER_DEVICE = 4000
 """Most lines of any request for each device of its claims, if each claim has one device."""

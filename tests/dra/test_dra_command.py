@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
 from dra_node import DRIVER, NODE, SLICES, Cluster
-
-from devhost.testing.kubelet import ClaimDevice, KubeletSimulator
 
 pytestmark = pytest.mark.slow
 

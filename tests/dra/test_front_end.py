@@ -10,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from devhost_testing.dra import Claim, DraKubelet, Rival
+from devhost_testing.dra.api_objects import claims as claims_of
+from devhost_testing.kubelet import ClaimDevice
 from dra_node import DRIVER, NODE, SLICES, Cluster, DraNode
 
 from devhost.allocation.allocations import Allocations, Listing
@@ -22,9 +25,6 @@ from devhost.host.status import status
 from devhost.planning.sides import Listed, Sides
 from devhost.runtime.tasks import BUG
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.dra import Claim, DraKubelet, Rival
-from devhost.testing.dra.api_objects import claims as claims_of
-from devhost.testing.kubelet import ClaimDevice
 
 CARD = "{name: example.com/card, backend: cards}"
 CLAIMED = "{name: example.com/card, backend: cards, serve: dra}"

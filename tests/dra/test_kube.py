@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.dra import AccessFiles
 
 from devhost.dra.credentials import Access, Constant, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
-from devhost.testing.dra import AccessFiles
 
 TLS = Path(__file__).parent / "tls"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.dra import AccessFiles, ApiServer
+from devhost_testing.dra.api_objects import NODES, SLICES
 
 from devhost.dra.credentials import Constant, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
-from devhost.testing.dra import AccessFiles, ApiServer
-from devhost.testing.dra.api_objects import NODES, SLICES
 
 TLS = Path(__file__).parent / "tls"
 NODE = f"{NODES}/n1"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.kubelet.faults import Gate, Point
 from dra_node import DraNode
 
 from devhost.cli.running_host import View, answer
@@ -20,7 +21,6 @@ from devhost.planning.claims import UNNAMED
 from devhost.planning.plan import Plan
 from devhost.planning.settings import Settings
 from devhost.telemetry.page.skeleton import render
-from devhost.testing.kubelet.faults import Gate, Point
 
 RESOURCE = "example.com/card"
 PLUGIN = "{name: example.com/card, backend: cards}"

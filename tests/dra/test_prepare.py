@@ -29,13 +29,13 @@ from claim_scene import (
     result,
     uid,
 )
+from devhost_testing import runtime
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend import claim, option
 from devhost.backend.model import Edits, unhealthy
 from devhost.dra.kube import ApiError
 from devhost.dra.prepared import ClaimRef
-from devhost.testing import runtime
 
 SCHEMA = Path(__file__).parents[1] / "allocation" / "cdi.schema.json"
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from devhost_testing.dra.api_objects import SLICES
 from publisher_scene import DRIVER, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import unhealthy
-from devhost.testing.dra.api_objects import SLICES
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from claim_scene import DRIVER, Cards, Scene, Together, WithCdi, boot, config, result
+from devhost_testing import runtime
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
 from devhost.backend import Device
@@ -18,7 +19,6 @@ from devhost.dra.claim_devices import DraDevice
 from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.refresher import Refresher
 from devhost.runtime.reconciler import Retry
-from devhost.testing import runtime
 
 NULL, ZERO, FULL = ("c", 1, 3), ("c", 1, 5), ("c", 1, 7)
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-
-from devhost.backend.errors import EnvironmentFailure
-from devhost.dra.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2
-from devhost.dra.health import DeviceHealth
-from devhost.dra.prepared import ClaimRef, PreparedDevice
-from devhost.dra.server import DraServer, registration_socket, service_socket
-from devhost.testing.api import (
+from devhost_testing.api import (
     dra_v1_pb2_grpc,
     dra_v1beta1_pb2_grpc,
     health_v1_pb2_grpc,
     health_v1alpha1_pb2_grpc,
     registration_pb2_grpc,
 )
+
+from devhost.backend.errors import EnvironmentFailure
+from devhost.dra.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2
+from devhost.dra.health import DeviceHealth
+from devhost.dra.prepared import ClaimRef, PreparedDevice
+from devhost.dra.server import DraServer, registration_socket, service_socket
 
 DRIVER = "devhost.example.com"
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from devhost_testing.dra.api_objects import SLICES, Object
 from publisher_scene import DRIVER, NODE, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import unhealthy
 from devhost.dra.publisher import Offers
-from devhost.testing.dra.api_objects import SLICES, Object
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from devhost_testing.dra.api_objects import SLICES, Objects, place
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slice_rules import pool_problems, slice_problems
 
 from devhost.backend.model import HEALTHY, NOTHING, AttributeValue, Device, Health, unhealthy
 from devhost.dra.slices import MAX_GONE, DesiredSlice, LeftOut, Offered, Pool
-from devhost.testing.dra.api_objects import SLICES, Objects, place
 
 DRIVER = "devhost.example.com"
 NODE = "node-1"

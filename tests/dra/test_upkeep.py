@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from claim_scene import DRIVER, KIND, POOL, Scene, config, result, uid
+from devhost_testing.dra import DraState
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.kubelet_claims import MAX_BYTES, KubeletClaims
@@ -18,7 +19,6 @@ from devhost.dra.kube import ApiError
 from devhost.dra.prepare import READS
 from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.upkeep import GRACE, Upkeep
-from devhost.testing.dra import DraState
 
 
 @dataclass(frozen=True)

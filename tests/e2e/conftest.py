@@ -11,6 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from devhost_testing import zram as zram_devices
+from devhost_testing.zram import Zram
 from onenode import binaries, probe, shipped
 from onenode.access import Access
 from onenode.claims import Claims
@@ -19,9 +21,6 @@ from onenode.offers import FUSE, SHARES, configuration
 from onenode.plugin import Devhost
 from onenode.pods import Pods
 from onenode.shipped import Shipped
-
-from devhost.testing import zram as zram_devices
-from devhost.testing.zram import Zram
 
 SWITCH = "DEVHOST_E2E"
 TIMEOUT = 900

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.zram import Zram
 from onenode.cluster import Cluster
 from onenode.machine import device_file, plugged
 from onenode.offers import DISK, ZRAM, kinds
@@ -14,8 +15,6 @@ from onenode.pods import Pod
 from onenode.release import Release
 from onenode.settings import SPECIFICATIONS
 from onenode.shipped import Shipped
-
-from devhost.testing.zram import Zram
 
 LIBRARY = Path(__file__).resolve().parents[2] / "LICENSE"
 """A file of the machine that a group mounts."""

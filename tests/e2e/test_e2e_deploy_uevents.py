@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.zram import Zram
 from onenode.cluster import Cluster
 from onenode.machine import plugged
 from onenode.offers import FUSE, ZRAM
@@ -16,8 +17,6 @@ from onenode.release import Release
 from onenode.shipped import Shipped
 from onenode.uevents import Listener, Uevent, send_as_udevd
 from onenode.waiting import until
-
-from devhost.testing.zram import Zram
 
 NODE = 1
 """The first process of the node."""

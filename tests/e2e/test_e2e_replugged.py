@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from devhost_testing.zram import Zram
 from onenode.claims import Claims, Driver
 from onenode.cluster import Cluster
 from onenode.machine import device_file
 from onenode.pods import Pod, Pods
 from onenode.settings import SPECIFICATIONS
 from onenode.waiting import until
-
-from devhost.testing.zram import Zram
 
 DISK = "example.com/replugged"
 

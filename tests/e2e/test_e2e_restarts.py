@@ -6,14 +6,13 @@ import os
 import random
 
 import pytest
+from devhost_testing.zram import Zram
 from onenode.cluster import Cluster
 from onenode.machine import plugged
 from onenode.offers import FUSE, SHARES, ZRAM, configuration
 from onenode.plugin import Devhost
 from onenode.pods import Pod, Pods
 from onenode.settings import PLUGIN_DIRECTORY
-
-from devhost.testing.zram import Zram
 
 RESTARTS = int(os.environ.get("DEVHOST_E2E_RESTARTS", "10"))
 

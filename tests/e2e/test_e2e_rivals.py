@@ -16,7 +16,7 @@ from devhost.kubelet.api import PLUGIN_DIRECTORY
 
 PROGRAM = """
 import asyncio, pathlib, sys
-from devhost.testing.kubelet import OtherPlugin
+from devhost_testing.kubelet import OtherPlugin
 
 async def main():
     async with OtherPlugin(pathlib.Path(sys.argv[1]), sys.argv[2], ["x", "y"]):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from devhost_testing.kubelet import KubeletSimulator, Profile
 from onenode.cluster import Cluster
 from onenode.kubelets import Real, Simulated
 from onenode.pods import Pods
 from onenode.scenario import play
-
-from devhost.testing.kubelet import KubeletSimulator, Profile
 
 
 def profile(cluster: Cluster) -> Profile:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pluggy
 import pytest
+from devhost_testing.kubelet import KubeletSimulator
 
 from devhost import config
 from devhost.allocation.timing import Timing as AllocationTiming
@@ -24,7 +25,6 @@ from devhost.discovery.catalog import GROUP, Catalog, Installed, InstalledObserv
 from devhost.host.host import Host
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
-from devhost.testing.kubelet import KubeletSimulator
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share

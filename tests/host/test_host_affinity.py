@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from itertools import combinations
 
 import pytest
+from devhost_testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet.faults import Gate, Point
 
 from devhost.backend import Device
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.kubelet import KubeletSimulator
-from devhost.testing.kubelet.faults import Gate, Point
 
 GPU, HCA = "example.com/gpu", "example.com/hca"
 

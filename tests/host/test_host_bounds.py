@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from devhost_testing.kubelet.wire import CallError, PluginConnection
+from devhost_testing.node import Node
 from work import counted, grows_linearly, least, rested
 
 from devhost.allocation.inventory import Inventory
@@ -31,8 +33,6 @@ from devhost.telemetry.document import complete, json_line
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Metrics
 from devhost.telemetry.page.serving import StatusPage
-from devhost.testing.kubelet.wire import CallError, PluginConnection
-from devhost.testing.node import Node
 
 NAME = "example.com/card"
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, each_list
+from devhost_testing import runtime
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.kubelet import events as ev
 
 from devhost.allocation.cdi import injector
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
 from devhost.backend.model import unhealthy
-from devhost.testing import runtime
-from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.kubelet import events as ev
 
 
 @pytest.mark.conformance(52)

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 from cdi_scene import OTHER_LINE, TOY, TOY_LINE
+from devhost_testing import runtime
 
 from devhost.backend import AllocationError, Device, unhealthy
-from devhost.testing import runtime
 
 ALL = {"/dev/null": ("c", 1, 3), "/dev/zero": ("c", 1, 5), "/dev/full": ("c", 1, 7)}
 """Device nodes of every machine."""

@@ -6,10 +6,11 @@ import asyncio
 import threading
 from dataclasses import replace
 
+from devhost_testing.kubelet import events as ev
+
 from devhost.backend.model import Device, Holder
 from devhost.host.status import status
 from devhost.planning.claims import UNNAMED
-from devhost.testing.kubelet import events as ev
 
 TOY, NEW, OTHER = "example.com/toy", "example.com/new", "example.com/other"
 LINE, NEW_LINE = "name: example.com/toy, backend: toy", "name: example.com/new, backend: toy"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError, events
+from devhost_testing.node import Node
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits
-from devhost.testing.kubelet import UnexpectedAdmissionError, events
-from devhost.testing.node import Node
 
 NIC, OTHER = "example.com/nic", "example.com/other"
 

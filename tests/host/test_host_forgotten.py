@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import Device
 from devhost.host.status import status
 from devhost.planning.tokens import stand_in
-from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY = "example.com/toy"
 

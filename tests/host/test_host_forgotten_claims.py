@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from devhost_testing.node import Node
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.claims import DeviceHeld
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Mount, claim
 from devhost.backend.model import ClaimHolder
-from devhost.testing.node import Node
 
 PLAIN, OWNER, OTHER = "example.com/plain", "example.com/owner", "example.com/other"
 FUSE = "/dev/fuse"

@@ -6,13 +6,13 @@ import json
 import shutil
 
 import pytest
+from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
+from devhost_testing.kubelet import events as ev
 from sticks import TTY, USB0, USB1, A, B, Sticks, given, healthy, problems, reason
 
 from devhost.backend import Device, claim
 from devhost.backend.observe import hookimpl
 from devhost.host.status import status
-from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
-from devhost.testing.kubelet import events as ev
 
 OTHER = "example.com/other"
 LINE = f"name: {TTY}, backend: toy"

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from devhost_testing.kubelet import events
+from devhost_testing.node import Node
+
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, unhealthy
 from devhost.host.status import status
-from devhost.testing.kubelet import events
-from devhost.testing.node import Node
 
 TOY, ALL = "example.com/toy", "example.com/all"
 LINE = f"name: {TOY}, backend: toy, healthyWhile: {{model: x100}}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend.model import Device, Holder
 from devhost.host.problems import problems
 from devhost.host.status import status
 from devhost.planning.claims import IN_USE
-from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 GPU_LINE, AUDIO_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"

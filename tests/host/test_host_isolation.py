@@ -7,11 +7,11 @@ import threading
 from dataclasses import replace
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.backend import Event
 from devhost.backend.model import Device, unhealthy
 from devhost.runtime import worker
-from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 BOTH = ("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")

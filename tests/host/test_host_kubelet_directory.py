@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from devhost_testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet.faults import Gate, Point
 
 from devhost.host.problems import problems
 from devhost.kubelet.api import KUBELET_SOCKET
@@ -18,8 +20,6 @@ from devhost.kubelet.kubelet_socket import NOT_A_DIRECTORY
 from devhost.kubelet.registration import State
 from devhost.kubelet.server import SOCKET_PREFIX, PluginServer
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.kubelet import KubeletSimulator
-from devhost.testing.kubelet.faults import Gate, Point
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

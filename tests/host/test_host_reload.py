@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from devhost_testing.kubelet import events as ev
 from scraped_series import value
 
 from devhost.backend import AllocationError
@@ -20,7 +21,6 @@ from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.kubelet import events as ev
 
 REFUSED = "configuration refused, the old one stays"
 TOY, OTHER = "example.com/toy", "example.com/other"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from devhost_testing.kubelet import events
+from devhost_testing.node import PATIENCE, Node
+from devhost_testing.trees import Tree
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, option
-from devhost.testing.kubelet import events
-from devhost.testing.node import PATIENCE, Node
-from devhost.testing.trees import Tree
 
 A, B = "example.com/a", "example.com/b"
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import grpc.aio
 import pytest
+from devhost_testing.api import api_pb2_grpc
+from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+from devhost_testing.kubelet import events as ev
 
 from devhost.backend.model import unhealthy
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.testing.api import api_pb2_grpc
-from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
-from devhost.testing.kubelet import events as ev
 
 TOY = "example.com/toy"
 

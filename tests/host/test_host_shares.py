@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import pytest
+from devhost_testing.node import Node
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, OptionError, option
-from devhost.testing.node import Node
 
 A, B = "example.com/a", "example.com/b"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from devhost_testing.kubelet import events as ev
 
 from devhost.backend import AllocationError
 from devhost.backend.model import unhealthy
 from devhost.host.status import status
-from devhost.testing.kubelet import events as ev
 
 TOY = "example.com/toy"
 LINE = "name: example.com/toy, backend: toy, share: {replicas: 3, of: all}"

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet import events as ev
+from devhost_testing.zram import Busy, Zram, why_not
 
 from devhost.config.loader import load
 from devhost.host.host import Host
-from devhost.testing.kubelet import KubeletSimulator
-from devhost.testing.kubelet import events as ev
-from devhost.testing.zram import Busy, Zram, why_not
 
 ZRAM = "example.com/zram"
 

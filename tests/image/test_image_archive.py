@@ -102,7 +102,7 @@ def test_every_package_in_plugins_is_in_it(archive: Archive) -> None:
 
 
 def test_what_no_node_needs_is_not_in_it(archive: Archive) -> None:
-    absent = (f"{SITE}/devhost/cli/importers/", f"{SITE}/devhost/testing/")
+    absent = (f"{SITE}/devhost_import", f"{SITE}/devhost_testing")
     assert [name for name in archive.files if name.startswith(absent)] == []
 
 

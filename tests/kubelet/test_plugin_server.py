@@ -11,6 +11,8 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent))
 
+from devhost_testing.api import api_pb2_grpc
+from devhost_testing.kubelet import KubeletSimulator
 from toy_resource import ToyResource
 
 from devhost.allocation.allocator import Granted
@@ -25,8 +27,6 @@ from devhost.kubelet.server import PART, STREAMS, ListEncoder, PluginServer, dev
 from devhost.kubelet.timing import NODE, Timing
 from devhost.runtime.rpc import channel
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.api import api_pb2_grpc
-from devhost.testing.kubelet import KubeletSimulator
 
 WAIT = 60.0
 

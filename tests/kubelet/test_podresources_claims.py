@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.listing import ClaimUse, ClaimUseDevice
 from devhost.backend.model import Device, Holder
 from devhost.kubelet.podresources import PodResources
 from devhost.planning.settings import Settings
-from devhost.testing.kubelet import ClaimDevice, KubeletSimulator
 
 GPU = "gpu.example.com"
 NIC = "nic.example.com"

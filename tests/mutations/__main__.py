@@ -44,7 +44,7 @@ class Copy:
 
     def run(self, *arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
         """Runs Python with the copy's sources before those that are installed."""
-        sources = [self.place / "src", *sorted(self.place.glob("plugins/*/src"))]
+        sources = [self.place / "src", *sorted(self.place.glob("*/*/src"))]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, sources)),
@@ -133,7 +133,7 @@ def _try_all(chosen: Sequence[Fault], directory: Path, jobs: int) -> int:
 
 def _check_imports(copy: Copy) -> None:
     """Stops where an installed package would be tested instead of the copy."""
-    packages = ["devhost", *(file.name for file in copy.place.glob("plugins/*/src/devhost_*"))]
+    packages = ["devhost", *(file.name for file in copy.place.glob("*/*/src/devhost_*"))]
     code = "import importlib, sys\nfor name in sys.argv[1:]: print(importlib.import_module(name).__file__)"
     found = copy.run("-c", code, *packages, limit=60)
     outside = [line for line in found.stdout.splitlines() if not Path(line).is_relative_to(copy.place)]

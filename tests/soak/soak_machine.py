@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from devhost_testing.kubelet import Point, answer, cut, delay, disturbances, fail, refuse
 from grpc import StatusCode
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -16,7 +17,6 @@ from soak_toys import BACKENDS, JUNK, MODES
 from soak_verdict import footprint, leftovers, quiet
 
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
-from devhost.testing.kubelet import Point, answer, cut, delay, disturbances, fail, refuse
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "example.com/toy-{model}": ("backend: toy, where: {index: '4-9'}",),

@@ -12,6 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devhost_testing.kubelet import (
+    ContainerStartError,
+    Gate,
+    KubeletSimulator,
+    Profile,
+    UnexpectedAdmissionError,
+)
+from devhost_testing.kubelet import events as ev
 from soak_toys import BACKENDS, Toy, backend
 
 from devhost import config
@@ -22,14 +30,6 @@ from devhost.host.host import Host
 from devhost.host.service import ResourceService
 from devhost.host.timing import NODE, Timing
 from devhost.planning.settings import Settings
-from devhost.testing.kubelet import (
-    ContainerStartError,
-    Gate,
-    KubeletSimulator,
-    Profile,
-    UnexpectedAdmissionError,
-)
-from devhost.testing.kubelet import events as ev
 
 END = 60.0
 """Seconds within which a host has to end."""

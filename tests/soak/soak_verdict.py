@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from devhost_testing.kubelet import Allocation, ContainerStartError, UnexpectedAdmissionError
+from devhost_testing.kubelet import events as ev
 from soak_node import Node
 from soak_toys import Toy
 
@@ -28,8 +30,6 @@ from devhost.planning.plan import Plan, PlannedResource, units
 from devhost.planning.planner import make_plan
 from devhost.planning.tokens import numbered
 from devhost.runtime.worker import MAX_ABANDONED
-from devhost.testing.kubelet import Allocation, ContainerStartError, UnexpectedAdmissionError
-from devhost.testing.kubelet import events as ev
 
 KEPT = "from before it was shared in this way"
 """The reason for a token whose device is held by containers from before its sharing was changed."""

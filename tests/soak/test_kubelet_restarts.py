@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from devhost_testing.kubelet import events as ev
 from soak_hurry import ALLOCATION
 from soak_machine import device, every_resource
 from soak_node import Node, Tally
@@ -17,7 +18,6 @@ from soak_verdict import footprint, leftovers, quiet
 from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, unhealthy
 from devhost.host.timing import Timing
-from devhost.testing.kubelet import events as ev
 
 RESTARTS = int(os.environ.get("DEVHOST_SOAK_RESTARTS", "10"))
 """``make soak`` asks for 50."""

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 from booted import UNIT, Machine, Unbootable, booted, why_not
-
-from devhost.testing.kubelet import KubeletSimulator
-from devhost.testing.zram import Busy, Zram
-from devhost.testing.zram import why_not as why_no_zram
+from devhost_testing.kubelet import KubeletSimulator
+from devhost_testing.zram import Busy, Zram
+from devhost_testing.zram import why_not as why_no_zram
 
 EXAMPLES = UNIT.parent / "devhost.service.d.examples"
 

@@ -30,15 +30,15 @@ def say(text: str) -> None:
 def packages() -> dict[str, Path]:
     """The source package of each distribution; the host is the first."""
     found = {"devhost": checkout.ROOT / "src" / "devhost"}
-    for plugin in checkout.plugins():
-        found[f"devhost-{plugin.name}"] = plugin / "src" / f"devhost_{plugin.name}"
+    for package in checkout.packages():
+        found[f"devhost-{package.name}"] = package / "src" / f"devhost_{package.name}"
     return found
 
 
 def make(work: Path) -> None:
     """Builds into a new directory, which replaces ``dist`` on success."""
     python, new = backend(checkout.ROOT / "build"), work / "dist"
-    for directory in (checkout.ROOT, *checkout.plugins()):
+    for directory in (checkout.ROOT, *checkout.packages()):
         build(python, directory, new)
     if found := list(complaints(new, packages(), checkout.version())):
         raise Failed("\n".join(found))

@@ -81,7 +81,7 @@ def everything(work: Path, wheels: Path, needed: Path) -> str:
     version, kinds = checkout.version(), [plugin.name for plugin in checkout.plugins()]
     environment = Environment(work / "all", (wheels, needed))
     environment.install("devhost[all]")
-    wanted = {"devhost": version} | {f"devhost-{kind}": version for kind in kinds}
+    wanted = {"devhost": version} | {f"devhost-{one.name}": version for one in checkout.packages()}
     if environment.installed() != wanted:
         raise Failed(f"devhost[all] installs {environment.installed()}, not {wanted}")
     environment.run("python", "-m", "pip", "check")

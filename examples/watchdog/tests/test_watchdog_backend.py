@@ -1,8 +1,7 @@
+from devhost_testing.contract import BackendContract
+from devhost_testing.node import Node
+from devhost_testing.trees import Tree
 from devhost_watchdog import Watchdog, WatchdogOptions
-
-from devhost.testing.contract import BackendContract
-from devhost.testing.node import Node
-from devhost.testing.trees import Tree
 
 
 def timers(root):

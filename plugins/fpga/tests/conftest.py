@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from devhost.testing.fixtures import BackendFixture
+from devhost_testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 

@@ -14,11 +14,11 @@ from devhost_fpga.backend import Fpga
 from devhost_fpga.dfl import Dfl
 from devhost_fpga.model import FpgaSysfs
 from devhost_fpga.options import FpgaUse, Program
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_backend import unhealthy
 from fpga_tree import NLB, FpgaTree
 
 from devhost.backend import AllocationError, Edits
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"

@@ -11,11 +11,11 @@ from pathlib import Path
 import fpga_cards as cards
 import pytest
 from devhost_fpga.backend import Fpga
+from devhost_testing.kubelet import UnexpectedAdmissionError, events
+from devhost_testing.node import Node
 from fpga_tree import ARRIA, NLB, OTHER
 
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.testing.kubelet import UnexpectedAdmissionError, events
-from devhost.testing.node import Node
 
 NAME = "example.com/fpga"
 PORTS = ["/dev/dfl-port.0", "/dev/dfl-port.1"]

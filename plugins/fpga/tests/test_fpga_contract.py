@@ -6,9 +6,8 @@ from pathlib import Path
 
 import fpga_cards as cards
 from devhost_fpga.backend import Fpga
+from devhost_testing.contract import BackendContract
 from fpga_tree import STRATIX, FpgaTree
-
-from devhost.testing.contract import BackendContract
 
 
 class TestFpgaContract(BackendContract):

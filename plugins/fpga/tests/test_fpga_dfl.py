@@ -8,10 +8,9 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_backend import Faults, unhealthy
 from fpga_tree import ARRIA, NLB, ONES, OTHER, STRATIX, FpgaTree
-
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"

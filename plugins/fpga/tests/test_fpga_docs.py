@@ -9,11 +9,11 @@ import fpga_cards as cards
 import pytest
 from devhost_fpga.allocation import NODES, VARIABLES
 from devhost_fpga.options import FpgaUse
+from devhost_testing.fixtures import BackendFixture
 
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.planner import make_plan
-from devhost.testing.fixtures import BackendFixture
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/fpga.md").read_text()

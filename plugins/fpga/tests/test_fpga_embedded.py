@@ -8,8 +8,7 @@ import fpga_kernel
 import pytest
 from devhost_fpga.embedded import Embedded
 from devhost_fpga.model import FpgaSysfs, Interface
-
-from devhost.testing.fixtures import BackendFixture, by_id, request
+from devhost_testing.fixtures import BackendFixture, by_id, request
 
 NAME = "axi:zyxclmm_drm"
 ZOCL = f"/sys/devices/platform/axi/{NAME}"

@@ -11,8 +11,7 @@ import fpga_cards
 import fpga_kernel
 import fpga_xrt
 import pytest
-
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 SCRIPT = """
 import sys

@@ -9,10 +9,9 @@ from pathlib import Path
 import fpga_cards as cards
 import pytest
 from devhost_fpga.dfl import DFL_LAYOUT, EngineFamily
+from devhost_testing.fixtures import BackendFixture, by_id
 from fpga_backend import Faults, unhealthy
 from fpga_tree import ARRIA, NLB, ONES, OTHER, FpgaTree
-
-from devhost.testing.fixtures import BackendFixture, by_id
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"

@@ -11,11 +11,11 @@ import fpga_xrt
 import pytest
 from devhost_fpga.managers import Managers
 from devhost_fpga.model import FpgaSysfs, Interface
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_backend import Faults
 from fpga_kernel import KernelTree
 
 from devhost.backend import AllocationError
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 DEVCFG = "/sys/devices/platform/axi/f8007000.devcfg/fpga_manager/fpga0"
 BRIDGE = "/sys/devices/platform/43c10000.decoupler/fpga_bridge/br0"

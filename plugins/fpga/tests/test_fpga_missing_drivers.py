@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from devhost_fpga.backend import Fpga
-
-from devhost.testing.fixtures import BackendFixture
-from devhost.testing.trees import Tree
+from devhost_testing.fixtures import BackendFixture
+from devhost_testing.trees import Tree
 
 AT = "0000:d8:00.0"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import fpga_cards as cards
 import pytest
 from devhost_fpga.model import Reading, af_name, region_name
+from devhost_testing.fixtures import BackendFixture
 
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning import naming
 from devhost.planning.planner import make_plan
-from devhost.testing.fixtures import BackendFixture
 
 INTERFACE, AFU = "ce48969398f05f33946d560708be108a", "d8424dc4a4a3c413f89e433683f9040b"
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_backend import Faults, unhealthy
 from fpga_tree import ARRIA, NLB, FpgaTree
-
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 PORT, ENGINE = "0000:05:00.0-port0", "0000:05:00.0-fme"
 

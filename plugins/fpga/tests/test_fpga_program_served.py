@@ -16,13 +16,13 @@ import pytest
 from devhost_fpga.backend import Fpga
 from devhost_fpga.options import FpgaOptions
 from devhost_fpga.programming.loader import Verdict, run
+from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
+from devhost_testing.node import PATIENCE, Node
 from fpga_programming import gbs
 from fpga_tree import ARRIA, NLB, OTHER, STRATIX
 
 from devhost.backend import Context
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
-from devhost.testing.node import PATIENCE, Node
 
 CRYPTO, PLAIN = "example.com/crypto", "example.com/plain"
 AFU = "0123456789abcdef0123456789abcdef"

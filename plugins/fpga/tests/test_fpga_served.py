@@ -7,11 +7,10 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.node import Node
 from fpga_backend import Faults, reading
 from fpga_tree import OTHER
-
-from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.node import Node
 
 AF, REGION, DEVELOPMENT = "example.com/af", "example.com/region", "example.com/devel"
 INTEL_AF = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs"

@@ -14,12 +14,12 @@ from devhost_fpga import watch
 from devhost_fpga.dfl import Dfl
 from devhost_fpga.model import FpgaSysfs, Unit
 from devhost_fpga.watch import Watch
+from devhost_testing.fixtures import BackendFixture, by_id
 from fpga_tree import OTHER, FpgaTree
 
 from devhost.backend import Device
 from devhost.backend.errors import BackendTimeout
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.fixtures import BackendFixture, by_id
 
 PLACE = "/sys/devices/card/port"
 

@@ -8,11 +8,11 @@ import fpga_xrt
 import pytest
 from devhost_fpga.options import FpgaOptions, FpgaUse
 from devhost_fpga.xrt import name
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_xrt import U250_SHELL, XrtTree
 
 from devhost.backend import AllocationError
 from devhost.planning import naming
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 MANAGEMENT = FpgaUse(management=True)
 

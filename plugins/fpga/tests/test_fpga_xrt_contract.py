@@ -7,8 +7,7 @@ from pathlib import Path
 import fpga_kernel
 import fpga_xrt
 from devhost_fpga.backend import Fpga
-
-from devhost.testing.contract import BackendContract
+from devhost_testing.contract import BackendContract
 
 
 class TestXrtCards(BackendContract):

@@ -10,10 +10,9 @@ import fpga_xrt
 import pytest
 from devhost_fpga.model import FpgaSysfs
 from devhost_fpga.xrt import Xrt
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_backend import reading
 from fpga_xrt import XrtTree
-
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 USER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1"
 MANAGER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"

@@ -9,8 +9,7 @@ import fpga_kernel
 import fpga_xrt
 import pytest
 from devhost_fpga.backend import Fpga
-
-from devhost.testing.node import Node
+from devhost_testing.node import Node
 
 XDMA, QDMA = "amd.com/xilinx_u280_gen3x16_xdma_base_1-0", "amd.com/xilinx_u280_gen3x16_qdma_base_1-0"
 USER = "/sys/devices/pci0000:af/0000:af:00.1"

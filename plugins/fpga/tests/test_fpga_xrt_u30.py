@@ -11,10 +11,9 @@ import fpga_xrt
 import pytest
 from devhost_fpga.backend import Fpga
 from devhost_fpga.options import FpgaOptions, FpgaUse
+from devhost_testing.contract import BackendContract
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_xrt import XrtTree, u30_fpga
-
-from devhost.testing.contract import BackendContract
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 CARD = "u30-XFL1YV0M20E0"
 FIRST, SECOND = "0000:21:00", "0000:22:00"

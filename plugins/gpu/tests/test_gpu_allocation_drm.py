@@ -9,9 +9,9 @@ import gpu_intel
 import gpu_others
 import pytest
 from devhost_gpu.options import GpuOptions, GpuResourceOptions
+from devhost_testing.fixtures import BackendFixture, by_id, request
 
 from devhost.backend import AllocationError, Device, Edits, Mount
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 ARC = "0000:03:00.0"
 

@@ -8,13 +8,13 @@ import gpu_amd
 import gpu_intel
 import pytest
 from devhost_sriov import Sriov
+from devhost_testing.fixtures import BackendFixture
+from devhost_testing.trees import Tree
 
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import Plan
 from devhost.planning.planner import make_plan
-from devhost.testing.fixtures import BackendFixture
-from devhost.testing.trees import Tree
 
 GPU = "{name: example.com/gpu, backend: gpu, where: {vendor: intel}}"
 FUNCTION = '{name: example.com/vf, backend: sriov, where: {pciClass: "03*", kind: vf}}'

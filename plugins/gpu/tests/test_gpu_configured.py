@@ -9,13 +9,13 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
+from devhost_testing.fixtures import BackendFixture
 from gpu_tree import GpuTree
 
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import Plan
 from devhost.planning.planner import make_plan
-from devhost.testing.fixtures import BackendFixture
 
 Planned = Callable[..., Plan]
 

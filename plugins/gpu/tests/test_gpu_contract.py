@@ -6,9 +6,8 @@ from pathlib import Path
 
 from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
+from devhost_testing.contract import BackendContract
 from gpu_others import everything
-
-from devhost.testing.contract import BackendContract
 
 
 class TestGpuContract(BackendContract):

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from devhost_gpu.discovery import VENDORS
 from devhost_gpu.vendor import KINDS
+from devhost_testing.fixtures import BackendFixture
 from gpu_tree import GpuTree
 
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import Settings
-from devhost.testing.fixtures import BackendFixture
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/gpu.md").read_text()

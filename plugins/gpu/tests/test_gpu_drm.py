@@ -13,10 +13,10 @@ import pytest
 from devhost_gpu import Gpu, drm
 from devhost_gpu.drm import ThreadedCalls
 from devhost_gpu.environment import Environment
+from devhost_testing.fixtures import BackendFixture, by_id
 from gpu_setup import gpu_with
 
 from devhost.backend import Event
-from devhost.testing.fixtures import BackendFixture, by_id
 
 ARC = "0000:03:00.0"
 ARC_PATH = f"/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/{ARC}"

@@ -12,9 +12,8 @@ import grpc
 import pytest
 from devhost_gpu.amd import health as exporter
 from devhost_gpu.environment import Environment
+from devhost_testing.fixtures import BackendFixture
 from gpu_setup import gpu_with
-
-from devhost.testing.fixtures import BackendFixture
 
 
 def field(number: int, text: str) -> bytes:

@@ -11,9 +11,9 @@ import gpu_others
 import pytest
 from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
+from devhost_testing.fixtures import BackendFixture, by_id, request
 
 from devhost.backend import OptionError
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 MI210 = "0000:63:00.0"
 

@@ -17,11 +17,11 @@ from devhost_gpu.backend import MAKERS
 from devhost_gpu.discovery import OTHER, Adapter
 from devhost_gpu.drm import Other
 from devhost_gpu.vendor import Card
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from gpu_setup import gpu_timed, gpu_with
 from gpu_tree import DISPLAY
 
 from devhost.backend import AllocationError, Event
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def test_a_card_that_is_plugged_in_appears_with_its_vendors_code(

@@ -10,10 +10,10 @@ import gpu_intel
 import pytest
 from devhost_gpu.labels import nvidia as nvidia_labels
 from devhost_gpu.nvml.reports import Shape
+from devhost_testing.fixtures import BackendFixture, by_id
 
 from devhost.backend import AttributeValue, Device
 from devhost.host.node_labels import sorted_out
-from devhost.testing.fixtures import BackendFixture, by_id
 
 A100, T4 = "NVIDIA A100-SXM4-40GB", "Tesla T4"
 SHAPE = Shape(1, 1, 14, 1, 0, 0, 0, 0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import gpu_amd
 import pytest
 from devhost_gpu.nvml.reports import SWITCH, NvLinks
+from devhost_testing.fixtures import BackendFixture, by_id
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 
@@ -24,7 +25,6 @@ from devhost.planning.affinity.topology import Candidate, Topology
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
-from devhost.testing.fixtures import BackendFixture, by_id
 
 DGX_1 = {
     **dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)], 2),

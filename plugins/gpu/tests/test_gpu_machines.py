@@ -8,9 +8,9 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
+from devhost_testing.fixtures import BackendFixture, by_id, request
 
 from devhost.backend import Device
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def healthy(devices: dict[str, Device]) -> list[str]:

@@ -12,10 +12,10 @@ import pytest
 from devhost_gpu.discovery import OTHER, Adapter
 from devhost_gpu.environment import Timings
 from devhost_gpu.vendor import Card, ContainerRequest, MergedEvents
+from devhost_testing.fixtures import BackendFixture
 from gpu_setup import gpu_with
 
 from devhost.backend import Edits, Event, Health
-from devhost.testing.fixtures import BackendFixture
 
 
 class Quiet:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from devhost_gpu import Gpu
+from devhost_testing.fixtures import BackendFixture
+from devhost_testing.trees import Tree
 
 from devhost.backend import MissingDriver
-from devhost.testing.fixtures import BackendFixture
-from devhost.testing.trees import Tree
 
 AT = "0000:3b:00.0"
 

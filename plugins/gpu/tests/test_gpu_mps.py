@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from devhost_testing.node import Node
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_setup import gpu_timed
 
@@ -14,7 +15,6 @@ from devhost.backend.errors import ConfigError
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.kubelet.api import api_pb2
-from devhost.testing.node import Node
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 MEMORY = 81920

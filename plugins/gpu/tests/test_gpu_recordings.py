@@ -9,8 +9,7 @@ import gpu_amd
 import gpu_intel
 import gpu_recorded
 import pytest
-
-from devhost.testing.fixtures import BackendFixture, by_id, request
+from devhost_testing.fixtures import BackendFixture, by_id, request
 
 
 def test_a_recording_without_dev_shows_every_card_and_which_node_it_lacks(

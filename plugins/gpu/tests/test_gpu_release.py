@@ -15,6 +15,7 @@ from devhost_gpu.environment import Environment, Timings
 from devhost_gpu.nvidia.gpus import Nvidia
 from devhost_gpu.nvidia.unloading import CONTAINER_READY, READY, UVM
 from devhost_gpu.options import GpuOptions
+from devhost_testing.node import Node
 from gpu_nvidia import NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
@@ -22,7 +23,6 @@ from gpu_setup import gpu_with
 from devhost.backend.errors import BackendError, UsageError
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.host.timing import NODE
-from devhost.testing.node import Node
 
 A, B = "0000:3b:00.0", "0000:86:00.0"
 GPU = "nvidia.com/gpu"

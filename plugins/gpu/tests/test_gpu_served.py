@@ -10,12 +10,12 @@ from pathlib import Path
 import gpu_amd
 import gpu_intel
 import pytest
+from devhost_testing.fixtures import BackendFixture, by_id
+from devhost_testing.node import Node
 from gpu_ctk import install
 from gpu_nvidia import DGX, NvidiaMachine
 
 from devhost.kubelet.api import api_pb2
-from devhost.testing.fixtures import BackendFixture, by_id
-from devhost.testing.node import Node
 
 NVIDIA, MIG, AMD, INTEL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/xe"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

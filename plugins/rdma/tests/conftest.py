@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from devhost_rdma import Rdma
-
-from devhost.testing.fixtures import BackendFixture
+from devhost_testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 

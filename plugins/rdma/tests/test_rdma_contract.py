@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from devhost_rdma import Rdma
+from devhost_testing.contract import BackendContract
 from rdma_tree import DISABLED, EDR, HDR, RNIC, RdmaTree, infiniband, iwarp, roce
-
-from devhost.testing.contract import BackendContract
 
 
 class TestRdmaContract(BackendContract):

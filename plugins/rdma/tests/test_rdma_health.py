@@ -7,12 +7,12 @@ import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
 from devhost_rdma.options import RdmaOptions
+from devhost_testing.fixtures import by_id, request
 from rdma_backend import Exclusive, nodes
 from rdma_expected import MACHINES
 from rdma_tree import DISABLED, RdmaTree
 
 from devhost.backend.errors import AllocationError
-from devhost.testing.fixtures import by_id, request
 
 
 @pytest.mark.parametrize("machine", [connectx.connectx6_infiniband, connectx.connectx5_roce])

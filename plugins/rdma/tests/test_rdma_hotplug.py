@@ -9,10 +9,10 @@ import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
+from devhost_testing.fixtures import request
 from rdma_tree import DISABLED, EDR, RdmaTree, infiniband, roce
 
 from devhost.backend import Device, Edits, Event
-from devhost.testing.fixtures import request
 
 CARD = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 

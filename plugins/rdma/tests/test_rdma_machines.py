@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
+from devhost_testing.fixtures import by_id, request
 from rdma_backend import nodes
 from rdma_expected import MACHINES
 from rdma_tree import RdmaTree
-
-from devhost.testing.fixtures import by_id, request
 
 EACH = [(machine, name) for machine, devices in MACHINES.items() for name in devices]
 each_device = pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import rdma_connectx as connectx
 from devhost_rdma import Rdma
+from devhost_testing.fixtures import BackendFixture
+from devhost_testing.trees import Tree
 
 from devhost.backend import Event, MissingDriver
-from devhost.testing.fixtures import BackendFixture
-from devhost.testing.trees import Tree
 
 AT = "0000:5e:00.0"
 IB, ETHERNET = "0x020700", "0x020000"

@@ -9,12 +9,12 @@ import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
+from devhost_testing.fixtures import BackendFixture, request
 from rdma_backend import Exclusive
 from rdma_tree import ACTIVE, DISABLED, EDR, RdmaTree, roce
 
 from devhost.backend import Device, Event
 from devhost.backend.errors import AllocationError
-from devhost.testing.fixtures import BackendFixture, request
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 

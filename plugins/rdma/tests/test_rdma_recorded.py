@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from devhost_testing.fixtures import BackendFixture, by_id
+from devhost_testing.trees import unpack
 
 from devhost.backend import Device
-from devhost.testing.fixtures import BackendFixture, by_id
-from devhost.testing.trees import unpack
 
 MACHINES = Path(__file__).with_name("recorded")
 

@@ -15,13 +15,13 @@ from devhost_rdma import Rdma
 from devhost_rdma.netlink import LINK, PORT
 from devhost_rdma.options import RdmaOptions
 from devhost_rdma.watch import PortWatch
+from devhost_testing.faults import DAMAGES, damaged
 from rdma_tree import EDR, HDR, RdmaTree, infiniband, roce
 
 from devhost.backend import Device, Event
 from devhost.backend.netlink import NETWORK
 from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.faults import DAMAGES, damaged
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 TWIN = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.1"

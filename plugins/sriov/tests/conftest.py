@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from devhost_sriov import Sriov
-
-from devhost.testing.fixtures import BackendFixture
+from devhost_testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 

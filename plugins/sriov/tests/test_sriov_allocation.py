@@ -11,10 +11,10 @@ import sriov_network as network
 import sriov_others as others
 from devhost_sriov.allocation import CONTAINER, IOMMU
 from devhost_sriov.options import PLAIN, SriovUse
+from devhost_testing.fixtures import BackendFixture, by_id, request
 from sriov_tree import SriovTree
 
 from devhost.backend import AllocationError, DeviceNode, Edits
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 if TYPE_CHECKING:
     from devhost_sriov import Sriov

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from devhost_testing.fixtures import by_id
 from sriov_network import CONNECTX6_DX, CONNECTX6_DX_VF
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
-from devhost.testing.fixtures import by_id
 
 STEPS = 120
 CARDS = ("pci0000:3a/0000:3a:00.0/0000:3b:00.0", "pci0000:3a/0000:3a:00.0/0000:3b:00.1")

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from devhost_sriov import Sriov
 from devhost_sriov.options import SriovUse
+from devhost_testing.contract import BackendContract
 from sriov_network import CONNECTX6_DX, CONNECTX6_DX_VF
 from sriov_tree import SriovTree
-
-from devhost.testing.contract import BackendContract
 
 
 class TestSriovContract(BackendContract):

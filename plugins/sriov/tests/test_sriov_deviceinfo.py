@@ -11,6 +11,7 @@ import sriov_network as network
 import sriov_others as others
 from devhost_sriov import Sriov
 from devhost_sriov.options import PLAIN, SriovOptions, SriovUse
+from devhost_testing.fixtures import BackendFixture, by_id, request
 
 from devhost.allocation.device_info import flaw
 from devhost.allocation.resource_backend import MissingPath, ResourceBackend, Terms
@@ -18,7 +19,6 @@ from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] | None:

@@ -13,11 +13,11 @@ from devhost_sriov.health import Readiness, verdict
 from devhost_sriov.model import Function, Interface, Kind, Snapshot
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
+from devhost_testing.fixtures import by_id
+from devhost_testing.node import Node
 
 from devhost.backend import HEALTHY, Event, unhealthy
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import by_id
-from devhost.testing.node import Node
 
 UP = Interface("ens1", state="up", is_set_up=True)
 DOWN = replace(UP, state="down")

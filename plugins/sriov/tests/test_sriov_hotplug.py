@@ -9,11 +9,11 @@ import pytest
 import sriov_network as network
 from devhost_sriov.bursts import ROUNDS, BurstWait
 from devhost_sriov.scan import MAX_PLACES, NETWORK, Scan
+from devhost_testing.fixtures import by_id
 from sriov_backend import Recording, reading
 
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import by_id
 
 PF = "pci0000:00/0000:00:05.0/0000:02:00.0"
 VF = "pci0000:00/0000:00:05.0/0000:02:10.2"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import sriov_network as network
 from devhost_sriov.options import SriovOptions, SriovUse
+from devhost_testing.fixtures import by_id
 from sriov_tree import SriovTree
 
 from devhost.backend import OptionError
 from devhost.backend.sysfs import Sysfs
 from devhost.backend.traffic import DefaultRoute, NetFiles, Traffic, carriers
-from devhost.testing.fixtures import by_id
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 NOTHING6 = "0" * 32

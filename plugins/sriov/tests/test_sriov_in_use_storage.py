@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import sriov_others as others
 from devhost_sriov.options import SriovOptions
+from devhost_testing.fixtures import by_id
 from sriov_tree import SriovTree
-
-from devhost.testing.fixtures import by_id
 
 PF = "0000:04:00.0"
 NVME = "pci0000:00/0000:00:07.0/0000:04:00.0/nvme/nvme0"

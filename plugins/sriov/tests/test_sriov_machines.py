@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import sriov_network as network
 import sriov_others as others
+from devhost_testing.fixtures import by_id
 from sriov_tree import SriovTree
-
-from devhost.testing.fixtures import by_id
 
 
 def test_every_virtual_function_has_its_parent_and_number(looking, tmp_path):

@@ -18,13 +18,13 @@ from devhost_sriov.network import UNSEEN, Interest
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 from devhost_sriov.watch import DevlinkSource, RouteSource, network_events
+from devhost_testing.fixtures import BackendFixture, by_id
 from sriov_backend import FakeKernel, answered_by, network_of
 
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
 from devhost.backend.traffic import NODE_IP, Traffic
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.fixtures import BackendFixture, by_id
 
 DEADLINE = 60.0
 NET = Event("net", "change", "/sys/class/net/lo")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import sriov_network as network
-
-from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.node import Node
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.node import Node
 
 NET, DPDK = "intel.com/sriov-net", "intel.com/sriov_dpdk"
 

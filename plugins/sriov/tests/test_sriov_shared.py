@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sriov_network as network
 from devhost_rdma import Rdma
+from devhost_testing.fixtures import BackendFixture
 from devhost_udev import Udev
 from sriov_tree import SriovTree
 
@@ -12,7 +13,6 @@ from devhost.backend import Backend, Device
 from devhost.planning.plan import RefusalKind
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
-from devhost.testing.fixtures import BackendFixture
 
 
 @pytest.mark.parametrize("first", ["sriov", "rdma"])

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from devhost_testing.trees import Tree
 from devhost_udev import Udev
 from devhost_udev.options import Group, UdevOptions
 
 from devhost.backend import AllocateRequest, Device, Edits
-from devhost.testing.trees import Tree
 
 XHCI = "pci0000:00/0000:00:14.0/usb1"
 DISK_PORT = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from devhost_testing.fixtures import request
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.node import Node
 from devhost_udev.options import Group, GroupMount, Member, Use
 
 from devhost.backend import AllocationError, Device, DeviceNode
 from devhost.cli.check import command as check
-from devhost.testing.fixtures import request
-from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.node import Node
 
 
 def groups(backend: Any) -> list[Device]:

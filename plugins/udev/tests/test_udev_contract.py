@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from devhost_testing.contract import BackendContract
+from devhost_testing.trees import Tree
 from devhost_udev import Udev
 from devhost_udev.options import Group, Member, UdevOptions
-
-from devhost.testing.contract import BackendContract
-from devhost.testing.trees import Tree
 
 
 class TestUdev(BackendContract):

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.fixtures import request
 
 from devhost.backend import Edits
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.planner import make_plan
-from devhost.testing.fixtures import request
 
 CONFIG = Path(__file__).parents[3] / "config"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.fixtures import request
 from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
 
 from devhost.backend import AllocationError, Device, DeviceNode, Event, Mount, OptionError
 from devhost.backend.where import Block, Term, Text
-from devhost.testing.fixtures import request
 
 ONLOAD = Group(
     "onload",

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.node import Node
+from devhost_testing.trees import Tree
 
 from devhost.host.status import status
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
-from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.node import Node
-from devhost.testing.trees import Tree
 
 from .conftest import Versioned
 

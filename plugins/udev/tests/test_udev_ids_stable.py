@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from devhost_testing.fixtures import BackendFixture
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import Event
-from devhost.testing.fixtures import BackendFixture
 
 from .conftest import Machine
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from devhost_testing.node import Node
 from devhost_udev import Udev
 from devhost_udev.nodes import MAX_LINKS
 
 from devhost.backend import Event
 from devhost.host.status import status
-from devhost.testing.node import Node
 
 from .conftest import Machine
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.fixtures import request
+from devhost_testing.zram import Busy, Zram, why_not
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
-
-from devhost.testing.fixtures import request
-from devhost.testing.zram import Busy, Zram, why_not
 
 DEADLINE = 60.0
 
@@ -34,7 +33,7 @@ import pyudev
 from devhost.backend import Event
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
-from devhost.testing.fixtures import request
+from devhost_testing.fixtures import request
 
 lib = C.CDLL("libumockdev.so.0")
 lib.umockdev_testbed_new.restype = C.c_void_p

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.fixtures import request
 from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
 
 from devhost.backend import AllocationError, Device, OptionError
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.config import loads
 from devhost.discovery import catalog
-from devhost.testing.fixtures import request
 
 PAGE = (Path(__file__).parents[3] / "docs/backends/udev.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)

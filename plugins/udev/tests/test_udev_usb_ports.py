@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.node import Node
 from devhost_udev import Udev
 
 from devhost.backend import Device
 from devhost.host.status import status
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
-from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.node import Node
 
 from .conftest import Machine, Versioned
 

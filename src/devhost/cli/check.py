@@ -20,6 +20,7 @@ from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
 
 from . import options as shared
+from .recognition import importers_of
 
 
 class _Catalogs:
@@ -114,15 +115,10 @@ def _content(file: str) -> bytes:
 
 
 def _importers_of(data: bytes) -> Sequence[str]:
-    """The importers for a file of another plugin; none for text that is no YAML file.
-
-    Importers are not in the node's image.
-    """
+    """The importers for a file of another plugin; none for text that is no YAML file."""
     try:
-        from .importers.recognition import importers_of
-
         roots = parse_all(data, Diagnostics(""), if_empty="")
-    except (ModuleNotFoundError, ConfigError):
+    except ConfigError:
         return ()
     return importers_of(data) if any(isinstance(root, Fields | Items) for root in roots) else ()
 

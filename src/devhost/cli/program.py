@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from devhost import __version__
-from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure, typed
+from devhost.cli.options import Group
+from devhost.discovery.entry_points import EntryPoint, entry_points
+from devhost.missing import missing_package
 from devhost.runtime import descriptors
 from devhost.telemetry.ending import ended, output
 
-from .options import Group
-
 COMMANDS = {
     "check": "check",
-    "demo": "demo",
     "discover": "discover",
     "dra": "dra",
     "explain": "explain",
-    "import": "import_",
-    "kubelet": "kubelet",
     "plugins": "plugins",
     "record": "recording.command",
     "release": "releases.release",
@@ -37,23 +35,33 @@ COMMANDS = {
 """Command name → module of this package; the module's ``command`` is the click command."""
 
 
-NOT_ON_NODES = ("devhost.cli.importers", "devhost.testing")
-"""Packages that are not in the node's image, because no command for nodes needs them."""
+GROUP = "devhost.commands"
+"""The entry points of other packages: the name of a command, and the click command."""
+
+ELSEWHERE = {"demo": "devhost-testing", "import": "devhost-import", "kubelet": "devhost-testing"}
+"""The package of each command that nodes do not need."""
 
 
 class _Lazy(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return sorted({*COMMANDS, *ELSEWHERE, *(entry.name for entry in entry_points(GROUP))})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        try:
-            module = importlib.import_module(f"devhost.cli.{COMMANDS[cmd_name]}")
-        except ModuleNotFoundError as error:
-            return _absent(cmd_name, not_on_nodes(cmd_name, error))
-        command: click.Command = module.command
-        return command
+        if cmd_name in COMMANDS:
+            command: click.Command = importlib.import_module(f"devhost.cli.{COMMANDS[cmd_name]}").command
+            return command
+        for entry in entry_points(GROUP):
+            if entry.name == cmd_name:
+                return _loaded(entry)
+        if cmd_name in ELSEWHERE:
+            package = ELSEWHERE[cmd_name]
+            return _absent(
+                cmd_name,
+                f"devhost {cmd_name} is not installed: it is in the package {package}",
+                f"nodes do not need it; on another machine: pip install {package} && devhost {cmd_name}",
+                f"Not installed: it is in the package {package}.",
+            )
+        return None
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -66,30 +74,36 @@ class _Lazy(Group):
             return super().invoke(ctx)
 
 
-def not_on_nodes(name: str, error: ModuleNotFoundError) -> EnvironmentFailure:
-    """The error of a command whose code is not in the node's image.
-
-    Raises:
-        ModuleNotFoundError: something else is missing.
-    """
-    if not (error.name or "").startswith(NOT_ON_NODES):
-        raise error
-    return EnvironmentFailure(
-        f"devhost {name} is not part of the node's image",
-        f"run it where devhost is installed as a package: pip install devhost && devhost {name}",
+def _loaded(entry: EntryPoint) -> click.Command:
+    """The command of another package."""
+    try:
+        command = entry.load()
+        why = "" if isinstance(command, click.Command) else f"{entry.value} is no click command"
+    except Exception as error:
+        if missing_package(error):
+            raise
+        why = typed(error)
+    if not why:
+        return cast("click.Command", command)
+    package = entry.dist.name
+    return _absent(
+        entry.name,
+        f"devhost {entry.name}, of the package {package}, cannot be used: {why}",
+        f"run `{sys.executable} -m pip install --force-reinstall {package}`",
+        f"Cannot be used: see `devhost {entry.name}`.",
     )
 
 
-def _absent(name: str, reason: EnvironmentFailure) -> click.Command:
-    """Replaces a command whose code is not installed."""
+def _absent(name: str, reason: str, hint: str, short: str) -> click.Command:
+    """Replaces a command whose code is not there."""
 
     def refuse() -> None:
-        raise reason
+        raise EnvironmentFailure(reason, hint)
 
     return click.Command(
         name,
         callback=refuse,
-        short_help="Not part of the node's image.",
+        short_help=short,
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )

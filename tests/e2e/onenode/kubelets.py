@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError, events
+from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError, events
 
 from .cluster import Cluster
 from .pods import CONTAINER, Pod, Pods

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from devhost_testing.api import api_pb2_grpc
 
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION, api_pb2
-from devhost.testing.api import api_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

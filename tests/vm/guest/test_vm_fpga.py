@@ -9,13 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
 from lab import dfl
 from lab.kernel import run, text, unload
 from lab.lists import check, quiet, shown
 from lab.node import Node
 from lab.waiting import until
-
-from devhost.testing.kubelet import UnexpectedAdmissionError
 
 AF, REGION, BENCH = "example.com/af", "example.com/region", "example.com/bench"
 GET_API_VERSION = 0xB600

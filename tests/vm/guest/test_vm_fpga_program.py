@@ -11,13 +11,12 @@ import struct
 import time
 
 import pytest
+from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from lab import dfl
 from lab.functions import bind
 from lab.kernel import text
 from lab.node import Node
 from lab.waiting import LIMIT, until
-
-from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 
 PLAIN, CRYPTO, WHOLE = "example.com/plain", "example.com/crypto", "example.com/whole"
 IMAGE = b"not a word of this matters" * 4096

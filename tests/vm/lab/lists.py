@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from devhost.testing.kubelet import events
+from devhost_testing.kubelet import events
 
 from .node import Node
 from .waiting import until

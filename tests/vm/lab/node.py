@@ -14,11 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from devhost_testing.kubelet import Allocation, KubeletSimulator, events
+
 from devhost.backend.model import Device
 from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load
 from devhost.telemetry import ask
-from devhost.testing.kubelet import Allocation, KubeletSimulator, events
 
 from .waiting import LIMIT, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from devhost_fpga.backend import Fpga
 from devhost_fpga.model import FpgaSysfs, Reading
 from devhost_fpga.options import FpgaOptions
+from devhost_testing.fixtures import by_id
 
 from devhost.backend import Context
-from devhost.testing.fixtures import by_id
 
 
 def reading(sysfs: Callable[[Path], FpgaSysfs]) -> type[Fpga]:

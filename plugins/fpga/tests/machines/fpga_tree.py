@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 ARRIA, STRATIX = "69528db6eb31577a8c3668f9faa081f6", "9346116d52485a4ea8a12d2b5ac4ac4d"
 """Interface ids."""

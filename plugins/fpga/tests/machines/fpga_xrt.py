@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 U250, U250_MANAGEMENT = "10ee:5005", "10ee:5004"
 U280, U280_MANAGEMENT = "10ee:500d", "10ee:500c"

@@ -14,11 +14,11 @@ from devhost_gpu import Gpu
 from devhost_gpu.environment import STANDARD, Environment, Timings
 from devhost_gpu.nvidia.gpus import Nvidia
 from devhost_gpu.options import GpuOptions
+from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import NvidiaMachine
 from gpu_setup import gpu_with
 
 from devhost.backend import Device
-from devhost.testing.fixtures import BackendFixture
 
 PATIENCE = 60.0
 """Seconds to wait for what must happen."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 XGMI, PCIE = 11, 2
 """``CRAT_IOLINK_TYPE_XGMI``, ``…_PCIEXPRESS`` (kfd_crat.h)."""

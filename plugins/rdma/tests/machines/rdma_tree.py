@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 ROCE_GIDS = ("IB/RoCE v1", "RoCE v2")
 """The types of a RoCE port's first addresses (drivers/infiniband/core/cache.c, ``gid_type_str``)."""

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from devhost.testing.trees import Tree
+from devhost_testing.trees import Tree
 
 SWITCH = "702fd400039f59b8"
 """A ``phys_switch_id``."""

@@ -1,0 +1,358 @@
+"""Finds the settings of the NVIDIA device plugin: its file, and the flags and variables that win over it.
+
+They are set by a workload, by values of the plugin's chart, or by the GPU operator, whose ``ClusterPolicy``
+has the same keys as the values of its chart (``TransformDevicePlugin`` in
+``controllers/object_controls.go``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from devhost.config.diagnostics import suggest
+from devhost.config.document import Fields, Node, Scalar
+from devhost.config.reader import WRONG, keys, read
+from devhost_import.gojson import UNKNOWN_KEY
+from devhost_import.source import CHOOSE, GUIDE, HELM, Object, Source, Value, node_at, some, text_at
+from devhost_import.workload import Container, Options, containers, the_container, typed
+
+from .config import Config, Flags, Imex, Plugin
+
+# the configuration in a ConfigMap that the plugin's chart uses for a node without a label
+CONFIG_KEY = "default"
+
+# the place and the type of each key of the file that variables and flags set as well
+_SETTINGS = {
+    name: ((*section, name), wanted)
+    for section, cls in ((("flags",), Flags), (("flags", "plugin"), Plugin), (("imex",), Imex))
+    for name, (_, wanted) in keys(cls).items()
+    if name not in ("useNodeFeatureAPI", "plugin", "gfd")
+}
+# variables that do not have the name of the key (cmd/nvidia-device-plugin/main.go)
+_VARIABLES = {
+    "nvidiaCTKPath": ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+    "containerDriverRoot": ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
+    "channelIDs": ("IMEX_CHANNEL_IDS",),
+    "required": ("IMEX_REQUIRED",),
+}
+_NOT_IN_CHART = (
+    "cdiAnnotationPrefix", "channelIDs", "containerDriverRoot", "required", "sharedDevicesAllocationPolicy",
+)  # fmt: skip
+_IN_CHART = {name: (name,) for name in _SETTINGS if name not in _NOT_IN_CHART} | {
+    "passDeviceSpecs": ("compatWithCPUManager",),
+    "nvidiaCTKPath": ("cdi", "nvidiaHookPath"),
+    "mpsRoot": ("mps", "root"),
+}
+_OF_CHART = {*(path[0] for path in _IN_CHART.values()), "config", "devicePlugin", "gfd"}
+_OF_OPERATOR = {  # keys of the chart, and of the ClusterPolicy
+    "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects", "gdrcopy",
+    "gds", "gpuCluster", "hostPaths", "kataManager", "kataSandboxDevicePlugin", "mig", "migManager", "nfd",
+    "node-feature-discovery", "nodeStatusExporter", "operator", "platform", "psa", "psp",
+    "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator", "vfioManager", "vgpuDeviceManager",
+    "vgpuManager",
+}  # fmt: skip
+# where the operator has what the plugin's own chart has at the top
+_IN_OPERATOR = {
+    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS", "config": "devicePlugin.config",
+    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY", "migStrategy": "mig.strategy",
+    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY", "mps": "devicePlugin.mps",
+    "nvidiaDriverRoot": "hostPaths.driverInstallDir",
+}  # fmt: skip
+# places by which values of one of the charts are recognized
+_OF_VALUES = (
+    *_IN_CHART.values(), *(("config", name) for name in ("map", "name", "default", "fallbackStrategies")),
+    ("devicePlugin", "config"), ("devicePlugin", "env"), ("gfd", "enabled"), ("mig", "strategy"),
+    ("dcgmExporter",), ("migManager",), ("nodeStatusExporter",), ("sandboxDevicePlugin",),
+    ("driver", "enabled"), ("toolkit", "enabled"), ("hostPaths", "driverInstallDir"),
+)  # fmt: skip
+
+_SWITCHES = (
+    "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled",
+    "pass-device-specs",
+)  # fmt: skip
+_OF_THE_PROCESS = (
+    "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
+)  # fmt: skip
+_NO_CTK = "devhost passes no {} to nvidia-ctk."
+_WITHOUT_PLACE = {
+    **dict.fromkeys(("CDI_FEATURE_FLAGS", "cdi-feature-flags"), _NO_CTK.format("feature flags")),
+    **dict.fromkeys(("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), _NO_CTK.format("disabled hooks")),
+}
+_HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")  # also in the plugin's image
+_CDI_SINCE = (25, 10)  # the operator's first release whose chart enables CDI
+_HINT = (
+    "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; for other "
+    f"plugins see {GUIDE}"
+)
+
+
+@dataclass(slots=True)
+class Settings:
+    """The resulting configuration of the plugin, as in its file, and its variables for health checks."""
+
+    config: Value
+    health: dict[str, str] = field(default_factory=dict)
+
+    def set(self, name: str, value: Value) -> None:
+        """Sets a key of the file unless the value is invalid, which is then among the diagnostics."""
+        path, wanted = _SETTINGS[name]
+        node = typed(value.take(), wanted)
+        if read(node, wanted, value.place) is not WRONG:
+            self.config = self.config.put(path, node)
+
+    def set_text(self, **texts: str) -> None:
+        for name, text in texts.items():
+            self.set(name, replace(self.config, node=Scalar(self.config.node.mark, text, "str")))
+
+    def follow(self, options: Options) -> None:
+        for name in _SETTINGS:
+            usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
+            variables = _VARIABLES.get(name, (usual,))
+            flags = [one.lower().replace("_", "-") for one in variables]
+            flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
+            for each in filter(None, (options.variable(*variables), options.flag(*flags))):
+                self.set(name, each)
+        for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
+            if option := options.variable(name):
+                self.health[name] = option.text()
+        options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
+
+    def discover_features(self, *, enabled: bool) -> None:
+        """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
+        mark, given = self.config.node.mark, self.config.at("flags", "gfd") is not None
+        if given != enabled:
+            node = Fields(mark) if enabled else Scalar(mark, "", "null")
+            self.config = self.config.put(("flags", "gfd"), node)
+        if given and not enabled:
+            self.config.source.note(
+                "flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are "
+                "written."
+            )
+
+
+def settings(source: Source, key: str) -> Settings:
+    """The settings in an input; of several configurations those named ``key``, or the default."""
+    policy = source.one_of([one for one in source.objects if one.kind == "ClusterPolicy"])
+    if policy is not None:
+        return _of_operator(policy.at("spec") or policy, key, policy=str(policy))
+    if plugin := the_container(source, _runs_it, "the NVIDIA device plugin"):
+        return _of_container(plugin, key)
+    values = source.values("nvidia-device-plugin", "gpu-operator", recognized=_are_values)
+    if values is not None:
+        given = {*values.keys} - {"nfd", "node-feature-discovery"}  # both charts have these
+        mine = [node_at(values.node, "devicePlugin", name) for name in ("args", "config", "env")]
+        is_operator = bool(given & _OF_OPERATOR) or mine != [None] * 3
+        if values.chart == "gpu-operator" or (is_operator and not values.chart):
+            return _of_operator(values, key, version=values.version if values.chart else "")
+        return _of_chart(values, key)
+    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
+    if found is None:
+        source.refuse(_HINT)
+    _note_others(source, source.chosen, source.left)
+    return Settings(found.expected(sorted(keys(Config)), _is_config))
+
+
+def _is_config(node: Node) -> bool:
+    """Whether the plugin reads any of the keys. ``resources`` of a chart is not the key of the plugin."""
+    names = {name.lower() for name in keys(Config)}
+    for name, entry in node.entries.items() if isinstance(node, Fields) else ():
+        inner = {one.lower() for one in entry.value.entries} if isinstance(entry.value, Fields) else set()
+        foreign = name.lower() == "resources" and inner and not inner & {"gpus", "mig"}
+        if name.lower() in names and not foreign:
+            return True
+    return False
+
+
+def _are_values(value: Value) -> bool:
+    if not isinstance(value, Object) or {*value.keys} & {"version", "flags", "sharing", "imex"}:
+        return False
+    return value.holder == HELM or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
+
+
+def _runs_it(one: Container) -> bool:
+    """Whether it is the NVIDIA device plugin, not a helper from the same image."""
+    is_helper = one.program in _HELPERS or text_at(one.node, "name").startswith(_HELPERS)
+    return one.starts("k8s-device-plugin", "nvidia") and not is_helper
+
+
+def _of_container(plugin: Container, key: str) -> Settings:
+    source, note, options = plugin.source, plugin.source.note, plugin.options(_SWITCHES)
+    every = containers(source)
+    variables = [each.node for one in every for each in one.each("env")]
+    defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
+    is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
+    name, entry = plugin.entry(is_named.text()) if is_named else ("", "")
+    wanted = key or entry or defaults.get("DEFAULT_CONFIG", "")
+    found = None
+    if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
+        note(f"A node without a label uses no configuration: {CHOOSE}.")
+    elif is_named:
+        names = [name] if name else plugin.config_maps
+        found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=names)
+        if found is None:
+            plugin.fail("its configuration is in a ConfigMap, which is not in this file", "add the ConfigMap")
+        if not entry:
+            _note_others(source, source.chosen, source.left)
+    elif key:
+        plugin.fail(f"{plugin} reads no configuration file, so there is no {key}", "leave out --key")
+    result = Settings(found or _empty(plugin))
+    root = plugin.mounted("/driver-root")
+    if root and root != "/" and not options.variable("NVIDIA_DRIVER_ROOT"):
+        result.set_text(nvidiaDriverRoot=root)
+        note(f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node.")
+    result.follow(options)
+    if any("gpu-feature-discovery" in (one.program, text_at(one.node, "name")) for one in every):
+        result.discover_features(enabled=True)
+    return result
+
+
+def _of_chart(values: Object, key: str) -> Settings:
+    """The settings of the plugin's own chart, which makes variables of them."""
+    source, fallbacks = values.source, ["named", "single"]
+    if values.holder == HELM and not values.keys:
+        source.note("No values: for the GPU operator, which has other defaults, give its ClusterPolicy.")
+    if (strategies := values.at("config", "fallbackStrategies")) is not None:
+        fallbacks = [text_at(one.node) for one in strategies.each()]
+        strategies.take()
+    result = Settings(_chosen(values, ("config", "map"), fallbacks, key))
+    for name, path in _IN_CHART.items():
+        if (value := values.at(*path)) is not None:
+            result.set(name, value)
+    if features := values.text("cdi", "featureFlags"):
+        source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
+    values.is_off("chart", "devicePlugin", "enabled")
+    result.discover_features(enabled=values.is_true("gfd", "enabled"))
+    for name in ("mps", "gfd", "devicePlugin"):
+        if (part := values.at(name)) and (names := {*part.others()} - {"enabled", "root"}):
+            source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
+    if kept := values.omit("nfd", "node-feature-discovery"):
+        source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
+    _name_unknown(values, _OF_CHART, {})
+    return result
+
+
+def _has_cdi(version: str) -> bool | None:
+    """Whether CDI is the default of the operator's chart of this version; ``None`` if that is not certain."""
+    found = re.match(r"(\^?)[~=v ]*([0-9]{1,4})(?:\.([0-9]{1,4}))?", version)
+    if found is None or (int(found[2]) == _CDI_SINCE[0] and (found[1] or not found[3])):
+        return None  # such as 25.x or ^25.3
+    return (int(found[2]), int(found[3] or 0)) >= _CDI_SINCE
+
+
+def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") -> Settings:
+    """What the GPU operator sets for the plugin, and then ``devicePlugin``. ``policy`` names the object; it
+    is empty for values of the chart, which have other defaults."""
+    note = spec.source.note
+    # the operator lets its config-manager fall back to no configuration
+    result = Settings(_chosen(spec, ("devicePlugin", "config", "data"), ["empty"], key, policy))
+    driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
+    if not spec.is_true("driver", "enabled", otherwise=True):
+        driver = spec.text("hostPaths", "rootFS") or "/"
+    has_cdi: bool | None = spec.is_true("cdi", "enabled", otherwise=True)
+    if not policy and spec.at("cdi", "enabled") is None:
+        has_cdi = _has_cdi(version or spec.text("operator", "version"))
+        if has_cdi is None:
+            note("cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases.")
+    result.set_text(passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
+    result.set_text(failOnInitError="true")
+    if result.config.at("sharing", "mps") or spec.at("devicePlugin", "mps", "root"):
+        result.set_text(mpsRoot=spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps")
+    if spec.is_true("gds", "enabled"):
+        result.set_text(gdsEnabled="true", mofedEnabled="true")
+    if spec.is_true("gdrcopy", "enabled"):
+        result.set_text(gdrcopyEnabled="true")
+    strategy = spec.at("mig", "strategy")
+    if strategy and (strategy.text() or not policy):
+        result.set("migStrategy", strategy)
+    elif not policy:
+        result.set_text(migStrategy="single")
+    if has_cdi is not False:
+        result.set_text(deviceListStrategy="cdi-annotations,cdi-cri")
+        if spec.is_true("toolkit", "enabled", otherwise=True):
+            directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
+            result.set_text(nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
+    spec.is_off("operator", "devicePlugin", "enabled")
+    if plugin := spec.at("devicePlugin"):
+        result.follow(Options(plugin, _SWITCHES))
+    # the driver's validator has the last word, by a file that the plugin's entrypoint reads
+    result.set_text(nvidiaDriverRoot=driver)
+    result.discover_features(enabled=spec.is_true("gfd", "enabled", otherwise=True))
+    if spec.is_true("sandboxWorkloads", "enabled"):
+        note(
+            "sandboxWorkloads.enabled: for GPUs of virtual machines keep sandboxDevicePlugin, or "
+            "import KubeVirt's object."
+        )
+    for name in ("cdi", "gfd", "mig", "hostPaths", "devicePlugin"):
+        if part := spec.at(name):
+            part.for_pods()
+            if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
+                note(f"{name}: {some(left)}: omitted, without effect on what the plugin offers.")
+    if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
+        note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
+    _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
+    return result
+
+
+def _empty(value: Value) -> Value:
+    return value.source.document(Fields(value.node.mark), value.place)
+
+
+def _chosen(
+    values: Value, path: tuple[str, ...], fallbacks: Collection[str], key: str, policy: str = ""
+) -> Value:
+    """One of the named configurations, in the order in which the plugin's config-manager looks for one."""
+    source, section = values.source, values.at(*path[:-1])
+    default, name = (section.text("default"), section.text("name")) if section else ("", "")
+    place = (section.place if section else values.place.key("config")).key(path[-1])
+    configs = values.at(*path)
+    if section and name and not (configs and configs.keys):
+        maps = [one for one in source.objects if one.kind == "ConfigMap" and one.name == name]
+        if not maps:
+            which = f" --key {key or default}" if key or default else ""
+            get_values = "helm get values RELEASE -n NAMESPACE"
+            first = "kubectl get clusterpolicies.nvidia.com -o yaml" if policy else get_values
+            command = f"kubectl get configmap {name} -n NAMESPACE -o yaml"
+            hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
+            what = f"{policy} names" if policy else "the configuration is in"
+            section.fail(f"{what} the ConfigMap {name}, which is not in this file", hint)
+        configs, place = maps[0].at("data"), maps[0].place.key("data")
+    if section:
+        section.omit("create")
+    names = configs.keys if configs else []
+    by_rule = {"named": [name for name in names if name == "default"], "single": names}
+    usable = (found[0] for rule, found in by_rule.items() if rule in fallbacks and len(found) == 1)
+    wanted = key or default or next(usable, "")
+    if not configs or not names:
+        if key:
+            values.fail(f"it has no {place.key(key).path}")
+        return _empty(values)
+    if not wanted and "empty" in fallbacks:
+        configs.take()
+        source.note(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
+        return _empty(values)
+    found = configs.at(wanted)
+    if found is None:
+        message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
+        place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
+    configs.others(wanted)
+    _note_others(source, wanted, [one for one in names if one != wanted])
+    return found.document().expected(sorted(keys(Config)), _is_config)
+
+
+def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
+    if left := [*left]:
+        source.note(
+            f"This is the configuration {chosen}. For nodes with another one in the label "
+            f"nvidia.com/device-plugin.config ({some(left)}), import it with --key."
+        )
+
+
+def _name_unknown(values: Value, known: Collection[str], elsewhere: Mapping[str, str]) -> None:
+    values.for_pods()
+    values.source.pods |= dict.fromkeys(values.omit("allowDefaultNamespace", "selectorLabelsOverride"))
+    for key in values.others(*known):
+        hint = f"see {elsewhere[key]}" if key in elsewhere else suggest(key, known, "keys")
+        values.source.note(f"{values.place.key(key).path}: {UNKNOWN_KEY} ({hint})")

@@ -1,0 +1,482 @@
+"""Every import reads the same containers of configuration, and loses no key of any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import peer_machines as machines
+import pytest
+from devhost_import.source import UNKNOWN
+from importing import converted, offered, refusal, run, said
+
+from devhost.cli.recognition import importers_of
+from devhost.discovery import catalog
+
+if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():
+    pytest.skip("the results are for several backends", allow_module_level=True)
+
+NVIDIA, SMARTER, INTEL = "nvidia-device-plugin", "smarter-device-manager", "intel-device-plugins"
+RULE = "config: [{devicematch: ^fuse$, nummaxdevices: 3}]"
+
+
+def application(**helm: object) -> str:
+    source = {"chart": "smarter-device-manager", "repoURL": "https://example.org", "helm": helm}
+    return json.dumps({"kind": "Application", "metadata": {"name": "x"}, "spec": {"source": source}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RULE,
+        f"USER-SUPPLIED VALUES:\n{RULE}\n",
+        f"smarter-device-manager:\n  {RULE}\nother: {{}}\n",
+        f"{{kind: HelmRelease, metadata: {{name: x}}, spec: {{values: {{{RULE}}}}}}}",
+        f"{{kind: HelmChart, metadata: {{name: x}}, spec: {{valuesContent: '{RULE}'}}}}",
+        application(values=RULE),
+        application(
+            valuesObject={"config": [{"devicematch": "^fuse$", "nummaxdevices": 3}]}, values="config: []"
+        ),
+        json.dumps({"kind": "List", "items": [json.loads(application(values=RULE))]}),
+    ],
+    ids=["helm-get", "header", "subchart", "flux", "k3s", "argo", "argo-object", "list"],
+)
+def test_values_of_a_chart_are_read_wherever_they_are(text: str) -> None:
+    assert converted(SMARTER, text)["smarter-devices/fuse"].share.replicas == 3
+
+
+def test_parameters_of_an_application_win_over_its_values() -> None:
+    text = json.loads(
+        application(values="migStrategy: none", parameters=[{"name": "migStrategy", "value": "mixed"}])
+    )
+    text["spec"]["source"]["chart"] = "nvidia-device-plugin"
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, json.dumps(text))
+
+
+@pytest.mark.parametrize("key", ["valuesFrom", "valuesSecrets"])
+def test_values_in_other_places_are_refused_with_the_command_that_prints_all(key: str) -> None:
+    kind = "HelmRelease" if key == "valuesFrom" else "HelmChart"
+    text = json.dumps(
+        {"kind": kind, "metadata": {"name": "nvdp"}, "spec": {"chart": {}, key: [{"name": "x"}]}}
+    )
+    assert "helm get values nvdp" in refusal(NVIDIA, text)
+
+
+def of_variables(*args: str, **container: object) -> dict[str, object]:
+    given = {"name": "main", "image": "nvidia/k8s-device-plugin", "args": [*args]} | container
+    return {"kind": "DaemonSet", "spec": {"template": {"spec": {"containers": [given]}}}}
+
+
+MIXED = {"kind": "ConfigMap", "metadata": {"name": "nv"}, "data": {"MIG_STRATEGY": "mixed"}}
+REFERENCE = {"configMapKeyRef": {"name": "nv", "key": "MIG_STRATEGY"}}
+
+
+@pytest.mark.parametrize(
+    ("args", "container"),
+    [
+        ((), {"envFrom": [{"configMapRef": {"name": "nv"}}]}),
+        ((), {"env": [{"name": "MIG_STRATEGY", "valueFrom": REFERENCE}]}),
+        (("--mig-strategy=$(MIG)",), {"env": [{"name": "MIG", "valueFrom": REFERENCE}]}),
+        (
+            ("--mig-strategy", "$(P_MIG_STRATEGY)"),
+            {"envFrom": [{"prefix": "P_", "configMapRef": {"name": "nv"}}]},
+        ),
+        (
+            (),
+            {"env": [{"name": "MIG", "value": "mixed"}, {"name": "MIG_STRATEGY", "value": "$(MIG)"}]},
+        ),
+        (
+            ("exec nvidia-device-plugin --mig-strategy ${MIG}; sleep 1",),
+            {"command": ["/bin/sh", "-ec"], "env": [{"name": "MIG", "value": "mixed"}]},
+        ),
+    ],
+    ids=["envFrom", "valueFrom", "argument", "prefix", "variable", "script"],
+)
+def test_variables_have_the_values_that_kubernetes_gives_them(
+    args: tuple[str, ...], container: dict[str, object]
+) -> None:
+    text = listed(of_variables(*args, **container), MIXED)
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, text)
+    assert UNKNOWN not in said(run(NVIDIA, text).stdout)
+
+
+def test_variables_from_an_object_that_is_not_in_the_input_are_named_with_what_to_do() -> None:
+    one = of_variables(env=[{"name": "MIG_STRATEGY", "valueFrom": REFERENCE}])
+    remark = "MIG_STRATEGY: the value is in the ConfigMap nv: add that to the input."
+    assert remark in said(run(NVIDIA, json.dumps(one)).stdout)
+    one = of_variables(envFrom=[{"secretRef": {"name": "nv"}}])
+    assert "envFrom: the value is in the Secret nv: write it in env" in said(
+        run(NVIDIA, json.dumps(one)).stdout
+    )
+
+
+def test_a_configmap_of_variables_is_not_taken_for_the_configuration() -> None:
+    env = [{"name": "XID_CONFIG", "valueFrom": REFERENCE}]
+    args = ["nvidia-gpu-device-plugin", "-enable-health-monitoring"]
+    text = listed(of_variables(command=args, env=env), MIXED | {"data": {"MIG_STRATEGY": "61,62"}})
+    assert "heedXids: [48, 61, 62]" in run("gke-device-plugin", text).stdout
+
+
+def test_a_key_that_no_import_knows_is_named_with_what_to_do() -> None:
+    text = json.dumps(of_variables(env=[{"name": "NEW", "value": "x"}]))
+    assert f"NEW x: {UNKNOWN}" in said(run(NVIDIA, text).stdout)
+    text = json.dumps({"kind": "ConfigMap", "data": {"default": "version: v1"}, "binaryData": {"x": "eA=="}})
+    assert f"binaryData: {UNKNOWN}" in said(run(NVIDIA, text).stdout)
+
+
+def test_equal_pods_of_several_nodes_are_one_plugin() -> None:
+    spec = {
+        "containers": [
+            {"image": "nvidia/k8s-device-plugin", "env": [{"name": "MIG_STRATEGY", "value": "mixed"}]}
+        ]
+    }
+    pods = [{"kind": "Pod", "metadata": {"name": name}, "spec": spec} for name in ("a", "b")]
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, json.dumps({"kind": "List", "items": pods}))
+    other = {"containers": [{"image": "nvidia/k8s-device-plugin"}]}
+    pods.append({"kind": "Pod", "metadata": {"name": "c"}, "spec": other})
+    assert "different configurations of the NVIDIA device plugin: Pod a, Pod c" in refusal(
+        NVIDIA, json.dumps({"kind": "List", "items": pods})
+    )
+
+
+@pytest.mark.parametrize("more", ["", "nfd: {master: {}}\n", "gfd: {enabled: true}\nnfd: {}\n"])
+def test_values_of_the_plugins_chart_are_not_taken_for_those_of_the_operator(more: str) -> None:
+    result = run(NVIDIA, f"deviceListStrategy: volume-mounts\ncompatWithCPUManager: true\n{more}").stdout
+    assert "deviceListStrategy: [volume-mounts, device-specs]" in result and "driverRoot" not in result
+
+
+def test_other_objects_are_named_once() -> None:
+    text = "kind: Secret\nmetadata: {name: token}\n---\nkind: GpuDevicePlugin\nspec: {}\n"
+    assert "Not part of the plugin's configuration: Secret token." in said(run(INTEL, text).stdout)
+
+
+POLICY = {"kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, ["deviceListStrategy: cdi", "driverRoot: /run/nvidia/driver", "labels: {write: true}"]),
+        ({"cdi": {"enabled": False}}, ["deviceListStrategy: [envvar, device-specs]"]),
+        ({"driver": {"enabled": False}, "cdi": {"enabled": False}}, ["[envvar, device-specs]"]),
+        ({"hostPaths": {"driverInstallDir": "/opt/nv"}}, ["driverRoot: /opt/nv"]),
+        (
+            {"toolkit": {"installDir": "/opt/tk"}},
+            [
+                "nvidiaCTKPath: /opt/tk/toolkit/nvidia-ctk",
+                "nvidiaCDIHookPath: /opt/tk/toolkit/nvidia-cdi-hook",
+            ],
+        ),
+        (
+            {"devicePlugin": {"env": [{"name": "DEVICE_LIST_STRATEGY", "value": "volume-mounts"}]}},
+            ["deviceListStrategy: [volume-mounts, device-specs]"],
+        ),
+        ({"devicePlugin": {"args": ["--mig-strategy=mixed"]}}, ["nvidia.com/mig-{profile}"]),
+        (
+            {"gds": {"enabled": True}, "gdrcopy": {"enabled": True}},
+            ["gdsEnabled: true", "gdrcopyEnabled: true"],
+        ),
+    ],
+)
+def test_what_the_gpu_operator_sets_by_itself_counts(spec: object, words: list[str]) -> None:
+    result = run(NVIDIA, json.dumps(POLICY | {"spec": spec})).stdout
+    for word in words:
+        assert word in result
+    if "driver" in str(spec) and "enabled': False" in str(spec.get("driver", "")):  # type: ignore[attr-defined]
+        assert "driverRoot" not in result
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"DP_DISABLE_HEALTHCHECKS": "all"}, "healthChecks: none"),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "48"}, "healthChecks: none"),
+        ({"DP_DISABLE_HEALTHCHECKS": "74, 63,word"}, "ignoreXids: [63, 74]"),
+        ({"DP_ENABLE_HEALTHCHECKS": "31"}, "heedXids: [31]"),
+        (
+            {"DP_ENABLE_HEALTHCHECKS": "all", "DP_DISABLE_HEALTHCHECKS": "63"},
+            "heedXids: [13, 31, 43, 45, 68, 109]",
+        ),
+    ],
+)
+def test_variables_for_health_checks_mean_what_they_mean_to_the_plugin(
+    variables: dict[str, str], words: str
+) -> None:
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    result = run(NVIDIA, json.dumps(POLICY | {"spec": {"devicePlugin": {"env": env}}})).stdout
+    assert words in result
+
+
+@pytest.mark.parametrize("order", [(2, 8), (8, 2)])
+def test_two_entries_for_one_resource_add_up_as_in_the_plugin(order: tuple[int, int]) -> None:
+    """It gives replicas ids from 0, so the higher number includes the lower one."""
+    shares = [{"name": "nvidia.com/gpu", "replicas": number} for number in order]
+    text = json.dumps({"sharing": {"timeSlicing": {"resources": shares}}})
+    assert converted(NVIDIA, text)["nvidia.com/gpu"].share.replicas == 8
+
+
+def test_as_written_keeps_every_entry_of_one_resource() -> None:
+    shares = [
+        {"name": "gpu", "rename": "light", "devices": ["0"], "replicas": 2},
+        {"name": "gpu", "devices": ["1"], "replicas": 8},
+        {"name": "gpu", "devices": ["2"], "replicas": 4},
+    ]
+    text = json.dumps({"sharing": {"timeSlicing": {"resources": shares}}})
+    entries = converted(NVIDIA, text, "--as-written")
+    assert entries["nvidia.com/light"].share.replicas == 2
+    assert [one.replicas for one in entries["nvidia.com/gpu"].share.overrides] == [8, 4]
+
+
+def test_equal_usb_selectors_of_kubevirt_are_different_sticks(tmp_path: Path) -> None:
+    two = {"resourceName": "kubevirt.io/two", "selectors": [{"vendor": "46f4", "product": "0001"}] * 2}
+    text = run("kubevirt", json.dumps({"permittedHostDevices": {"usb": [two]}})).stdout
+    machines.usb_sticks(tmp_path, 5)
+    first, second = (f"/dev/bus/usb/001/00{n} /dev/bus/usb/001/00{n + 1}" for n in (2, 4))
+    assert offered(text, tmp_path) == {"kubevirt.io/two": {first: 1, second: 1}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "path"),
+    [
+        ("KubeVirt", {"configuration": {"pciHostDevices": []}}, "spec.configuration.pciHostDevices"),
+        ("KubeVirt", {"usb": [{"resourceName": "a.b/c"}]}, "spec.usb"),
+        (
+            "KubeVirt",
+            {"permittedHostDevices": {"mediatedDevices": []}},
+            "spec.permittedHostDevices.mediatedDevices",
+        ),
+        ("HyperConverged", {"mediatedDevices": []}, "spec.mediatedDevices"),
+    ],
+)
+def test_a_list_of_devices_in_another_place_is_reported(kind: str, spec: object, path: str) -> None:
+    right = (
+        "spec.permittedHostDevices" if kind == "HyperConverged" else "spec.configuration.permittedHostDevices"
+    )
+    result = run("kubevirt", json.dumps({"kind": kind, "spec": spec})).stdout
+    assert f"{path}: KubeVirt ignores it here: move it below {right}" in said(result)
+
+
+def test_several_functions_under_one_name_are_explained() -> None:
+    devices = [
+        {"pciVendorSelector": ids, "resourceName": "nvidia.com/gpu"} for ids in ("10de:1eb8", "10de:10f8")
+    ]
+    result = run("kubevirt", json.dumps({"permittedHostDevices": {"pciHostDevices": devices}})).stdout
+    assert "such as a GPU and its audio, give them different names" in said(result)
+
+
+def test_a_link_of_udev_becomes_a_group_with_its_path() -> None:
+    text = '- {devicematch: "^serial/by-id/usb-FTDI_A1-if00-port0$", nummaxdevices: 1}\n'
+    result = run(SMARTER, text).stdout
+    assert "- {path: /dev/serial/by-id/usb-FTDI_A1-if00-port0}" in result
+    assert "smarter-devices/serial_by-id_usb-FTDI_A1-if00-port0" in converted(SMARTER, text)
+
+
+@pytest.mark.parametrize(
+    ("image", "flags", "name", "replicas"),
+    [
+        ("intel/intel-gpu-plugin", ["-shared-dev-num", "4"], "gpu.intel.com/{driver}", 4),
+        ("example.org/intel-sgx-plugin:1", ["-enclave-limit=7"], "sgx.intel.com/enclave", 7),
+        ("intel/intel-sgx-plugin", [], "sgx.intel.com/provision", 110),
+        ("intel/intel-iaa-plugin", ["-shared-dev-num=9"], "iaa.intel.com/wq-user-shared", 9),
+    ],
+)
+def test_flags_of_intel_plugins_are_the_keys_of_their_objects(
+    image: str, flags: list[str], name: str, replicas: int
+) -> None:
+    spec = {"template": {"spec": {"containers": [{"image": image, "args": flags}]}}}
+    assert converted(INTEL, json.dumps({"kind": "DaemonSet", "spec": spec}))[name].share.replicas == replicas
+
+
+def test_an_object_of_intels_own_chart_is_accepted() -> None:
+    """The chart writes the policy none; only balanced and packed need shared devices."""
+    text = json.dumps(
+        {"kind": "GpuDevicePlugin", "spec": {"sharedDevNum": 1, "preferredAllocationPolicy": "none"}}
+    )
+    assert "gpu.intel.com/{driver}" in converted(INTEL, text)
+
+
+def test_values_of_the_network_operator_are_what_its_template_makes_of_them() -> None:
+    text = "sriovDevicePlugin: {deploy: true, resources: [{name: hostdev, vendors: [15b3], pfNames: []}]}"
+    assert set(converted("sriov-network-device-plugin", text)) == {"nvidia.com/hostdev"}
+    assert "isRdma: true" in run("sriov-network-device-plugin", text).stdout
+    default = "{deployCR: true, rdmaSharedDevicePlugin: {deploy: true}}"
+    assert converted("rdma-shared-dev-plugin", default)["rdma/rdma_shared_device_a"].share.replicas == 63
+
+
+def test_an_object_of_another_group_with_the_same_kind_is_not_read() -> None:
+    text = "apiVersion: pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: x}\nspec: {package: y}\n"
+    assert 'a "Configuration.pkg.crossplane.io" contains no configuration' in refusal("akri", text)
+    policy = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": {}}
+    assert 'a "ClusterPolicy.kyverno.io" contains' in refusal(NVIDIA, json.dumps(policy))
+    app = {"apiVersion": "app.k8s.io/v1beta1", "kind": "Application", "spec": {"selector": {}}}
+    assert 'a "Application.app.k8s.io" contains' in refusal(NVIDIA, json.dumps(app))
+
+
+def workload(name: str, image: str, *args: str, container: str = "main", **more: object) -> dict[str, object]:
+    pod = {"containers": [{"name": container, "image": image, "args": [*args]} | more]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": pod}},
+    }
+
+
+def listed(*items: object) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def test_looking_at_other_workloads_does_not_mark_them_as_read() -> None:
+    other = workload("web", "nginx", "run", "server", "-x", "1", command=["/bin/sh", "-c"])
+    result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
+    assert "items[0]" not in result and "DaemonSet web" in result
+
+
+def test_different_configurations_of_one_plugin_are_refused_with_the_names_of_the_objects() -> None:
+    policies = [
+        POLICY | {"metadata": {"name": name}, "spec": {"mig": {"strategy": strategy}}}
+        for name, strategy in (("a", "single"), ("b", "mixed"))
+    ]
+    releases = [
+        {
+            "kind": "HelmRelease",
+            "metadata": {"name": name},
+            "spec": {
+                "chart": {"spec": {"chart": "nvidia-device-plugin"}},
+                "values": {"migStrategy": strategy},
+            },
+        }
+        for name, strategy in (("a", "single"), ("b", "mixed"))
+    ]
+    for items in (policies, releases):
+        assert f"{items[0]['kind']} a, {items[1]['kind']} b" in refusal(NVIDIA, listed(*items))
+        assert run(NVIDIA, listed(items[0], items[0])).exit_code == 0
+    assert "different configurations of" in refusal(NVIDIA, "version: v1\n---\nflags: {migStrategy: mixed}\n")
+
+
+def test_the_entry_that_a_mount_makes_of_the_named_file_is_the_configuration() -> None:
+    files = {
+        "default": "version: v1",
+        "cfg": "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 6}]}}",
+    }
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "nv"}, "data": files}
+    items = [{"key": "cfg", "path": "a/b.yaml"}]
+    mounts = [
+        ({"mountPath": "/config/"}, {"configMap": {"name": "nv"}}, "/config/cfg"),
+        ({"mountPath": "/config"}, {"configMap": {"name": "nv", "items": items}}, "/config/a/b.yaml"),
+        ({"mountPath": "/x.yaml", "subPath": "cfg"}, {"configMap": {"name": "nv"}}, "/x.yaml"),
+        ({"mountPath": "/c"}, {"projected": {"sources": [{"configMap": {"name": "nv"}}]}}, "/c/cfg"),
+    ]
+    for mount, volume, path in mounts:
+        one = workload(
+            "a", "nvidia/k8s-device-plugin", "--config-file", path, volumeMounts=[mount | {"name": "c"}]
+        )
+        one["spec"]["template"]["spec"]["volumes"] = [volume | {"name": "c"}]  # type: ignore[index]
+        assert converted(NVIDIA, listed(one, config))["nvidia.com/gpu"].share.replicas == 6
+
+
+def test_a_chosen_key_of_a_plugin_without_a_file_is_refused() -> None:
+    text = json.dumps(workload("a", "nvidia/k8s-device-plugin"))
+    assert "reads no configuration file, so there is no x" in refusal(NVIDIA, text, "--key", "x")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_cdi", "is_assumed"),
+    [
+        *(("v24.9.0", False, False), ("v25.3.4", False, False), ("25.10.0", True, False)),
+        *(("26.x", True, False), ("^24.6.0", False, False), ("25.x", True, True), ("*", True, True)),
+    ],
+)
+def test_the_release_of_the_chart_decides_its_defaults(version: str, is_cdi: bool, is_assumed: bool) -> None:
+    chart = {"spec": {"chart": "gpu-operator", "version": version}}
+    text = {"kind": "HelmRelease", "metadata": {"name": "x"}, "spec": {"chart": chart, "values": {}}}
+    result = said(run(NVIDIA, json.dumps(text)).stdout)
+    assert ("deviceListStrategy: cdi" in result) == is_cdi
+    assert ("default of the chart since" in result) == is_assumed
+
+
+def test_a_flag_that_this_import_does_not_know_is_not_called_wrong() -> None:
+    text = json.dumps(workload("a", "nvidia/k8s-device-plugin", "--of-tomorrow=7"))
+    assert "-of-tomorrow 7: this import does not know it" in said(run(NVIDIA, text).stdout)
+
+
+def test_a_key_of_the_plugins_chart_in_values_of_the_operator_is_named_with_its_place_there() -> None:
+    result = said(run(NVIDIA, "migStrategy: mixed\ntoolkit: {enabled: true}\ntolkit: {}\n").stdout)
+    assert "migStrategy: this import does not know it (see mig.strategy)" in result
+    assert "tolkit: this import does not know it (did you mean toolkit?)" in result
+    assert "compatWithCPUManager" not in result
+
+
+def test_values_in_other_places_of_another_chart_do_not_hide_a_configuration() -> None:
+    spec = {"chart": {"spec": {"chart": "nginx"}}, "valuesFrom": [{"name": "x"}]}
+    other = {"kind": "HelmRelease", "metadata": {"name": "web"}, "spec": spec}
+    result = said(run(NVIDIA, listed(other, workload("a", "nvidia/k8s-device-plugin"))).stdout)
+    assert "nvidia.com/gpu" in result
+    assert "HelmRelease web has no values of a chart of this plugin" in refusal(NVIDIA, json.dumps(other))
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("spec: {source: {repoURL: 'https://rocm.github.io/gpu-operator', chart: x}}", "amd-device-plugin"),
+        ("spec: {chart: {spec: {\n  chart: amd-gpu}}}", "amd-device-plugin"),
+        ("spec: {source: {\n  chart: nvidia-device-plugin, helm: {}}}", NVIDIA),
+        ("spec: {source: {\n  chart: 'gpu-operator'}}", NVIDIA),
+    ],
+)
+def test_the_plugin_of_a_release_of_a_chart_is_recognized(text: str, peer: str) -> None:
+    assert importers_of(text.encode()) == [peer]
+
+
+@pytest.mark.parametrize("peer", [SMARTER, "generic-device-plugin", "amd-device-plugin", "akri"])
+def test_a_release_without_values_is_refused_with_what_to_give(peer: str) -> None:
+    message = "the output of helm get values has no values of a chart of this plugin (give "
+    assert message in refusal(peer, "USER-SUPPLIED VALUES:\nnull\n")
+
+
+def test_values_of_another_chart_are_not_taken_for_the_plugins_file() -> None:
+    spec = {"chart": {"spec": {"chart": "nginx"}}, "values": {"devices": [], "x": 1}}
+    release = {"kind": "HelmRelease", "metadata": {"name": "web"}, "spec": spec}
+    message = "HelmRelease web has no values of a chart of this plugin"
+    for peer in (SMARTER, "generic-device-plugin"):
+        assert message in refusal(peer, json.dumps(release))
+
+
+def test_another_configmap_is_not_read_instead_of_the_one_that_a_workload_names() -> None:
+    one = workload("a", "nvidia/k8s-device-plugin", "--config-file=/config/x")
+    one["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "nv"}}]  # type: ignore[index]
+    other = {"kind": "ConfigMap", "metadata": {"name": "of-nfd"}, "data": {"default": "version: v1"}}
+    assert "its configuration is in a ConfigMap, which is not in this file" in refusal(
+        NVIDIA, listed(one, other)
+    )
+
+
+UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}
+
+
+@pytest.mark.parametrize(
+    ("peer", "image", "message"),
+    [
+        (NVIDIA, "nvidia/k8s-device-plugin", ""),
+        ("gke-device-plugin", "x/nvidia-gpu-device-plugin", ""),
+        (SMARTER, "x/smarter-device-manager", "the file conf.yaml of the image counts"),
+        ("generic-device-plugin", "squat/generic-device-plugin", "its devices are in the file /etc/generic-"),
+        (
+            "sriov-network-device-plugin",
+            "x/sriov-network-device-plugin",
+            "its configuration is in a ConfigMap",
+        ),
+        ("rdma-shared-dev-plugin", "x/k8s-rdma-shared-dev-plugin", "its configuration is in a ConfigMap"),
+    ],
+)
+def test_unrelated_configmaps_beside_a_workload_are_not_read(peer: str, image: str, message: str) -> None:
+    text = listed(workload("a", image), UNRELATED)
+    if message:
+        assert message in refusal(peer, text)
+    else:
+        assert "ConfigMap coredns" in said(run(peer, text).stdout)
+
+
+def test_too_many_objects_are_refused_with_what_to_do() -> None:
+    text = json.dumps({"kind": "Secret", "data": {"x": "y" * (1 << 20)}})
+    assert "it is larger than 1 MiB (name the plugin's objects in the command" in refusal(NVIDIA, text)

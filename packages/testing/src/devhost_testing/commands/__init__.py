@@ -1,0 +1,1 @@
+"""The commands ``devhost kubelet`` and ``devhost demo``."""
