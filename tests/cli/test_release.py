@@ -111,7 +111,7 @@ async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk
         assert not desk.opened.exists()
         assert await desk.call("resume", "kept") == (0, "the driver of kept is used again")
         await desk.offers(2)
-        assert desk.opened.exists()
+        await desk.kubelet.wait_for(desk.opened.exists, 60)  # the next scan opens it
         assert await desk.call("resume", "kept") == (0, "the driver of kept was not released")
     async with desk.serving():
         await desk.offers(2)

@@ -46,7 +46,7 @@ def test_every_module_of_the_host_can_be_imported(installed: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(str(installed))
 
 
-def test_the_former_name_of_the_test_kit_says_what_to_install(installed: Path) -> None:
+def test_the_former_name_of_the_test_kit_names_what_to_install(installed: Path) -> None:
     done = devhost(installed, "-c", "import devhost.testing.trees")
     assert done.stderr.endswith(
         "ModuleNotFoundError: devhost.testing has become devhost_testing, which is in the package "

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from devhost_testing.contract import BackendContract
 
-PAGE = Path(__file__).parents[2] / "docs/backends/testing.md"
+PAGE = Path(__file__).parents[3] / "docs/backends/testing.md"
 PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
 
 

@@ -30,7 +30,7 @@ from devhost_testing.kubelet.render import abbreviated, lines, listed, response_
 from devhost.kubelet.api.api_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec, Mount
 
 RESOURCE = "example.com/tiny"
-DOCS = Path(__file__).resolve().parents[2] / "docs/simulator.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/simulator.md"
 
 
 class Plug:
