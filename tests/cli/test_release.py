@@ -91,18 +91,18 @@ async def desk(toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> As
         yield Desk(toys, kubelet)
 
 
-async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk: Desk) -> None:
+async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk: Desk, until: Any) -> None:
     async with desk.serving():
         await desk.offers(2)
         code, text = await desk.call("release", "kept", "--for", "90s")
         assert not desk.opened.exists()
         assert (code, text[:35]) == (0, "released the driver of kept until 2")
-        until = text.split()[-4]
-        assert text.endswith(f"{until} at the latest")
+        end = text.split()[-4]
+        assert text.endswith(f"{end} at the latest")
         await desk.offers(0)
         found = await desk.backend()
         assert found["state"] == "released"
-        reason = f"its driver is released until {until} (to end that: devhost resume kept)"
+        reason = f"its driver is released until {end} (to end that: devhost resume kept)"
         assert found["reason"] == reason
         shown = (await asyncio.to_thread(desk.toys.call, "status")).stdout
         assert reason in shown
@@ -111,7 +111,7 @@ async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk
         assert not desk.opened.exists()
         assert await desk.call("resume", "kept") == (0, "the driver of kept is used again")
         await desk.offers(2)
-        await desk.kubelet.wait_for(desk.opened.exists, 60)  # the next scan opens it
+        await until(desk.opened.exists)  # the next scan opens it
         assert await desk.call("resume", "kept") == (0, "the driver of kept was not released")
     async with desk.serving():
         await desk.offers(2)
