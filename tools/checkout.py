@@ -28,7 +28,8 @@ def plugins() -> list[Path]:
 
 def packages() -> list[Path]:
     """The directories of all packages beside the host, by name."""
-    return sorted((*plugins(), *(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))))
+    others = (file.parent for file in ROOT.glob("packages/*/pyproject.toml"))
+    return sorted((*plugins(), *others), key=lambda directory: directory.name)
 
 
 def epoch() -> int:

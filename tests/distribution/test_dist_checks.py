@@ -157,26 +157,26 @@ def test_the_sums_are_those_that_sha256sum_reads(release: Release) -> None:
 def test_every_package_of_the_repository_is_in_a_release() -> None:
     assert list(program.packages()) == [
         "devhost",
-        *(f"devhost-{plugin.name}" for plugin in checkout.plugins()),
+        *(f"devhost-{package.name}" for package in checkout.packages()),
     ]
     assert all((source / "__init__.py").exists() for source in program.packages().values())
     assert checkout.version() == __version__
 
 
-def test_the_hosts_extras_want_each_plugin_of_exactly_this_version() -> None:
+def test_the_hosts_extras_want_each_package_of_exactly_this_version() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
     ]
-    kinds = [plugin.name for plugin in checkout.plugins()]
+    kinds = [package.name for package in checkout.packages()]
     assert extras.pop("all") == [f"devhost[{','.join(kinds)}]=={__version__}"]
     assert sorted(extras) == kinds
     for kind, wanted in extras.items():
         assert [one.replace("[nvidia]", "") for one in wanted] == [f"devhost-{kind}=={__version__}"]
 
 
-def test_each_plugin_package_carries_the_projects_licence() -> None:
-    for plugin in checkout.plugins():
-        assert (plugin / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes(), plugin.name
+def test_each_package_carries_the_projects_licence() -> None:
+    for package in checkout.packages():
+        assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes(), package.name
 
 
 def test_results_have_the_given_time_or_that_of_the_commit(

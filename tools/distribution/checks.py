@@ -85,19 +85,18 @@ def _whole(wheel: Wheel, source: Path) -> Iterator[str]:
 
 
 def _pinned(wheel: Wheel, packages: dict[str, Path], version: str) -> Iterator[str]:
-    """A plugin must require exactly this host, and the host's extras exactly these plugins."""
-    plugins = sorted(set(packages) - {"devhost"})
+    """A package must require exactly this host, and the host's extras exactly these packages."""
+    others = sorted(set(packages) - {"devhost"})
     if wheel.name != "devhost":
         if f"devhost=={version}" not in wheel.requirements:
             yield f"does not require devhost=={version}"
-        kind = wheel.name.removeprefix("devhost-")
-        if f"{kind} = {wheel.name.replace('-', '_')}" not in wheel.entry_points:
-            yield f"has no entry point {kind}"
+        if f" = {wheel.name.replace('-', '_')}" not in wheel.entry_points:
+            yield "has no entry point"
         return
-    for plugin in plugins:
-        for extra in (plugin.removeprefix("devhost-"), "all"):
-            if not any(_wants(line, plugin, version, extra) for line in wheel.requirements):
-                yield f"its extra {extra!r} does not require {plugin}=={version}"
+    for other in others:
+        for extra in (other.removeprefix("devhost-"), "all"):
+            if not any(_wants(line, other, version, extra) for line in wheel.requirements):
+                yield f"its extra {extra!r} does not require {other}=={version}"
 
 
 def _wants(requirement: str, name: str, version: str, extra: str) -> bool:
