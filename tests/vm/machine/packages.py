@@ -54,12 +54,12 @@ def packages(store: Store, project: Path) -> Part:
 
 
 def requirements(project: Path) -> Iterator[str]:
-    """What the host and every package in ``plugins/`` depend on, and what runs the tests.
+    """What the host and every package in ``plugins/`` and ``packages/`` depend on, and what runs the tests.
 
     Raises:
         CannotMake: a ``pyproject.toml`` cannot be read.
     """
-    for file in (project / "pyproject.toml", *sorted(project.glob("plugins/*/pyproject.toml"))):
+    for file in (project / "pyproject.toml", *sorted(project.glob("p*/*/pyproject.toml"))):
         try:
             content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
             depends = content["project"].get("dependencies", [])

@@ -2,8 +2,8 @@
 
     python3 distributions.py PROJECT TARGET
 
-With TARGET on the path ``importlib.metadata`` finds the host and every package of ``plugins/``, as it finds
-an editable installation. Runs in the guest, with the standard library only.
+With TARGET on the path ``importlib.metadata`` finds the host and every package of ``plugins/`` and ``packages/``, as
+it finds an editable installation. Runs in the guest, with the standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 def write(project: Path, target: Path) -> None:
     """One directory ``NAME-VERSION.dist-info`` for each ``pyproject.toml``."""
-    for file in (project / "pyproject.toml", *sorted(project.glob("plugins/*/pyproject.toml"))):
+    for file in (project / "pyproject.toml", *sorted(project.glob("p*/*/pyproject.toml"))):
         about: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         name, version = about["name"], about["version"]
         place = target / f"{name.replace('-', '_')}-{version}.dist-info"
