@@ -2,8 +2,8 @@
 
     python3 distributions.py PROJECT TARGET
 
-With TARGET on the path ``importlib.metadata`` finds the host and every package of ``plugins/`` and ``packages/``, as
-it finds an editable installation. Runs in the guest, with the standard library only.
+With TARGET on the path ``importlib.metadata`` finds the host and every package of ``plugins/`` and
+``packages/``, as it finds an editable installation. Runs in the guest, with the standard library only.
 """
 
 from __future__ import annotations
