@@ -861,7 +861,7 @@ class Allocations:
         self._claims_changed = Report(changed)
         self._resources: dict[str, ResourceAllocations] = {}
         self._in_use: dict[str, ResourceAllocations] = {}
-        """Those of which a container has something: few of many, and every plan looks at them several times."""
+        """Those of which a container has something: few of many, and a plan looks at them several times."""
         self._released: list[Released] = []
         self._watching: list[Callable[[], None]] = []
         self._held: tuple[Held, ...] | None = ()
