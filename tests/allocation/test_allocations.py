@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from work import Work
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
@@ -194,6 +195,26 @@ def test_an_allocation_needs_no_other_plan() -> None:
     assert rig.held() == {("a", "card", "a")}
     assert rig.replans == 0
     assert rig.plan(entry(0, OLD)).resources == plan.resources
+
+
+def test_a_plan_looks_at_no_resource_of_which_no_container_has_anything() -> None:
+    lines = []
+    for resources in (2, 100):
+        rig, work = Rig(), Work()
+        rig.plug("a")
+        rig.ledger.of(OLD).allocated("card", {"a": [Device("a")]})
+        for number in range(resources):
+            unused = rig.ledger.of(f"example.com/unused-{number}")
+            with unused.reserved("card", {"b": [Device("b")]}):
+                pass
+        settings = Settings()
+        rig.ledger.observe(rig.found, settings)
+        with work.counted():
+            rig.ledger.observe(rig.found, settings)
+            rig.ledger.learn(Plan())
+            assert [one.resource for one in rig.ledger.held()] == [OLD]
+        lines.append(work.lines)
+    assert lines[0] == lines[1]
 
 
 def test_an_allocate_that_fails_releases_its_devices_and_remakes_the_plan() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -86,6 +91,29 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 async def test_a_container_gets_the_edits_of_its_devices_and_the_tokens_count_as_taken(rig: Rig) -> None:
     assert await rig.allocate("a", "c") == Granted(nodes([Device("a"), Device("c")]))
     assert [rig.inventory.is_allocated(token) for token in "abc"] == [True, False, True]
+
+
+async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Rig) -> None:
+    rig.answer = lambda devices: Edits((DeviceNode("/dev/a", shared=True),))
+    calls = Counter[str]()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        calls[threading.current_thread().name] += event == "call"
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        await rig.allocate("a")
+        await asyncio.sleep(0)  # what follows the answer is not part of it
+        calls.clear()
+        await rig.supply.allocate(["a"])
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    loop = calls.pop(threading.current_thread().name)
+    assert calls.keys() == {"card-serve"}
+    assert loop <= 195
+    assert calls["card-serve"] <= 110
 
 
 async def test_two_replicas_of_a_device_are_one_device_to_the_backend(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from devhost.allocation.handed_out import EVERYWHERE, unclaimed
 from devhost.allocation.unclaimed import UnclaimedNodes
 from devhost.backend import Device, DeviceNode, Edits, Mount, claim
+from devhost.backend.sysfs import prefix_of
 
 FUSE = claim.node("/dev/fuse")
 PLAIN = Device("d")
@@ -30,7 +32,15 @@ def root(tmp_path: Path) -> Path:
 def given(root: Path, *parts: DeviceNode | Mount, device: Device = PLAIN) -> set[str]:
     nodes = tuple(part for part in parts if isinstance(part, DeviceNode))
     mounts = tuple(part for part in parts if isinstance(part, Mount))
-    return set(unclaimed(Edits(nodes, mounts), [device], root))
+    return set(unclaimed(Edits(nodes, mounts), [device], prefix_of(root)))
+
+
+def test_no_other_name_of_a_claimed_node_is_looked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed, resolved = Device("d", claims=frozenset({FUSE})), list[str]()
+    monkeypatch.setattr(os.path, "realpath", resolved.append)
+    edits = Edits((DeviceNode("/dev/fuse"),))
+    assert not unclaimed(edits, [claimed], str(root))
+    assert not resolved
 
 
 def test_a_node_counts_by_the_name_that_the_kernel_gives_it(root: Path) -> None:
@@ -57,12 +67,12 @@ def test_what_is_common_is_nobodys(root: Path) -> None:
 def test_a_node_that_one_answer_does_not_share_is_not_shared(root: Path) -> None:
     for shared in (False, True):
         parts = [Edits((DeviceNode("/dev/fuse", shared=one),)) for one in (shared, not shared)]
-        assert unclaimed(Edits.merge(parts), [PLAIN], root) == {FUSE}
+        assert unclaimed(Edits.merge(parts), [PLAIN], prefix_of(root)) == {FUSE}
 
 
 def test_an_optional_node_that_is_missing_is_not_given(root: Path) -> None:
     edits = Edits((DeviceNode("/dev/none", required=False),))
-    assert not unclaimed(edits, [Device("d")], root, {"/dev/none"})
+    assert not unclaimed(edits, [Device("d")], prefix_of(root), {"/dev/none"})
 
 
 def test_devices_of_one_backend_are_parts_of_the_node_and_those_of_a_second_claim_it() -> None:

@@ -66,6 +66,18 @@ async def given_and_stopped(rig, kubelet, sticks, line: str = LINE) -> None:
     await kubelet.wait_for(lambda: not healthy(kubelet))
 
 
+async def test_no_look_at_what_a_container_was_given_delays_the_next_allocate(rig, kubelet):
+    rig.hurry(given=3600.0, given_soon=3600.0)
+    asked: list[str] = []
+    rig.scripts["toy"].on_allocate = lambda devices: asked.extend(device.id for device in devices)
+    rig.write(LINE)
+    async with rig.running() as host:
+        await offered(kubelet, "d0", "d1")
+        (first,) = (await kubelet.admit("one", "main", TTY, 1)).device_ids
+        await held(rig, host, first)
+        assert asked == [first]  # a look asks the backend again, because its devices claim no node
+
+
 @pytest.mark.parametrize("mounted", [False, True], ids=["device", "mount"])
 @pytest.mark.parametrize("lost", ["nothing", "record", "checkpoint"])
 async def test_after_a_swap_and_a_restart_no_second_pod_gets_the_first_ones_node(

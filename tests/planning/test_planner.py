@@ -175,7 +175,7 @@ def of_models(count: int) -> Settings:
 
 
 def test_a_device_that_changes_costs_one_look_at_each_device_and_each_entry() -> None:
-    """Each entry asks once about the changed device, and none about the others."""
+    """No entry compares attributes again, because only the health of the device has changed."""
     per_entry = []
     for entries, each in ((20, 20), (40, 20)):
         found, planner, config = cards(entries, each), Planner(), of_models(entries)
@@ -187,7 +187,7 @@ def test_a_device_that_changes_costs_one_look_at_each_device_and_each_entry() ->
         (offer,) = (one for one in plan.resources["example.com/r7"].offers if one.device.id == "c00007")
         assert not offer.device.health.healthy
         per_entry.append((work.lines - 3 * len(found)) / entries)
-    assert max(per_entry) <= 80
+    assert max(per_entry) <= 8
 
 
 def test_a_first_plan_asks_only_entries_that_may_select_a_device() -> None:

@@ -860,6 +860,8 @@ class Allocations:
         self._changed = changed
         self._claims_changed = Report(changed)
         self._resources: dict[str, ResourceAllocations] = {}
+        self._in_use: dict[str, ResourceAllocations] = {}
+        """Those of which a container has something: few of many, and a plan looks at them several times."""
         self._released: list[Released] = []
         self._watching: list[Callable[[], None]] = []
         self._held: tuple[Held, ...] | None = ()
@@ -900,8 +902,7 @@ class Allocations:
 
     def in_use(self) -> Iterator[ResourceAllocations]:
         """The resources of which a container has something, by name."""
-        held = [(name, found) for name, found in self._resources.items() if found.is_held()]
-        return (found for _, found in sorted(held))
+        return (found for _, found in sorted(self._in_use.items()))
 
     def held(self) -> Sequence[Held]:
         """Every device that a container or a claim has, or is about to get, in a stable order."""
@@ -980,7 +981,7 @@ class Allocations:
         return self._by_drivers
 
     def _by_token(self) -> Iterator[Held]:
-        return (held for _, found in sorted(self._resources.items()) for held in found.held())
+        return (held for found in self.in_use() for held in found.held())
 
     def _drop_changed(self) -> None:
         """Drops the indexes that have a device which has changed."""
@@ -1039,8 +1040,7 @@ class Allocations:
         """
         if not self._known or self._listing is None:
             return None
-        held = (name for name, found in self._resources.items() if found.is_held())
-        return frozenset(self._listing.holders).union(held)
+        return frozenset(self._listing.holders).union(self._in_use)
 
     def claims_in_use(self) -> frozenset[str] | None:
         """What containers use up: all claims of held devices, whole or in part, and the devices themselves.
@@ -1172,10 +1172,11 @@ class Allocations:
             found: every device of every backend, if not those of the last plan.
         """
         found = self._found if found is None else found
-        for resource, allocations in self._resources.items():
+        for allocations in self.in_use():
             for token in allocations.unresolved():
                 if not allocations.devices_of(token):
-                    allocations.infer((token,), self._absent(resource, token, allocations.holder(token)))
+                    absent = self._absent(allocations.resource, token, allocations.holder(token))
+                    allocations.infer((token,), absent)
         held = self.held()
         changed = self.devices.settle(self.given.compare(held, found), self.given.fixed(held))
         if changed:
@@ -1196,8 +1197,8 @@ class Allocations:
             Whether containers hold more devices than the plan assumes, so that it has to be made again.
         """
         with self._deferred():
-            for name, allocations in self._resources.items():
-                resource = plan.resources.get(name)
+            for allocations in self.in_use():
+                resource = plan.resources.get(allocations.resource)
                 everything = [token for token in allocations.unresolved() if represents_all(token)]
                 if resource is None or not everything:
                     continue
@@ -1233,6 +1234,10 @@ class Allocations:
             self._by_drivers = None
         else:
             self._by_tokens = None
+            if allocations.is_held():
+                self._in_use[allocations.resource] = allocations
+            else:
+                self._in_use.pop(allocations.resource, None)
         if replan and self._deferring:
             self._stale = True
         elif replan:
@@ -1275,9 +1280,9 @@ class Allocations:
             for resource, tokens in self._listing.holders.items():
                 if resource not in self._resources and self._is_relevant(resource, tokens):
                     self._apply_to(self.of(resource), self._listing)
-        for resource, allocations in self._resources.items():
+        for allocations in self.in_use():
             if unresolved := allocations.unresolved():
-                entries = self.entries(resource)
+                entries = self.entries(allocations.resource)
                 for some in alike(unresolved):
                     allocations.infer(some, self._devices_meant(some[0], entries))
         self._drivers.resolve(self._found)

@@ -21,7 +21,7 @@ from .device_info import DeviceInfoFiles, Document
 from .given import owned
 from .injection import DirectInjection, Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member, Snapshot
-from .pieces import pieces
+from .pieces import in_pieces
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
 from .timing import NODE, Timing
@@ -179,12 +179,12 @@ class Allocator:
         if self._holders is not None:
             await self._holders.confirm(self.inventory.allocations, tokens)
         request = _Request()
-        with self.inventory.reserved({}) as reservation:
-            async for piece in pieces(tokens):
-                self.inventory.reserve(reservation, self._wanted(piece, request))
+        with self.inventory.reserved() as reservation:
+            await in_pieces(
+                tokens, lambda piece: self.inventory.reserve(reservation, self._wanted(piece, request))
+            )
             granted = await self._hand_out(request)
-            async for _ in pieces(tokens):
-                reservation.drop()
+            await in_pieces(tokens, lambda _: reservation.drop())
             return granted
 
     async def _hand_out(self, request: _Request) -> Granted:
@@ -225,8 +225,7 @@ class Allocator:
                 id(some): tuple(device for device in some if device.id in given) for some in wanted.values()
             }
             got = {token: left[id(some)] for token, some in wanted.items()}
-        async for piece in pieces(tuple(got)):
-            self.inventory.allocated(piece, got, lasting)
+        await in_pieces(tuple(got), lambda piece: self.inventory.allocated(piece, got, lasting))
         self.inventory.report(got)
         self._gave(got, numbers, granted, answer.unclaimed)
         # for later requests: the answer to the container goes first
@@ -266,11 +265,14 @@ class Allocator:
         """
         self._check_known(tokens)
         distinct: dict[tuple[int, int], Sequence[Device]] = {}
-        async for piece in pieces(tokens):
+
+        def add(piece: Sequence[str]) -> None:
             for entry in self._entries(piece):
                 keys = self.inventory.allocations.got(entry.token)
                 if (id(entry.members), id(keys)) not in distinct:
                     distinct[id(entry.members), id(keys)] = _got(entry, keys)
+
+        await in_pieces(tokens, add)
         got = list(distinct.values())
         if self._entry.check_starts and self._starts is not None:
             await self._injection.refresh()
@@ -407,7 +409,7 @@ class _Request:
         self.wanted: dict[str, Sequence[Device]] = {}
         """One sequence for all tokens of the same devices, which most work is done for once."""
         self.healthy: dict[_Which, tuple[Sequence[Member], tuple[Device, ...]]] = {}
-        self.times: Counter[tuple[str, _Which]] = Counter()
+        self.times: dict[tuple[str, _Which], int] = {}
         """How many tokens there are of each unit, with which of :attr:`healthy`."""
 
     def add(self, entry: Entry, without: frozenset[str] = frozenset()) -> Sequence[Device]:
@@ -416,7 +418,7 @@ class _Request:
         if which not in self.healthy:
             usable = (member.device for member in entry.members if member.health.healthy)
             self.healthy[which] = entry.members, tuple(one for one in usable if one.id not in without)
-        self.times[entry.unit, which] += 1
+        self.times[entry.unit, which] = self.times.get((entry.unit, which), 0) + 1
         _, self.wanted[entry.token] = self.healthy[which]
         return self.wanted[entry.token]
 

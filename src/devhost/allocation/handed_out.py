@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 from devhost.backend import claim
 from devhost.backend.model import Device, Edits
-from devhost.backend.sysfs import is_regular, node_number, prefix_of, read_lines
+from devhost.backend.sysfs import is_regular, node_number, read_lines
 
 EVERYWHERE = frozenset(
     f"/dev/{name}" for name in ("console", "full", "null", "ptmx", "random", "tty", "urandom", "zero")
@@ -24,18 +23,17 @@ _NO_NODES = ("/dev/hugepages/", "/dev/mqueue/", "/dev/pts/", "/dev/shm/")
 
 
 def unclaimed(
-    edits: Edits, devices: Collection[Device], root: Path, left_out: Collection[str] = ()
+    edits: Edits, devices: Collection[Device], prefix: str, left_out: Collection[str] = ()
 ) -> frozenset[str]:
     """The claims of nodes that these devices neither claim nor are part of. May block.
 
     Args:
         edits: what a container gets with the devices.
-        root: the directory used as ``/``.
+        prefix: of the paths, see :func:`~devhost.backend.sysfs.prefix_of`.
         left_out: host paths of optional parts that do not exist.
     """
-    prefix = prefix_of(root)
     known = {one for device in devices for one in (*device.claims, *device.part_of)}
-    found = {text for text in _claims(edits, prefix, left_out) if text not in known}
+    found = {text for text in _claims(edits, prefix, left_out, known) if text not in known}
     if not found:
         return frozenset()
     nodes = (one.removeprefix("node:") for one in known if one.startswith("node:"))
@@ -43,12 +41,12 @@ def unclaimed(
     return frozenset(text for text in found if _number(prefix, text) not in numbers)
 
 
-def _claims(edits: Edits, prefix: str, left_out: Collection[str]) -> Iterator[str]:
+def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collection[str]) -> Iterator[str]:
     paths = [node.path for node in edits.nodes if not node.shared]
     paths += [mount.host_path for mount in edits.mounts if is_node(prefix, mount.host_path)]
     for path in paths:
-        if path in left_out:
-            continue
+        if path in left_out or f"node:{path}" in known:
+            continue  # what is claimed by the name in the answer, as usual, needs no other name
         node = _canonical(prefix, path)
         if node not in EVERYWHERE:
             try:

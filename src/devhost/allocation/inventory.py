@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
 from operator import is_not
+from types import MappingProxyType
 from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
@@ -257,10 +258,11 @@ class Inventory:
         self._subscribers.add(changed)
         return lambda: self._subscribers.discard(changed)
 
-    def reserved(self, wanted: Mapping[str, Collection[Device]]) -> Reservation:
+    def reserved(self, wanted: Mapping[str, Collection[Device]] = MappingProxyType({})) -> Reservation:
         """Counts tokens, with their devices, as held during an Allocate; see :meth:`reserve`."""
         reservation = Reservation(self.allocations, self.backend)
-        self.reserve(reservation, wanted)
+        if wanted:
+            self.reserve(reservation, wanted)
         return reservation
 
     def reserve(self, reservation: Reservation, wanted: Mapping[str, Collection[Device]]) -> None:

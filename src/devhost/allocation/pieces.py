@@ -7,7 +7,7 @@ request may keep the loop busy for 100 ms: another resource's Allocate, or a pro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,12 +16,12 @@ PIECE = 1024
 """Tokens that are handled in one go: about 10 ms for what Allocate does with each."""
 
 
-async def pieces(items: Sequence[T], size: int = PIECE) -> AsyncIterator[Sequence[T]]:
-    """Yields the items in slices; other work gets its turn between two of them. Nothing is copied for one."""
-    if len(items) <= size:
-        yield items
+async def in_pieces(items: Sequence[T], work: Callable[[Sequence[T]], object], size: int = PIECE) -> None:
+    """Calls ``work`` with slices of the items; other work gets its turn between two of them."""
+    if len(items) <= size:  # nothing is copied
+        work(items)
         return
     for start in range(0, len(items), size):
         if start:
             await asyncio.sleep(0)
-        yield items[start : start + size]
+        work(items[start : start + size])

@@ -11,7 +11,7 @@ from devhost.backend import AllocateRequest, NoOptions
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
-from devhost.backend.sysfs import node_number, prefix_of
+from devhost.backend.sysfs import node_number
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.naming import variable, variable_problem
@@ -156,7 +156,7 @@ class ResourceBackend:
 
         May block: runs on the backend's thread.
         """
-        prefix = prefix_of(self.runner.context.root)
+        prefix = self.runner.prefix
         paths = granted.nodes()
         mounts = (mount.host_path for mount in granted.edits.mounts)
         paths += [path for path in mounts if may_be_node(path) and is_node(prefix, path)]
@@ -196,8 +196,9 @@ class ResourceBackend:
         answer = self._answered(wanted, terms)
         if not answer.devices:
             return answer
-        granted, root = answer.granted, self.runner.context.root
-        return replace(answer, unclaimed=unclaimed(granted.edits, answer.devices, root, granted.left_out))
+        granted = answer.granted
+        nodes = unclaimed(granted.edits, answer.devices, self.runner.prefix, granted.left_out)
+        return replace(answer, unclaimed=nodes) if nodes else answer
 
     def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answer:
         devices = each_once(wanted)

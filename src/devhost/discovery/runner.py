@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
@@ -24,6 +25,7 @@ from devhost.backend.errors import (
     words,
 )
 from devhost.backend.model import Device, Edits, Health, sound_health, sound_reason
+from devhost.backend.sysfs import prefix_of
 from devhost.runtime.log import get
 from devhost.runtime.worker import WorkerThread
 
@@ -141,6 +143,11 @@ class BackendRunner:
         """Hardware without its driver, from the last successful discovery."""
         self._made: Backend | None = None
         self._before: Backend | None = (predecessor._before or predecessor._made) if predecessor else None
+
+    @cached_property
+    def prefix(self) -> str:
+        """See :func:`prefix_of`. May block at first: not for the event loop."""
+        return prefix_of(self.context.root)
 
     @property
     def serving(self) -> Backend:

@@ -88,7 +88,7 @@ class GivenKeeper:
             file=record.file,
         )
         self._worker = FileWorker("given", "")
-        self._loop = Reconciler(self._pass, first=0.0)
+        self._loop = Reconciler(self._pass, first=0.0, settle=timing.given_soon)
         self._given.changed = Report(self._loop.wake)
 
     async def read(self) -> None:

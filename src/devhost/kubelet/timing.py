@@ -92,6 +92,11 @@ class Timing:
     given: float = 5.0
     """Between two looks at the nodes that containers were given: a number may change without an event."""
 
+    given_soon: float = 0.1
+    """From an Allocate to the look at what it gave, and to its record.
+
+    The kubelet asks for one resource of a pod after another, and waits for each answer."""
+
     self_check: float = 4.0
     """Deadline of a call to an own socket. It takes 2 ms, but may wait for a free core."""
 

@@ -169,7 +169,7 @@ class Planner:
         others_held = held != self._held
         changed = {name: differences(self._found.get(name, {}), devices) for name, devices in found.items()}
         changed |= {name: dict.fromkeys(self._found[name]) for name in self._found.keys() - found.keys()}
-        self._found = found
+        known, self._found = self._found, found
         waits = any(one.waits(sides) for one in self._entries)
         if not (fresh or others_held or waits or any(changed.values())):
             return
@@ -177,7 +177,7 @@ class Planner:
         if others_held:
             dirty.add_held(self._held, held)
             self._held, self._given.held = held, ClaimIndex(held) if held else None
-        few = {name: _Candidates(devices) for name, devices in changed.items()}
+        few = {name: _Candidates(devices, known.get(name, {})) for name, devices in changed.items()}
         same = True
         for one in self._entries:
             yield
@@ -272,6 +272,8 @@ class _Entry:
             if n % STRIDE == 0:
                 yield
             before = self.selected.get(name)
+            if before is None and name in candidates.looks_same:
+                continue
             where = self.settings.where
             seen = None if device is None else selected(where, device.attributes, device.inherited)
             if device is None or seen is None:
@@ -298,10 +300,22 @@ class _Candidates:
     """Devices that have changed, and those of them that a ``where`` may select.
 
     Many entries name a model or a vendor: none of them has to be compared with the devices of all others.
+
+    Args:
+        every: the devices that have changed; ``None`` for one that has left.
+        before: all devices before the change.
     """
 
-    def __init__(self, every: Mapping[str, Device | None]) -> None:
+    def __init__(self, every: Mapping[str, Device | None], before: Mapping[str, Device]) -> None:
         self.every = every
+        self.looks_same = {
+            name
+            for name, device in every.items()
+            if device is not None
+            and (old := before.get(name)) is not None
+            and (old.attributes, old.inherited) == (device.attributes, device.inherited)
+        }
+        """Those that a ``where`` selects now if it has selected them before: their health has changed."""
         self._by_value: dict[tuple[str, str], dict[str, list[Device]]] = {}
 
     def of(self, where: Where) -> Mapping[str, Device | None]:

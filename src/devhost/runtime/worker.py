@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from devhost.backend import threads
@@ -68,8 +68,8 @@ class WorkerThread:
         self._idle = idle
         self._who = who
         self._work = f" {work}" if work else ""
-        self._jobs: deque[_Job | _Last] = deque()
-        self._wake = threading.Condition()
+        self._jobs = SimpleQueue[_Job | _Last | None]()  # None wakes a thread to end it
+        self._lock = threading.Lock()
         self._thread: _Runner | None = None
         self._abandoned = 0
         self._resting = False
@@ -96,20 +96,19 @@ class WorkerThread:
             )
         loop = asyncio.get_running_loop()
         job = _Job(partial(call, *args, **kwargs), loop)
-        with self._wake:
-            if self._closed:
-                raise BackendTimeout(f"{self._who} is shutting down")
-            if self._thread is None:
-                try:
-                    self._thread = _Runner(self)
-                except NoThread as error:
-                    raise NotCalled(f"{self._who} cannot be called{self._work}", error) from None
-                self._resting = False
-            self._jobs.append(job)
-            self._wake.notify_all()
         # A timer instead of asyncio.timeout(), which would take a tenth of the time of the whole call.
         timer = loop.call_later(deadline, self._late, job, deadline)
         try:
+            with self._lock:
+                if self._closed:
+                    raise BackendTimeout(f"{self._who} is shutting down")
+                if self._thread is None:
+                    try:
+                        self._thread = _Runner(self)
+                    except NoThread as error:
+                        raise NotCalled(f"{self._who} cannot be called{self._work}", error) from None
+                    self._resting = False
+                self._jobs.put(job)
             result: T = await job.future
             return result
         finally:
@@ -123,53 +122,64 @@ class WorkerThread:
         Args:
             last: called after that, on the worker's thread, unless nothing was ever called. Must not raise.
         """
-        with self._wake:
+        with self._lock:
             if last is not None and not self._closed:
-                self._jobs.append(_Last(last))
+                self._jobs.put(_Last(last))
                 if self._resting:
                     with suppress(NoThread):
                         self._thread = _Runner(self)
             self._closed = True
-            self._wake.notify_all()
+            self._jobs.put(None)
 
     def _late(self, job: _Job, deadline: float) -> None:
         job.finish(None, BackendTimeout(f"{self._who} did not answer within {deadline:g} s{self._work}"))
 
     def _leave(self, job: _Job) -> None:
         """Handles a call that has not returned, because it hangs or was cancelled: abandons its thread."""
-        with self._wake:
-            if job in self._jobs:
-                self._jobs.remove(job)
-            elif self._thread is not None and self._thread.job is job and not job.returned:
+        with self._lock:
+            job.left = True
+            if self._thread is not None and self._thread.job is job and not job.returned:
                 self._thread.given_up = True
                 self._abandoned += 1
                 self._thread = None
-                if self._jobs and self._abandoned < MAX_ABANDONED:
+                if not self._jobs.empty() and self._abandoned < MAX_ABANDONED:
                     with suppress(NoThread):  # those jobs run with the next call, if it is soon
                         self._thread = _Runner(self)
 
-    def _take(self, runner: _Runner) -> _Job | _Last | None:
-        """The next job for ``runner``; ``None`` when its thread should end."""
-        with self._wake:
+    def _run(self, runner: _Runner) -> None:
+        while self._goes_on(runner):
+            try:
+                job = self._jobs.get(timeout=self._idle)
+            except Empty:
+                if self._rests():
+                    return
+                continue
+            if job is None:
+                return
+            with self._lock:
+                runner.job = None if job.left else job
+            if runner.job is not None:
+                job.run()
+
+    def _goes_on(self, runner: _Runner) -> bool:
+        """Whether the thread serves further jobs, after it has served one."""
+        with self._lock:
             runner.job = None
             if runner.given_up:
                 self._abandoned -= 1
                 if self._thread is not None:
-                    return None
+                    return False
                 # There is no other thread, perhaps because too many hang: this one continues.
                 runner.given_up, self._thread = False, runner
-            while not self._jobs:
-                if self._closed:
-                    return None
-                if not self._wake.wait(self._idle) and not self._jobs:
-                    self._thread, self._resting = None, True
-                    return None
-            runner.job = self._jobs.popleft()
-            return runner.job
+            return True
 
-    def _run(self, runner: _Runner) -> None:
-        while (job := self._take(runner)) is not None:
-            job.run()
+    def _rests(self) -> bool:
+        """Whether the thread ends, because there is no job."""
+        with self._lock:
+            if not self._jobs.empty():
+                return False
+            self._thread, self._resting = None, True
+            return True
 
 
 class FileWorker(WorkerThread):
@@ -219,6 +229,8 @@ class _Job:
         self._loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.returned = False
+        self.left = False
+        """Whether nothing waits for its result."""
 
     def run(self) -> None:
         try:
@@ -247,7 +259,7 @@ class _Job:
 class _Last:
     """The last call of a worker; nothing waits for it."""
 
-    returned = False
+    left = False
 
     def __init__(self, run: Callable[[], None]) -> None:
         self.run = run

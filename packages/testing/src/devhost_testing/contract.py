@@ -39,6 +39,7 @@ from devhost.backend import AllocateRequest, Backend, Conditions, Event, Missing
 from devhost.backend.base import overrides
 from devhost.backend.errors import AllocationError, typed
 from devhost.backend.model import Device, Edits, Health, unhealthy
+from devhost.backend.sysfs import prefix_of
 from devhost.discovery import catalog
 from devhost.discovery.health import in_resource
 from devhost.discovery.runner import ServiceContext
@@ -259,7 +260,7 @@ class BackendContract:
         root = self._machine(tmp_path)
         backend = self._made(root)
         for device, use in self._usable(_scan(backend)):
-            left = unclaimed(self._edits(backend, [device], use), [device], root)
+            left = unclaimed(self._edits(backend, [device], use), [device], prefix_of(root))
             nodes = ", ".join(sorted(text.removeprefix("node:") for text in left))
             assert not left, (
                 f"{device.id} is given {nodes}, which it does not claim: add claim.node(…) to its claims or "
