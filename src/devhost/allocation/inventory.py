@@ -3,7 +3,7 @@
 A *token* is what the kubelet counts: a device, a replica of a shared device, or a share of all devices of the
 resource together. A token that disappears is first shown as Unhealthy and removed only after
 :attr:`.Timing.grace`, because the kubelet may just have chosen it; a token that a container holds stays
-Unhealthy until it is released (see :mod:`.allocations`), so that the pod's status is true. A token that a
+Unhealthy until it is released (see :mod:`.leases`), so that the pod's status is true. A token that a
 container holds and the kubelet has forgotten is Unhealthy, too, and has a Healthy stand-in
 (:func:`devhost.planning.tokens.stand_in`).
 """

@@ -1,6 +1,6 @@
 """Updates the allocations with who holds which device, by asking the kubelet at intervals.
 
-:mod:`devhost.allocation.allocations` interprets the lists, :mod:`.poll_schedule` decides when to ask.
+:mod:`devhost.allocation.leases` interprets the lists, :mod:`.poll_schedule` decides when to ask.
 While the kubelet does not answer, nothing changes: what was allocated counts as held, and the status shows
 why holders are unknown.
 """
