@@ -204,7 +204,8 @@ class ResourceAllocations:
         """The terms on which this run of devhost allocated tokens, the latest last."""
         self._everything = everything
         self._devices = everything.devices
-        self._leases = Leases(everything.clock, everything.timing)
+        self.leases = Leases(everything.clock, everything.timing)
+        """The tokens that containers have."""
         self._devices_of: dict[str, tuple[Key, ...]] = {}
         self._reserved: dict[str, list[tuple[Key, ...]]] = {}
         self._inferred: set[str] = set()
@@ -213,11 +214,11 @@ class ResourceAllocations:
         self._groups: Sequence[Group] | None = None
 
     def __contains__(self, token: object) -> bool:
-        return token in self._leases
+        return token in self.leases
 
     def tokens(self) -> frozenset[str]:
         """Every token that a container has, or is about to get."""
-        return self._leases.tokens() | self._reserved.keys()
+        return self.leases.tokens() | self._reserved.keys()
 
     @property
     def known(self) -> bool:
@@ -226,7 +227,7 @@ class ResourceAllocations:
 
     def holds(self, token: str) -> bool:
         """Whether a container has this token, or is about to get it."""
-        return token in self._leases or token in self._reserved
+        return token in self.leases or token in self._reserved
 
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
@@ -234,41 +235,20 @@ class ResourceAllocations:
 
     def is_held(self) -> bool:
         """Whether a container has anything of the resource, or is about to get it."""
-        return bool(self._leases or self._reserved)
-
-    def holder(self, token: str) -> Holder | None:
-        """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
-        return self._leases.holder(token)
-
-    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
-        """The kubelets that named the holders of these tokens last, since their Allocate."""
-        return self._leases.named_by(tokens)
-
-    def forgotten(self) -> dict[str, Holder]:
-        """The tokens that the kubelet has forgotten, each with the container that holds it."""
-        return self._leases.forgotten()
-
-    def is_forgotten(self, token: str) -> bool:
-        """Whether the kubelet has forgotten this token, which a container holds."""
-        return self._leases.is_forgotten(token)
-
-    def has_ended(self, token: str) -> bool:
-        """Whether the newest list shows that the container that held this token has ended."""
-        return self._leases.has_ended(token)
-
-    def given(self, token: str) -> tuple[str, ...]:
-        """Ids of the devices that the holder of this token got with it, as far as that is known."""
-        return tuple(device for _, device in self.got(token))
+        return bool(self.leases or self._reserved)
 
     def got(self, token: str) -> tuple[Key, ...]:
-        """The same devices across backends: one object for all tokens that a container got together."""
+        """The devices that the holder of this token got with it, as far as that is known.
+
+        This is one object for all tokens that a container got together.
+        """
         return () if token in self._inferred else self._devices_of.get(token, ())
 
     def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
-        """Every token that a container has, with the results of :meth:`got` and :meth:`holder`: a copy."""
+        """Every token that a container has, with the result of :meth:`got` and its holder: a copy."""
         known = self._devices_of
         held: dict[str, tuple[Sequence[Key], Holder | None]] = {
-            token: (known.get(token, ()), holder) for token, holder in self._leases.holders()
+            token: (known.get(token, ()), lease.holder) for token, lease in self.leases.held.items()
         }
         return held | {token: ((), held[token][1]) for token in self._inferred & held.keys()}
 
@@ -298,7 +278,7 @@ class ResourceAllocations:
                     if same not in joined:
                         joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
                     keys = joined[same]
-                found.setdefault((id(keys), self._leases.holder(token)), ([], keys))[0].append(token)
+                found.setdefault((id(keys), self.leases.holder(token)), ([], keys))[0].append(token)
             groups = [Group(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()]
             self._groups = sorted(groups, key=lambda group: min(group.tokens))
         return self._groups
@@ -324,16 +304,12 @@ class ResourceAllocations:
         """What binds pods, of all resources, and the pods that have it."""
         return self._everything.pod_claims()
 
-    def numbered(self) -> Iterator[tuple[Holder | None, int]]:
-        """The holder of each token, and the number of its Allocate."""
-        return self._leases.numbered()
-
     def recent(self) -> Iterator[tuple[Key, int]]:
         """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
-        for token, number in self._leases.numbers():
-            if self._everything.admissions.is_recent(number):
+        for token, lease in self.leases.held.items():
+            if self._everything.admissions.is_recent(lease.number):
                 for key in self._devices_of.get(token, ()):
-                    yield key, number
+                    yield key, lease.number
 
     def recent_anywhere(self) -> Mapping[str, int]:
         """What binds a pod that may still get more, see :meth:`.Allocations.recent_pod_claims`."""
@@ -385,7 +361,7 @@ class ResourceAllocations:
             self._reserved[token].remove(keys)
             if not self._reserved[token]:
                 del self._reserved[token]
-                if token not in self._leases:
+                if token not in self.leases:
                     del self._unshared[token]
         pairs = ((keys, self._devices_of.get(token, ())) for token, keys in mine.items())
         distinct = {(id(keys), id(got)): (keys, got) for keys, got in pairs}.values()
@@ -413,7 +389,7 @@ class ResourceAllocations:
             unshared: those of the tokens whose devices are allocated only once.
             terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
         """
-        self._leases.allocated(given, self._everything.admissions.number)
+        self.leases.allocated(given, self._everything.admissions.number)
         self._devices_of |= self._update(backend, given)
         for token in given:
             self.terms.pop(token, None)
@@ -436,7 +412,7 @@ class ResourceAllocations:
 
     def recalls(self, listing: Listing) -> bool:
         """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Leases.recalls`."""
-        return self._leases.recalls(listing, self.resource)
+        return self.leases.recalls(listing, self.resource)
 
     def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
         """Takes a list of the kubelet: whether a holder has changed, and which tokens were released.
@@ -444,20 +420,20 @@ class ResourceAllocations:
         Args:
             recalls: whether this kubelet has shown that it read its checkpoint.
         """
-        before, forgotten = self._leases.tokens(), self._leases.forgotten()
-        changed = self._leases.apply(listing, self.resource, recalls=recalls)
+        before, forgotten = self.leases.tokens(), self.leases.forgotten()
+        changed = self.leases.apply(listing, self.resource, recalls=recalls)
         if not changed:
             return False, ()
-        after = self._leases.tokens()
+        after = self.leases.tokens()
         released = tuple(token for token in before if token not in after)
         self._drop(released)
-        self.changed(replan=before != after or forgotten != self._leases.forgotten())
+        self.changed(replan=before != after or forgotten != self.leases.forgotten())
         return True, released
 
     def release(self, tokens: Sequence[str]) -> None:
         """Counts tokens as free: their containers have ended."""
         for token in tokens:
-            self._leases.release(token)
+            self.leases.release(token)
         self._drop(token for token in tokens if token not in self._reserved)
         self.changed(replan=True)
 
@@ -470,9 +446,9 @@ class ResourceAllocations:
 
     def unresolved(self) -> list[str]:
         """Held tokens whose devices are not known, because only the kubelet has named them."""
-        if not self._leases:
+        if not self.leases:
             return []
-        tokens = self._leases.tokens()
+        tokens = self.leases.tokens()
         return [*(tokens - self._devices_of.keys()), *(tokens & self._inferred & self._devices_of.keys())]
 
     def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
@@ -509,7 +485,7 @@ class ResourceAllocations:
             last: when the last list began.
             awaited: whether another resource waits for what is held here.
         """
-        return self._leases.due(last, self._leases.tokens() if awaited else self._vanished)
+        return self.leases.due(last, self.leases.tokens() if awaited else self._vanished)
 
     def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[str, tuple[Key, ...]]:
         """Takes the devices of these tokens; tokens with one sequence of devices share one tuple of keys."""
@@ -693,7 +669,8 @@ class Allocations:
 
     def _pod_claims(self, held: Sequence[Held]) -> tuple[float, PodClaims]:
         """What of these binds pods, and until when that is so."""
-        end = self.admissions.ends(at for one in self._resources.values() for at in one.numbered())
+        leases = (lease for one in self._resources.values() for lease in one.leases.held.values())
+        end = self.admissions.ends((lease.holder, lease.number) for lease in leases)
         now = self.clock()
         changes: list[float] = []
 
@@ -934,7 +911,9 @@ class Allocations:
         for resource, allocations in self._resources.items():
             for token in allocations.unresolved():
                 if not allocations.devices_of(token):
-                    allocations.infer((token,), self._absent(resource, token, allocations.holder(token)))
+                    allocations.infer(
+                        (token,), self._absent(resource, token, allocations.leases.holder(token))
+                    )
         held = self.held()
         changed = self.devices.settle(self.given.compare(held, found), self.given.fixed(held))
         if changed:

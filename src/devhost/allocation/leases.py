@@ -41,8 +41,10 @@ Without lists nothing is ever released: an Allocate counts as long as devhost ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
 from devhost.backend.model import Holder
 
@@ -50,40 +52,91 @@ from .listing import Kubelet, Listing
 from .timing import NODE, Timing
 
 
-@dataclass(slots=True)
-class _Lease:
-    """One token that is held. ``since`` is its last Allocate, or the list that first named it."""
+class State(Enum):
+    """What the lists have shown of a token since its Allocate."""
+
+    ALLOCATED = "allocated"
+    """No list has named it."""
+    NAMED = "named"
+    """A list has named the container that holds it."""
+    FORGOTTEN = "forgotten"
+    """The kubelet lists that container without any device, though an earlier kubelet named this token."""
+    LACKING = "lacking"
+    """The newest list shows that its container has ended, so that another such list releases it."""
+
+
+class Absence(NamedTuple):
+    """The lists that lack a token: the time at which the first of any kubelet began, and of this kubelet.
+
+    ``ends`` is whether the newest shows that the container has ended.
+    """
 
     since: float
+    kubelet: Kubelet
+    first: float
+    ends: bool
+
+
+@dataclass(slots=True)
+class Lease:
+    """One token that a container holds: a state machine, whose events are the lists of kubelets.
+
+    ``since`` is the last Allocate, or the list that first named the token. ``number`` is that of the
+    Allocate, see :class:`.Admissions`; 0 if only a list has named the token. ``named_by`` is the kubelet that
+    named the holder last, ``forgotten_by`` the one that has forgotten the token since.
+    """
+
+    since: float
+    number: int = 0
     holder: Holder | None = None
     named_by: Kubelet | None = None
     forgotten_by: Kubelet | None = None
-    """The kubelet that lists the container without any device, though an earlier one named this token."""
-    missing_since: float | None = None
-    """When the first list began that lacks it, of any kubelet."""
-    missing_from: tuple[Kubelet, float] | None = None
-    """The kubelet whose lists lack it now, and when the first of them began."""
-    ending: bool = False
-    """Whether the newest list shows that its container has ended, so that another such list releases it."""
-    number: int = 0
-    """The number of its Allocate, see :class:`.Admissions`; 0 if only a list has named it."""
+    absence: Absence | None = None
+
+    @property
+    def state(self) -> State:
+        """What the lists have shown."""
+        if self.absence is not None and self.absence.ends:
+            return State.LACKING
+        if self.forgotten_by is not None:
+            return State.FORGOTTEN
+        return State.ALLOCATED if self.named_by is None else State.NAMED
 
     def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
-        """A list names it."""
+        """Takes a list that names the token."""
         self.holder, self.named_by = holder, kubelet
-        self.forgotten_by = self.missing_since = self.missing_from = None
-        self.ending = False
+        self.forgotten_by = self.absence = None
 
-    def forgotten(self, kubelet: Kubelet) -> None:
-        """A list of this kubelet has the container, without the token."""
-        self.forgotten_by = kubelet
-        self.missing_since = self.missing_from = None
-        self.ending = False
+    def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
+        """Takes a list that does not name the token; true if it shows that the token is released.
+
+        Args:
+            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`.Leases.recalls`.
+        """
+        kubelet, began = listing.kubelet, listing.began
+        has_devices = None if self.holder is None else listing.containers.get(self.holder)
+        # a container that a list lacked after the kubelet had forgotten the token is another one
+        is_new = self.forgotten_by is not None and self.state is State.LACKING
+        if has_devices is False and self.named_by != kubelet and not (recalls or is_new):
+            self.forgotten_by, self.absence = kubelet, None
+            return False
+        # this kubelet has named it, has forgotten it, or shows that the container is another one
+        ends = kubelet in (self.named_by, self.forgotten_by) or has_devices is not None
+        if recalls:
+            self.forgotten_by = None
+        if not (ends or listing.pods):
+            return False
+        # lists of two kubelets are not counted together, except for patience
+        since, by, first, _ = self.absence or (began, kubelet, began, ends)
+        if by != kubelet:
+            first = began
+        self.absence = Absence(since, kubelet, first, ends)
+        return began - first >= timing.release_gap and (ends or began - since >= timing.unnamed)
 
     def due(self, last: float, timing: Timing, *, vanished: bool) -> float:
         """When the next list is wanted because of it, in monotonic seconds."""
-        if self.ending and self.missing_from is not None:
-            return self.missing_from[1] + timing.release_gap
+        if self.absence is not None and self.absence.ends:
+            return self.absence.first + timing.release_gap
         if self.forgotten_by is not None:
             return last + timing.list_forgotten
         usual = timing.list_vanished if vanished else timing.list_held
@@ -92,33 +145,6 @@ class _Lease:
             last = max(last, self.since)
             return last + min(usual, max(timing.list_allocated, last - self.since))
         return last + usual
-
-    def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
-        """Takes a list that does not name the token; true if it shows that the token is released."""
-        if listing.began < self.since:
-            return False
-        kubelet, began = listing.kubelet, listing.began
-        has_devices = None if self.holder is None else listing.containers.get(self.holder)
-        named = self.named_by == kubelet
-        is_new = self.forgotten_by is not None and self.ending  # a list has lacked the container since
-        if has_devices is False and not (named or recalls or is_new):
-            self.forgotten(kubelet)
-            return False
-        # This kubelet has named it, has forgotten it, or shows that the container is another one.
-        ends = named or self.forgotten_by == kubelet or has_devices is not None
-        if recalls:
-            self.forgotten_by = None
-        if not (ends or listing.pods):
-            return False
-        if self.missing_since is None:
-            self.missing_since = began
-        self.ending = ends
-        if self.missing_from is None or self.missing_from[0] != kubelet:
-            self.missing_from = (kubelet, began)
-            return False
-        if began - self.missing_from[1] < timing.release_gap:
-            return False
-        return ends or began - self.missing_since >= timing.unnamed
 
 
 @dataclass(slots=True)
@@ -131,76 +157,59 @@ class Leases:
 
     clock: Callable[[], float]
     timing: Timing = NODE
-    _leases: dict[str, _Lease] = field(init=False, default_factory=dict)
+    held: dict[str, Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
     _due: tuple[object, float | None] | None = field(init=False, default=None)
     """The last question of :meth:`due` since a change, with its answer."""
 
     def __contains__(self, token: object) -> bool:
-        return token in self._leases
+        return token in self.held
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self.held)
 
     def tokens(self) -> frozenset[str]:
         """Every token that is held."""
-        return frozenset(self._leases)
+        return frozenset(self.held)
 
     def holder(self, token: str) -> Holder | None:
-        """The container that holds a token; ``None`` if none does, or it is not known."""
-        lease = self._leases.get(token)
+        """The container that holds a token; ``None`` if none does, or the kubelet has not named it."""
+        lease = self.held.get(token)
         return lease.holder if lease else None
 
-    def numbered(self) -> Iterator[tuple[Holder | None, int]]:
-        """The holder of each token, and the number of its Allocate."""
-        return ((one.holder, one.number) for one in self._leases.values())
-
-    def numbers(self) -> Iterator[tuple[str, int]]:
-        """Each token, and the number of its Allocate."""
-        return ((token, one.number) for token, one in self._leases.items())
+    def state(self, token: str) -> State | None:
+        """The state of a token; ``None`` if no container holds it."""
+        lease = self.held.get(token)
+        return lease.state if lease else None
 
     def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
         """The kubelets that named the holders of these tokens last, since their Allocate."""
-        held = self._leases.keys() & tokens
-        return {by for token in held if (by := self._leases[token].named_by) is not None}
-
-    def holders(self) -> Iterator[tuple[str, Holder | None]]:
-        """Every token that is held, with :meth:`holder`."""
-        return ((token, lease.holder) for token, lease in self._leases.items())
+        held = self.held.keys() & tokens
+        return {by for token in held if (by := self.held[token].named_by) is not None}
 
     def forgotten(self) -> dict[str, Holder]:
-        """The tokens that the kubelet has forgotten, each with the container that holds it."""
+        """The tokens that the kubelet has forgotten, each with the container that holds it, or held it."""
         return {
             token: lease.holder
-            for token, lease in self._leases.items()
+            for token, lease in self.held.items()
             if lease.forgotten_by is not None and lease.holder is not None
         }
-
-    def is_forgotten(self, token: str) -> bool:
-        """Whether the kubelet has forgotten this token, which a container holds."""
-        lease = self._leases.get(token)
-        return lease is not None and lease.forgotten_by is not None and lease.holder is not None
-
-    def has_ended(self, token: str) -> bool:
-        """Whether the newest list shows that the container that held the token has ended."""
-        lease = self._leases.get(token)
-        return lease is not None and lease.ending
 
     def allocated(self, tokens: Iterable[str], number: int = 0) -> None:
         """A container gets these tokens. The containers that held them before no longer do."""
         self._due = None
         now = self.clock()
-        self._leases.update((token, _Lease(now, number=number)) for token in tokens)
+        self.held.update((token, Lease(now, number)) for token in tokens)
 
     def release(self, token: str) -> None:
         """The token is free."""
         self._due = None
-        self._leases.pop(token, None)
+        self.held.pop(token, None)
 
     def recalls(self, listing: Listing, resource: str) -> bool:
         """Whether the kubelet names a holder that an earlier kubelet named: it has read its checkpoint."""
         for token, holder in listing.holders.get(resource, {}).items():
-            lease = self._leases.get(token)
+            lease = self.held.get(token)
             if lease is None or lease.named_by in (None, listing.kubelet):
                 continue
             if holder is not None and holder == lease.holder:
@@ -220,19 +229,21 @@ class Leases:
         named = listing.holders.get(resource, {})
         changed = False
         for token, holder in named.items():
-            lease = self._leases.get(token)
+            lease = self.held.get(token)
             if lease is None:
-                lease, changed = _Lease(listing.began), True
-                self._leases[token] = lease
+                lease, changed = Lease(listing.began), True
+                self.held[token] = lease
             elif listing.began < lease.since:
                 continue  # it is about the time before this Allocate
             changed = changed or lease.holder != holder or lease.forgotten_by is not None
             lease.named(holder, listing.kubelet)
-        for token in [token for token in self._leases if token not in named]:
-            lease = self._leases[token]
+        for token in [token for token in self.held if token not in named]:
+            lease = self.held[token]
+            if listing.began < lease.since:
+                continue
             was_forgotten = lease.forgotten_by is not None
             if lease.is_released(listing, self.timing, recalls=recalls):
-                del self._leases[token]
+                del self.held[token]
                 changed = True
             changed = changed or was_forgotten != (lease.forgotten_by is not None)
         return changed
@@ -249,8 +260,7 @@ class Leases:
         asked = last, frozenset(vanished)
         if self._due is None or self._due[0] != asked:
             wishes = (
-                lease.due(last, self.timing, vanished=token in vanished)
-                for token, lease in self._leases.items()
+                lease.due(last, self.timing, vanished=token in vanished) for token, lease in self.held.items()
             )
             self._due = asked, min(wishes, default=None)
         return self._due[1]
