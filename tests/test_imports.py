@@ -67,6 +67,7 @@ PURE = (
     "allocation.claims",
     "allocation.given",
     "allocation.unclaimed",
+    "allocation.leases",
     "allocation.listing",
     "allocation.other_drivers",
     "allocation.reports",

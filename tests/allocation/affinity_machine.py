@@ -53,7 +53,7 @@ class Machine:
     def free(self, kind: str) -> list[str]:
         """Tokens nobody has."""
         inventory = self.inventories[kind]
-        return [name for name in inventory.snapshot.entries if not inventory.is_allocated(name)]
+        return [name for name in inventory.snapshot.entries if name not in inventory.allocations]
 
     def hold(self, kind: str, *tokens: str) -> None:
         """Somebody has had these for long."""

@@ -160,7 +160,7 @@ async def test_an_unusable_document_fails_the_pod_as_an_error_of_the_backend(
     with pytest.raises(BackendError) as caught:
         await supply.allocate(["a"])
     assert str(caught.value).startswith(text)
-    assert not supply.inventory.is_allocated("a")
+    assert "a" not in supply.inventory.allocations
 
 
 async def test_a_pod_whose_file_cannot_be_written_is_refused_and_holds_nothing(desk: Desk) -> None:
@@ -168,7 +168,7 @@ async def test_a_pod_whose_file_cannot_be_written_is_refused_and_holds_nothing(d
     supply = desk.supply("a.b/c")
     with pytest.raises(AllocationError, match=r"^a\.b/c: cannot write to"):
         await supply.allocate(["a"])
-    assert not supply.inventory.is_allocated("a")
+    assert "a" not in supply.inventory.allocations
 
 
 async def test_pods_that_start_together_all_get_their_files(desk: Desk) -> None:

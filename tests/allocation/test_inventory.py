@@ -126,7 +126,7 @@ def test_a_token_that_a_container_got_stays_unhealthy_when_its_device_goes() -> 
     rig = Rig()
     rig.show("a", "b")
     rig.inventory.allocated(["a"])
-    assert rig.inventory.is_allocated("a") and not rig.inventory.is_allocated("b")
+    assert "a" in rig.inventory.allocations and "b" not in rig.inventory.allocations
     rig.show()
     rig.now += 1000 * GRACE
     rig.show()
@@ -140,7 +140,7 @@ def test_a_vanished_token_that_is_released_is_removed_after_its_grace() -> None:
     rig = Rig()
     rig.show("a", "b")
     assert rig.hear("a", "b")
-    assert rig.inventory.holder("a") == POD and rig.inventory.is_allocated("b")
+    assert rig.inventory.allocations.leases.holder("a") == POD and "b" in rig.inventory.allocations
     rig.show()
     rig.now += 1000 * GRACE
     assert not rig.show()
@@ -161,7 +161,7 @@ def test_a_token_that_is_released_first_and_vanishes_then_has_the_usual_grace() 
     for _ in range(2):
         rig.now += APART
         rig.hear()
-    assert not rig.inventory.is_allocated("a")
+    assert "a" not in rig.inventory.allocations
     rig.show()
     assert rig.inventory.next_change() == GRACE
 

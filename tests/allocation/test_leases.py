@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.allocation.allocations import Kubelet, Leases, Listing
+from devhost.allocation.leases import Leases
+from devhost.allocation.listing import Kubelet, Listing
 from devhost.allocation.timing import NODE
 from devhost.backend.model import Holder
 

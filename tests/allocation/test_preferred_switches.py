@@ -10,8 +10,9 @@ from itertools import combinations, permutations
 import pytest
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
+from devhost.allocation.listing import Listing
 from devhost.allocation.preferred.across_resources import BUILT, KINDS, PreferredAllocation
-from devhost.backend.model import Device, unhealthy
+from devhost.backend.model import Device, Holder, unhealthy
 from devhost.planning.claims import Reason
 from devhost.planning.settings import Of, Prefer
 from devhost.telemetry.metrics import Metrics
@@ -142,8 +143,10 @@ def test_a_kind_seen_in_one_container_with_it_counts_before_other_kinds() -> Non
     machine.hold(HCA, "h0", "h1")
     assert switch_of(machine.prefer(GPU, 1).tokens[0]) in (0, 1)
     machine.pod((GPU, 1), (HCA, 1))
-    for name, inventory in machine.inventories.items():
-        inventory.holder = lambda token, name=name: "pod"  # type: ignore[method-assign]
+    for inventory in machine.inventories.values():
+        one = Holder("default", "one", "main")
+        held = dict.fromkeys(inventory.allocations.tokens(), one)
+        inventory.allocations.apply(Listing((1, 1, 1), machine.now, 1, {"": held}, {one: True}))
     machine.pause(60)
     machine.vicinity.settle()
     for kind in (GPU, HCA):

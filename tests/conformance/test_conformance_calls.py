@@ -92,7 +92,7 @@ async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, dev
             assert refusal.value.code() == code
             assert TOY in refusal.value.details()
             assert asked == []
-            assert not any(map(host.services[TOY].inventory.is_allocated, ("d0", "d1")))
+            assert not any(token in host.services[TOY].inventory.allocations for token in ("d0", "d1"))
             assert len((await stub.Allocate(ask(["d0"]), timeout=WAIT)).container_responses) == 1
         shown = {device.id: device.health for device in kubelet.devices(TOY)}
     assert shown == {"d0": "Healthy", "d1": "Unhealthy"}

@@ -121,7 +121,7 @@ async def test_a_resource_moves_to_dra_device_by_device(node: DraNode) -> None:
         node.kubelet_reports(example_com__card=2)
         await node.node.container({RESOURCE: 1}, keep=True)
         (held,) = node.node.kubelet.in_use(RESOURCE)
-        await node.node.until(lambda: node.node.host.allocations.of(RESOURCE).holder(held))
+        await node.node.until(lambda: node.node.host.allocations.of(RESOURCE).leases.holder(held))
         (free,) = {"c0", "c1"} - {held}
         node.configure(CLAIMED)
         await node.node.reload()

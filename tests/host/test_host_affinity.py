@@ -29,7 +29,11 @@ def switches(names) -> set[int]:
 async def over(machine, host, got) -> None:
     """Waits until the kubelet has named the holders: the next pod is then certainly another one."""
     await machine.until(
-        lambda: all(host.services[name].inventory.holder(token) for name in got for token in got[name])
+        lambda: all(
+            host.services[name].inventory.allocations.leases.holder(token)
+            for name in got
+            for token in got[name]
+        )
     )
 
 

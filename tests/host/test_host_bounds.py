@@ -134,7 +134,7 @@ class Scene:
         half = self.tokens[: len(self.tokens) // 2]
         holder = Holder("default", "train", "main")
         self.take(dict.fromkeys(half, holder), {holder: True})
-        assert self.inventory.holder(half[0]) == holder
+        assert self.inventory.allocations.leases.holder(half[0]) == holder
 
     async def ended(self) -> None:
         self.take({}, {Holder("default", "other", "main"): True})

@@ -166,7 +166,7 @@ async def test_files_in_a_former_directory_are_removed_with_their_last_pod(rig, 
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
-        await rig.until(lambda: host.allocations.of(TOY).holder(token))
+        await rig.until(lambda: host.allocations.of(TOY).leases.holder(token))
         left = specs.path()
         rig.write(OTHER_LINE)
         await rig.until(lambda: host.generation == 2)

@@ -49,7 +49,9 @@ async def admitted(rig, kubelet, count=1, name="pod"):
     """A pod with devices, which the kubelet has named."""
     await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY, 0) >= count)
     admitted = await kubelet.admit(name, "main", TOY, count)
-    await rig.until(lambda: all(rig.host.allocations.of(TOY).holder(token) for token in admitted.device_ids))
+    await rig.until(
+        lambda: all(rig.host.allocations.of(TOY).leases.holder(token) for token in admitted.device_ids)
+    )
     return Pod(rig, admitted.response), admitted.device_ids
 
 

@@ -25,7 +25,7 @@ async def held(rig, kubelet, resource: str = TOY, pod: str = "pod") -> str:
     """A pod that holds a device, which the kubelet has reported."""
     await kubelet.wait_for(lambda: kubelet.healthy(resource))
     (token,) = (await kubelet.admit(pod, "main", resource, 1)).device_ids
-    await rig.until(lambda: rig.host.allocations.of(resource).holder(token))
+    await rig.until(lambda: rig.host.allocations.of(resource).leases.holder(token))
     return token
 
 

@@ -89,7 +89,7 @@ async def test_a_list_during_the_admission_does_not_take_the_second_function_fro
     async with cards.running() as host:
         await both(kubelet)
         (token,) = (await kubelet.admit("vm", "main", TOY, 1)).device_ids
-        await cards.until(lambda: host.allocations.of(TOY).holder(token) == VM)
+        await cards.until(lambda: host.allocations.of(TOY).leases.holder(token) == VM)
         host.replan()
         assert kubelet.healthy(OTHER) == {"audio0", "audio1"}
         assert (await kubelet.admit("vm", "main", OTHER, 1)).device_ids == (f"audio{token[-1]}",)

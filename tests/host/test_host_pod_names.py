@@ -127,7 +127,7 @@ async def test_reasons_never_name_a_pod_and_a_separate_field_does(
         host = await stack.enter_async_context(rig.running(metrics=metrics))
         await kubelet.wait_for(lambda: len(kubelet.healthy(TOY)) == 2)
         (token,) = (await kubelet.admit(POD, "main", TOY, 1)).device_ids
-        await rig.until(lambda: host.allocations.of(TOY).holder(token))
+        await rig.until(lambda: host.allocations.of(TOY).leases.holder(token))
         await rig.until(lambda: kubelet.healthy("example.com/other"))
         await case.happens(rig, kubelet, token)
         if case.happens is under_a_former_id:

@@ -117,7 +117,7 @@ async def starts_and_ends(rig, kubelet):
     """A pod gets a device, and releases it."""
     allocations = rig.host.allocations.of(TOY)
     (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
-    await rig.until(lambda: allocations.holder(token))
+    await rig.until(lambda: allocations.leases.holder(token))
     kubelet.release("pod")
     await rig.until(lambda: not allocations.tokens())
 

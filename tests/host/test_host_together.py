@@ -85,7 +85,7 @@ async def test_sharing_can_be_changed_between_each_and_all_while_pods_run(rig, k
         rig.write("name: example.com/toy, backend: toy")
         await kubelet.wait_for(lambda: {"d0", "d1"} <= {d.id for d in kubelet.devices(TOY)})
         assert kubelet.healthy(TOY) == set()
-        await rig.until(lambda: host.allocations.of(TOY).holder("all::0"))
+        await rig.until(lambda: host.allocations.of(TOY).leases.holder("all::0"))
         kubelet.release("new")
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0", "d1"})
         assert host.services[TOY].registration.condition.registrations == 1

@@ -107,7 +107,7 @@ async def test_the_kubelet_is_not_asked_while_nothing_is_held_until_an_allocatio
         assert (source.asked, holders.due()) == (1, None)
         source.held = {"a": POD}
         inventory.allocated(["a"])
-        await until(lambda: inventory.holder("a") == POD)
+        await until(lambda: inventory.allocations.leases.holder("a") == POD)
         assert source.asked >= 2
 
 
@@ -116,7 +116,7 @@ async def test_a_new_kubelet_sock_is_a_new_kubelet_even_if_podresources_is_uncha
     source = Scripted()
     source.held = {"a": POD}
     async with running(source) as (holders, inventory):
-        await until(lambda: inventory.holder("a") == POD)
+        await until(lambda: inventory.allocations.leases.holder("a") == POD)
         holders.restarted()
         source.held = {}
-        await until(lambda: inventory.allocations.forgotten() == {"a": POD})
+        await until(lambda: inventory.allocations.leases.forgotten() == {"a": POD})

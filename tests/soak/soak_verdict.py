@@ -277,7 +277,7 @@ async def pods_run(node: Node) -> list[str]:
             wrong.append(f"{name}: a pod is rejected: {error}")
             continue
         (chosen,) = allocation.device_ids
-        devices = ",".join(service.inventory.given(chosen))
+        devices = ",".join(device for _, device in service.inventory.allocations.got(chosen))
         if not devices or dict(allocation.response.envs) != {"DEVICES": devices}:
             wrong.append(f"{name}: a pod for {chosen} got {dict(allocation.response.envs)}")
     return wrong + node.complaints

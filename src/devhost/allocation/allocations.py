@@ -1,42 +1,6 @@
 """Who holds what: the tokens that containers have, and the devices behind each. Pure.
 
-There are two sources. Allocate reports that a container gets tokens; no call ever reports that it returned
-them. The kubelet's list of pods (podresources) names the tokens that containers hold. A list can lack a
-token that is held:
-
-* the list began before the kubelet had written down what Allocate gave;
-* the kubelet has just started: it learns of its pods one after another from the API server, and of none
-  while that does not answer, though their containers keep running;
-* the container is an init container: the kubelet lists only those that keep running;
-* the answer is wrong or truncated.
-
-Dropping a held token from the device list (its CDI name goes with it) is worse than keeping a free one, so
-devhost believes a release late:
-
-* a token that this kubelet has named since its last Allocate is released when two lists lack it, at least
-  :attr:`.Timing.release_gap` seconds apart and without one in between that names it. Such a kubelet knows the
-  pod, so only the end of the pod removes the token from the list; the second list guards against a wrong
-  answer;
-* a token that it has not named (the pod was shorter-lived than the interval between lists, or one of the
-  reasons above) is released when the lists of one kubelet have lacked it for :attr:`.Timing.unnamed` seconds.
-  A list without any pod is no evidence: a kubelet that knows no pods yet answers with one;
-* however often the kubelet restarts, a token that no list names counts for :attr:`.Timing.unnamed` seconds in
-  all.
-
-A container's devices never change while it runs. So a container that an earlier kubelet listed with a
-token, and that the present one lists without any device, still holds the token: this kubelet has lost its
-checkpoint. Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that
-the container has ended:
-
-* two lists, :attr:`.Timing.release_gap` seconds apart, of which the first does not have the container (a
-  container of that name in the second list is new: the pod of a StatefulSet that was created again);
-* or the container has devices: a kubelet that lost its checkpoint gives none to a container that already runs
-  (kubelet 1.28 and later), so this is a new container, too.
-
-A kubelet that names what an earlier one named has read its checkpoint, which is read whole or not at all. It
-has forgotten nothing: a container that it lists without devices is a new one, or has ended.
-
-Without lists nothing is ever released: an Allocate counts as long as devhost runs.
+When a token counts as held, and when a release is believed, is in :mod:`.leases`.
 
 Allocations outlive the resources: those of a resource that has left the configuration are kept until
 everything has been released. The plan reads them, so that no other container gets what one holds, even if the
@@ -91,6 +55,7 @@ from devhost.planning.tokens import ALL, Known, alike, represents_all, unit_of
 from .admissions import Admissions
 from .claims import ClaimAllocations, DeviceHeld
 from .given import Given
+from .leases import Leases
 from .listing import ClaimUse
 from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
@@ -101,212 +66,6 @@ from .unclaimed import UnclaimedNodes
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
-
-
-@dataclass(slots=True)
-class _Lease:
-    """One token that is held. ``since`` is its last Allocate, or the list that first named it."""
-
-    since: float
-    holder: Holder | None = None
-    named_by: Kubelet | None = None
-    forgotten_by: Kubelet | None = None
-    """The kubelet that lists the container without any device, though an earlier one named this token."""
-    missing_since: float | None = None
-    """When the first list began that lacks it, of any kubelet."""
-    missing_from: tuple[Kubelet, float] | None = None
-    """The kubelet whose lists lack it now, and when the first of them began."""
-    ending: bool = False
-    """Whether the newest list shows that its container has ended, so that another such list releases it."""
-    number: int = 0
-    """The number of its Allocate, see :class:`.Admissions`; 0 if only a list has named it."""
-
-    def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
-        """A list names it."""
-        self.holder, self.named_by = holder, kubelet
-        self.forgotten_by = self.missing_since = self.missing_from = None
-        self.ending = False
-
-    def forgotten(self, kubelet: Kubelet) -> None:
-        """A list of this kubelet has the container, without the token."""
-        self.forgotten_by = kubelet
-        self.missing_since = self.missing_from = None
-        self.ending = False
-
-    def due(self, last: float, timing: Timing, *, vanished: bool) -> float:
-        """When the next list is wanted because of it, in monotonic seconds."""
-        if self.ending and self.missing_from is not None:
-            return self.missing_from[1] + timing.release_gap
-        if self.forgotten_by is not None:
-            return last + timing.list_forgotten
-        usual = timing.list_vanished if vanished else timing.list_held
-        if self.named_by is None:
-            # soon after Allocate, then less and less often: as long again as has passed since
-            last = max(last, self.since)
-            return last + min(usual, max(timing.list_allocated, last - self.since))
-        return last + usual
-
-    def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
-        """Takes a list that does not name the token; true if it shows that the token is released."""
-        if listing.began < self.since:
-            return False
-        kubelet, began = listing.kubelet, listing.began
-        has_devices = None if self.holder is None else listing.containers.get(self.holder)
-        named = self.named_by == kubelet
-        is_new = self.forgotten_by is not None and self.ending  # a list has lacked the container since
-        if has_devices is False and not (named or recalls or is_new):
-            self.forgotten(kubelet)
-            return False
-        # This kubelet has named it, has forgotten it, or shows that the container is another one.
-        ends = named or self.forgotten_by == kubelet or has_devices is not None
-        if recalls:
-            self.forgotten_by = None
-        if not (ends or listing.pods):
-            return False
-        if self.missing_since is None:
-            self.missing_since = began
-        self.ending = ends
-        if self.missing_from is None or self.missing_from[0] != kubelet:
-            self.missing_from = (kubelet, began)
-            return False
-        if began - self.missing_from[1] < timing.release_gap:
-            return False
-        return ends or began - self.missing_since >= timing.unnamed
-
-
-@dataclass(slots=True)
-class Leases:
-    """The tokens of one resource that containers hold, as far as that is known.
-
-    Args:
-        clock: monotonic seconds.
-    """
-
-    clock: Callable[[], float]
-    timing: Timing = NODE
-    _leases: dict[str, _Lease] = field(init=False, default_factory=dict)
-    _listed: bool = field(init=False, default=False)
-    _due: tuple[object, float | None] | None = field(init=False, default=None)
-    """The last question of :meth:`due` since a change, with its answer."""
-
-    def __contains__(self, token: object) -> bool:
-        return token in self._leases
-
-    def __len__(self) -> int:
-        return len(self._leases)
-
-    def tokens(self) -> frozenset[str]:
-        """Every token that is held."""
-        return frozenset(self._leases)
-
-    def holder(self, token: str) -> Holder | None:
-        """The container that holds a token; ``None`` if none does, or it is not known."""
-        lease = self._leases.get(token)
-        return lease.holder if lease else None
-
-    def numbered(self) -> Iterator[tuple[Holder | None, int]]:
-        """The holder of each token, and the number of its Allocate."""
-        return ((one.holder, one.number) for one in self._leases.values())
-
-    def numbers(self) -> Iterator[tuple[str, int]]:
-        """Each token, and the number of its Allocate."""
-        return ((token, one.number) for token, one in self._leases.items())
-
-    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
-        """The kubelets that named the holders of these tokens last, since their Allocate."""
-        held = self._leases.keys() & tokens
-        return {by for token in held if (by := self._leases[token].named_by) is not None}
-
-    def holders(self) -> Iterator[tuple[str, Holder | None]]:
-        """Every token that is held, with :meth:`holder`."""
-        return ((token, lease.holder) for token, lease in self._leases.items())
-
-    def forgotten(self) -> dict[str, Holder]:
-        """The tokens that the kubelet has forgotten, each with the container that holds it."""
-        return {
-            token: lease.holder
-            for token, lease in self._leases.items()
-            if lease.forgotten_by is not None and lease.holder is not None
-        }
-
-    def is_forgotten(self, token: str) -> bool:
-        """Whether the kubelet has forgotten this token, which a container holds."""
-        lease = self._leases.get(token)
-        return lease is not None and lease.forgotten_by is not None and lease.holder is not None
-
-    def has_ended(self, token: str) -> bool:
-        """Whether the newest list shows that the container that held the token has ended."""
-        lease = self._leases.get(token)
-        return lease is not None and lease.ending
-
-    def allocated(self, tokens: Iterable[str], number: int = 0) -> None:
-        """A container gets these tokens. The containers that held them before no longer do."""
-        self._due = None
-        now = self.clock()
-        self._leases.update((token, _Lease(now, number=number)) for token in tokens)
-
-    def release(self, token: str) -> None:
-        """The token is free."""
-        self._due = None
-        self._leases.pop(token, None)
-
-    def recalls(self, listing: Listing, resource: str) -> bool:
-        """Whether the kubelet names a holder that an earlier kubelet named: it has read its checkpoint."""
-        for token, holder in listing.holders.get(resource, {}).items():
-            lease = self._leases.get(token)
-            if lease is None or lease.named_by in (None, listing.kubelet):
-                continue
-            if holder is not None and holder == lease.holder:
-                return True
-        return False
-
-    def apply(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
-        """Takes what the kubelet lists of ``resource``; true if the holder of a token has changed.
-
-        It is also true when the kubelet has forgotten a token, or knows it again.
-
-        Args:
-            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
-        """
-        self._listed = True
-        self._due = None
-        named = listing.holders.get(resource, {})
-        changed = False
-        for token, holder in named.items():
-            lease = self._leases.get(token)
-            if lease is None:
-                lease, changed = _Lease(listing.began), True
-                self._leases[token] = lease
-            elif listing.began < lease.since:
-                continue  # it is about the time before this Allocate
-            changed = changed or lease.holder != holder or lease.forgotten_by is not None
-            lease.named(holder, listing.kubelet)
-        for token in [token for token in self._leases if token not in named]:
-            lease = self._leases[token]
-            was_forgotten = lease.forgotten_by is not None
-            if lease.is_released(listing, self.timing, recalls=recalls):
-                del self._leases[token]
-                changed = True
-            changed = changed or was_forgotten != (lease.forgotten_by is not None)
-        return changed
-
-    def due(self, last: float, vanished: Collection[str] = ()) -> float | None:
-        """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
-
-        Args:
-            last: when the last list began.
-            vanished: tokens whose device has gone.
-        """
-        if not self._listed:
-            return last
-        asked = last, frozenset(vanished)
-        if self._due is None or self._due[0] != asked:
-            wishes = (
-                lease.due(last, self.timing, vanished=token in vanished)
-                for token, lease in self._leases.items()
-            )
-            self._due = asked, min(wishes, default=None)
-        return self._due[1]
 
 
 @dataclass(slots=True)
@@ -445,7 +204,8 @@ class ResourceAllocations:
         """The terms on which this run of devhost allocated tokens, the latest last."""
         self._everything = everything
         self._devices = everything.devices
-        self._leases = Leases(everything.clock, everything.timing)
+        self.leases = Leases(everything.clock, everything.timing)
+        """The tokens that containers have."""
         self._devices_of: dict[str, tuple[Key, ...]] = {}
         self._reserved: dict[str, list[tuple[Key, ...]]] = {}
         self._inferred: set[str] = set()
@@ -454,11 +214,11 @@ class ResourceAllocations:
         self._groups: Sequence[Group] | None = None
 
     def __contains__(self, token: object) -> bool:
-        return token in self._leases
+        return token in self.leases
 
     def tokens(self) -> frozenset[str]:
         """Every token that a container has, or is about to get."""
-        return self._leases.tokens() | self._reserved.keys()
+        return self.leases.tokens() | self._reserved.keys()
 
     @property
     def known(self) -> bool:
@@ -467,7 +227,7 @@ class ResourceAllocations:
 
     def holds(self, token: str) -> bool:
         """Whether a container has this token, or is about to get it."""
-        return token in self._leases or token in self._reserved
+        return token in self.leases or token in self._reserved
 
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
@@ -475,41 +235,20 @@ class ResourceAllocations:
 
     def is_held(self) -> bool:
         """Whether a container has anything of the resource, or is about to get it."""
-        return bool(self._leases or self._reserved)
-
-    def holder(self, token: str) -> Holder | None:
-        """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
-        return self._leases.holder(token)
-
-    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
-        """The kubelets that named the holders of these tokens last, since their Allocate."""
-        return self._leases.named_by(tokens)
-
-    def forgotten(self) -> dict[str, Holder]:
-        """The tokens that the kubelet has forgotten, each with the container that holds it."""
-        return self._leases.forgotten()
-
-    def is_forgotten(self, token: str) -> bool:
-        """Whether the kubelet has forgotten this token, which a container holds."""
-        return self._leases.is_forgotten(token)
-
-    def has_ended(self, token: str) -> bool:
-        """Whether the newest list shows that the container that held this token has ended."""
-        return self._leases.has_ended(token)
-
-    def given(self, token: str) -> tuple[str, ...]:
-        """Ids of the devices that the holder of this token got with it, as far as that is known."""
-        return tuple(device for _, device in self.got(token))
+        return bool(self.leases or self._reserved)
 
     def got(self, token: str) -> tuple[Key, ...]:
-        """The same devices across backends: one object for all tokens that a container got together."""
+        """The devices that the holder of this token got with it, as far as that is known.
+
+        This is one object for all tokens that a container got together.
+        """
         return () if token in self._inferred else self._devices_of.get(token, ())
 
     def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
-        """Every token that a container has, with the results of :meth:`got` and :meth:`holder`: a copy."""
+        """Every token that a container has, with the result of :meth:`got` and its holder: a copy."""
         known = self._devices_of
         held: dict[str, tuple[Sequence[Key], Holder | None]] = {
-            token: (known.get(token, ()), holder) for token, holder in self._leases.holders()
+            token: (known.get(token, ()), lease.holder) for token, lease in self.leases.held.items()
         }
         return held | {token: ((), held[token][1]) for token in self._inferred & held.keys()}
 
@@ -539,7 +278,7 @@ class ResourceAllocations:
                     if same not in joined:
                         joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
                     keys = joined[same]
-                found.setdefault((id(keys), self._leases.holder(token)), ([], keys))[0].append(token)
+                found.setdefault((id(keys), self.leases.holder(token)), ([], keys))[0].append(token)
             groups = [Group(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()]
             self._groups = sorted(groups, key=lambda group: min(group.tokens))
         return self._groups
@@ -565,16 +304,12 @@ class ResourceAllocations:
         """What binds pods, of all resources, and the pods that have it."""
         return self._everything.pod_claims()
 
-    def numbered(self) -> Iterator[tuple[Holder | None, int]]:
-        """The holder of each token, and the number of its Allocate."""
-        return self._leases.numbered()
-
     def recent(self) -> Iterator[tuple[Key, int]]:
         """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
-        for token, number in self._leases.numbers():
-            if self._everything.admissions.is_recent(number):
+        for token, lease in self.leases.held.items():
+            if self._everything.admissions.is_recent(lease.number):
                 for key in self._devices_of.get(token, ()):
-                    yield key, number
+                    yield key, lease.number
 
     def recent_anywhere(self) -> Mapping[str, int]:
         """What binds a pod that may still get more, see :meth:`.Allocations.recent_pod_claims`."""
@@ -626,7 +361,7 @@ class ResourceAllocations:
             self._reserved[token].remove(keys)
             if not self._reserved[token]:
                 del self._reserved[token]
-                if token not in self._leases:
+                if token not in self.leases:
                     del self._unshared[token]
         pairs = ((keys, self._devices_of.get(token, ())) for token, keys in mine.items())
         distinct = {(id(keys), id(got)): (keys, got) for keys, got in pairs}.values()
@@ -654,7 +389,7 @@ class ResourceAllocations:
             unshared: those of the tokens whose devices are allocated only once.
             terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
         """
-        self._leases.allocated(given, self._everything.admissions.number)
+        self.leases.allocated(given, self._everything.admissions.number)
         self._devices_of |= self._update(backend, given)
         for token in given:
             self.terms.pop(token, None)
@@ -677,7 +412,7 @@ class ResourceAllocations:
 
     def recalls(self, listing: Listing) -> bool:
         """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Leases.recalls`."""
-        return self._leases.recalls(listing, self.resource)
+        return self.leases.recalls(listing, self.resource)
 
     def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
         """Takes a list of the kubelet: whether a holder has changed, and which tokens were released.
@@ -685,20 +420,20 @@ class ResourceAllocations:
         Args:
             recalls: whether this kubelet has shown that it read its checkpoint.
         """
-        before, forgotten = self._leases.tokens(), self._leases.forgotten()
-        changed = self._leases.apply(listing, self.resource, recalls=recalls)
+        before, forgotten = self.leases.tokens(), self.leases.forgotten()
+        changed = self.leases.apply(listing, self.resource, recalls=recalls)
         if not changed:
             return False, ()
-        after = self._leases.tokens()
+        after = self.leases.tokens()
         released = tuple(token for token in before if token not in after)
         self._drop(released)
-        self.changed(replan=before != after or forgotten != self._leases.forgotten())
+        self.changed(replan=before != after or forgotten != self.leases.forgotten())
         return True, released
 
     def release(self, tokens: Sequence[str]) -> None:
         """Counts tokens as free: their containers have ended."""
         for token in tokens:
-            self._leases.release(token)
+            self.leases.release(token)
         self._drop(token for token in tokens if token not in self._reserved)
         self.changed(replan=True)
 
@@ -711,9 +446,9 @@ class ResourceAllocations:
 
     def unresolved(self) -> list[str]:
         """Held tokens whose devices are not known, because only the kubelet has named them."""
-        if not self._leases:
+        if not self.leases:
             return []
-        tokens = self._leases.tokens()
+        tokens = self.leases.tokens()
         return [*(tokens - self._devices_of.keys()), *(tokens & self._inferred & self._devices_of.keys())]
 
     def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
@@ -750,7 +485,7 @@ class ResourceAllocations:
             last: when the last list began.
             awaited: whether another resource waits for what is held here.
         """
-        return self._leases.due(last, self._leases.tokens() if awaited else self._vanished)
+        return self.leases.due(last, self.leases.tokens() if awaited else self._vanished)
 
     def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[str, tuple[Key, ...]]:
         """Takes the devices of these tokens; tokens with one sequence of devices share one tuple of keys."""
@@ -935,7 +670,8 @@ class Allocations:
 
     def _pod_claims(self, held: Sequence[Held]) -> tuple[float, PodClaims]:
         """What of these binds pods, and until when that is so."""
-        end = self.admissions.ends(at for one in self._resources.values() for at in one.numbered())
+        leases = (lease for one in self._resources.values() for lease in one.leases.held.values())
+        end = self.admissions.ends((lease.holder, lease.number) for lease in leases)
         now = self.clock()
         changes: list[float] = []
 
@@ -1175,7 +911,7 @@ class Allocations:
         for allocations in self.in_use():
             for token in allocations.unresolved():
                 if not allocations.devices_of(token):
-                    absent = self._absent(allocations.resource, token, allocations.holder(token))
+                    absent = self._absent(allocations.resource, token, allocations.leases.holder(token))
                     allocations.infer((token,), absent)
         held = self.held()
         changed = self.devices.settle(self.given.compare(held, found), self.given.fixed(held))

@@ -3,7 +3,7 @@
 A *token* is what the kubelet counts: a device, a replica of a shared device, or a share of all devices of the
 resource together. A token that disappears is first shown as Unhealthy and removed only after
 :attr:`.Timing.grace`, because the kubelet may just have chosen it; a token that a container holds stays
-Unhealthy until it is released (see :mod:`.allocations`), so that the pod's status is true. A token that a
+Unhealthy until it is released (see :mod:`.leases`), so that the pod's status is true. A token that a
 container holds and the kubelet has forgotten is Unhealthy, too, and has a Healthy stand-in
 (:func:`devhost.planning.tokens.stand_in`).
 """
@@ -28,6 +28,7 @@ from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
 from .allocations import Allocations, Reservation, ResourceAllocations
+from .leases import State
 from .timing import NODE, Timing
 
 FORGOTTEN = "held by a pod, which the kubelet no longer knows"
@@ -321,21 +322,18 @@ class Inventory:
         token = stood_for(name, self.snapshot.entries)
         if token is None or name in self.allocations or not self.allocations.holds(token):
             return None
-        if self.allocations.has_ended(token):
+        state, holder = self.allocations.leases.state(token), self.allocations.leases.holder(token)
+        if state is State.LACKING:
             return None
-        holder = self.allocations.holder(token)
-        why = FORGOTTEN if self.allocations.is_forgotten(token) else f"held by {pod(holder)}"
+        why = FORGOTTEN if state is State.FORGOTTEN else f"held by {pod(holder)}"
         return _meaning(f"it replaces {token}: {why}", holder)
 
     def _succeed(self, names: Iterable[str]) -> None:
         """Releases the tokens behind these stand-ins whose containers have ended."""
         tokens = (stood_for(name, self.snapshot.entries) for name in names)
-        if ended := [token for token in tokens if token is not None and self.allocations.has_ended(token)]:
+        state = self.allocations.leases.state
+        if ended := [token for token in tokens if token is not None and state(token) is State.LACKING]:
             self.allocations.release(ended)
-
-    def given(self, name: str) -> tuple[str, ...]:
-        """Ids of the devices that the holder of this token got with it, as far as that is known."""
-        return self.allocations.given(name)
 
     def listed(self) -> dict[str, bool]:
         """Devices behind the tokens or held by a container that has one, and whether they are held.
@@ -357,14 +355,6 @@ class Inventory:
         """The devices behind the tokens, by id, without those that have vanished."""
         groups = _groups(entry for entry in self.snapshot.entries.values() if entry.gone_at is None)
         return {name: member for members in groups for name, member in _by_id(members)}
-
-    def is_allocated(self, name: str) -> bool:
-        """Whether some container holds this token, as far as that is known."""
-        return name in self.allocations
-
-    def holder(self, name: str) -> Holder | None:
-        """The container that holds this token; ``None`` if none does, or the kubelet has not named it."""
-        return self.allocations.holder(name)
 
     def update(
         self,
@@ -571,7 +561,7 @@ class Inventory:
                 if not keepers:
                     continue
                 _, other, former = min(keepers)
-                holder = self.allocations.holder(other)
+                holder = self.allocations.leases.holder(other)
                 why = f"{pod(holder)} has it as {other}, from before it was shared in this way"
                 if former:
                     why = f"held by {pod(holder)} under its former id {other}"
@@ -594,7 +584,7 @@ class Inventory:
 
         A container that holds the token may be of any pod until the kubelet has named it.
         """
-        holder = self.allocations.holder(name)
+        holder = self.allocations.leases.holder(name)
         if holder is None and name in self.allocations:
             return None
         own = () if holder is None else (pod_of(holder),)
@@ -612,12 +602,12 @@ class Inventory:
 
     def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
         """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""
-        forgotten = self.allocations.forgotten()
+        forgotten = self.allocations.leases.forgotten()
         by_holder = {holder: _meaning(FORGOTTEN, holder) for holder in set(forgotten.values())}
         reasons = {token: by_holder[holder] for token, holder in forgotten.items()}
         for name in self.allocations.tokens():
             if (token := stood_for(name, entries)) is not None:
-                holder = self.allocations.holder(name)
+                holder = self.allocations.leases.holder(name)
                 reasons[token] = _meaning(f"held by {pod(holder)} as {name}", holder)
         for token in sorted(reasons.keys() & entries.keys()):
             before = self.snapshot.entries.get(stand_in(token))

@@ -2,7 +2,7 @@
 
 The kubelet lists the devices of all drivers by the names that the drivers give them. A device that is named
 so counts as held by the container, like one of which another plugin allocated a token, and by the same rules
-(see :mod:`.allocations`): the driver is the resource, and ``pool/device`` for the token.
+(see :mod:`.leases`): the driver is the resource, and ``pool/device`` for the token.
 
 A name means a device if it is the device's id or its PCI address (of a claim ``pci:<address>``), after both
 have been made lower case, with ``-`` for every character that is no letter and no digit. Names in slices are

@@ -30,6 +30,7 @@ from devhost.backend.errors import printable
 from devhost.backend.frozen import frozen
 from devhost.backend.observe import ObserverHooks
 from devhost.missing import missing_package
+from devhost.planning.settings import ResourceSettings
 
 from .entry_points import EntryPoint, entry_points
 from .unread import unread
@@ -61,26 +62,8 @@ _HOOKS: Mapping[str, tuple[str, ...]] = {
 """The arguments of each hook."""
 
 ENTRY_KEYS = frozenset(
-    {
-        "name",
-        "backend",
-        "where",
-        "share",
-        "prefer",
-        "inject",
-        "exclusive",
-        "whenEmpty",
-        "expect",
-        "topology",
-        "healthyWhile",
-        "optional",
-        "takeOver",
-        "checkStarts",
-        "permissions",
-        "serve",
-        "dra",
-    }  # config.language
-)
+    re.sub("_(.)", lambda found: found[1].upper(), one.name) for one in fields(ResourceSettings)
+) - {"index", "options"}
 """The keys that every entry under ``resources`` has; no option of a backend may have the name of one."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")

@@ -79,7 +79,7 @@ class Orphans:
                     held.resource,
                     token,
                     tuple(dict.fromkeys(device for _, device in keys)),
-                    held.holder(token),
+                    held.leases.holder(token),
                     Reason(GONE) if missing and not there else why(token, there),
                     missing,
                 )
@@ -97,7 +97,7 @@ class Orphans:
         return {
             (held.resource, token): holder
             for held in self._allocations.in_use()
-            for token, holder in sorted(held.forgotten().items())
+            for token, holder in sorted(held.leases.forgotten().items())
         }
 
     def report(self) -> None:

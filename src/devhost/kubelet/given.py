@@ -151,7 +151,7 @@ class GivenKeeper:
         self._allocations.compare(found)
         allocations = self._allocations.of(resource)
         for token in tokens:
-            gift = self._given.of_token((resource, token), allocations.holder(token))
+            gift = self._given.of_token((resource, token), allocations.leases.holder(token))
             for key in sorted(allocations.devices_of(token)):
                 difference = self._given.differences.get((resource, key))
                 mine = difference is not None and token in difference.tokens
@@ -236,7 +236,7 @@ class GivenKeeper:
         """Whether a container holds a token of which nothing is known; it may be of another devhost."""
         allocators = self._allocators()
         return any(
-            (held.resource, token) not in self._given.tokens and held.holder(token) is not None
+            (held.resource, token) not in self._given.tokens and held.leases.holder(token) is not None
             for held in self._allocations.in_use()
             if held.resource in allocators
             for token in held.tokens()

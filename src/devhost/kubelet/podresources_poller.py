@@ -1,6 +1,6 @@
 """Updates the allocations with who holds which device, by asking the kubelet at intervals.
 
-:mod:`devhost.allocation.allocations` interprets the lists, :mod:`.poll_schedule` decides when to ask.
+:mod:`devhost.allocation.leases` interprets the lists, :mod:`.poll_schedule` decides when to ask.
 While the kubelet does not answer, nothing changes: what was allocated counts as held, and the status shows
 why holders are unknown.
 """
@@ -143,7 +143,7 @@ class PodResourcesPoller:
         """
         replaced = (stood_for(token, allocations) for token in tokens if token.startswith(STAND_IN))
         concerned = {*tokens, *(token for token in replaced if token is not None)}
-        named_by = allocations.named_by(concerned)
+        named_by = allocations.leases.named_by(concerned)
         if not named_by or (not offered and named_by == {(*(self.source.identity() or ()), self._restarts)}):
             return
         with suppress(TimeoutError):

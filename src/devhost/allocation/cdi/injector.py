@@ -413,7 +413,7 @@ class CdiInjection:
         allocations = self._inventory.allocations
         found: dict[Holder, Counter[str]] = {}
         for token in sorted(allocations.tokens()):
-            holder = allocations.holder(token)
+            holder = allocations.leases.holder(token)
             if holder is not None and token not in self._set_of:
                 devices = [device for _, device in sorted(allocations.devices_of(token))]
                 found.setdefault(holder, Counter()).update(devices or [unit_of(token)])

@@ -18,6 +18,7 @@ from operator import attrgetter
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
+from devhost.allocation.leases import State
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
@@ -208,7 +209,7 @@ class PreferredAllocation:
 
         def holder(resource: str, token: str) -> object:
             inventory = inventories.get(resource)
-            return None if inventory is None else inventory.holder(token)
+            return None if inventory is None else inventory.allocations.leases.holder(token)
 
         self._grouping.settle(holder)
         for gone in self._places.keys() - inventories.keys():
@@ -474,7 +475,7 @@ def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request
     released, which are free if its newest list shows that.
     """
     offered = frozenset(allocations.tokens()).intersection(request.available).difference(request.must_include)
-    held = {token for token in offered if not allocations.has_ended(token)}
+    held = {token for token in offered if allocations.leases.state(token) is not State.LACKING}
     if not held:
         return request
     others = [token for token in request.available if token not in held]
@@ -500,7 +501,7 @@ def _ended(
 
 
 def _pod(allocations: ResourceAllocations, token: str) -> Pod | None:
-    holder = allocations.holder(token)
+    holder = allocations.leases.holder(token)
     return None if holder is None else (holder.namespace, holder.pod)
 
 

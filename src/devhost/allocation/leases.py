@@ -1,0 +1,266 @@
+"""When a token counts as held, and when a release is believed. Pure.
+
+There are two sources. Allocate reports that a container gets tokens; no call ever reports that it returned
+them. The kubelet's list of pods (podresources) names the tokens that containers hold. A list can lack a
+token that is held:
+
+* the list began before the kubelet had written down what Allocate gave;
+* the kubelet has just started: it learns of its pods one after another from the API server, and of none
+  while that does not answer, though their containers keep running;
+* the container is an init container: the kubelet lists only those that keep running;
+* the answer is wrong or truncated.
+
+Dropping a held token from the device list (its CDI name goes with it) is worse than keeping a free one, so
+devhost believes a release late:
+
+* a token that this kubelet has named since its last Allocate is released when two lists lack it, at least
+  :attr:`.Timing.release_gap` seconds apart and without one in between that names it. Such a kubelet knows the
+  pod, so only the end of the pod removes the token from the list; the second list guards against a wrong
+  answer;
+* a token that it has not named (the pod was shorter-lived than the interval between lists, or one of the
+  reasons above) is released when the lists of one kubelet have lacked it for :attr:`.Timing.unnamed` seconds.
+  A list without any pod is no evidence: a kubelet that knows no pods yet answers with one;
+* however often the kubelet restarts, a token that no list names counts for :attr:`.Timing.unnamed` seconds in
+  all.
+
+A container's devices never change while it runs. So a container that an earlier kubelet listed with a
+token, and that the present one lists without any device, still holds the token: this kubelet has lost its
+checkpoint. Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that
+the container has ended:
+
+* two lists, :attr:`.Timing.release_gap` seconds apart, of which the first does not have the container (a
+  container of that name in the second list is new: the pod of a StatefulSet that was created again);
+* or the container has devices: a kubelet that lost its checkpoint gives none to a container that already runs
+  (kubelet 1.28 and later), so this is a new container, too.
+
+A kubelet that names what an earlier one named has read its checkpoint, which is read whole or not at all. It
+has forgotten nothing: a container that it lists without devices is a new one, or has ended.
+
+Without lists nothing is ever released: an Allocate counts as long as devhost runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from devhost.backend.model import Holder
+
+from .listing import Kubelet, Listing
+from .timing import NODE, Timing
+
+
+class State(Enum):
+    """What the lists have shown of a token since its Allocate."""
+
+    ALLOCATED = "allocated"
+    """No list has named it."""
+    NAMED = "named"
+    """A list has named the container that holds it."""
+    FORGOTTEN = "forgotten"
+    """The kubelet lists that container without any device, though an earlier kubelet named this token."""
+    LACKING = "lacking"
+    """The newest list shows that its container has ended, so that another such list releases it."""
+
+
+class Absence(NamedTuple):
+    """The lists that lack a token: the time at which the first of any kubelet began, and of this kubelet.
+
+    ``ends`` is whether the newest shows that the container has ended.
+    """
+
+    since: float
+    kubelet: Kubelet
+    first: float
+    ends: bool
+
+
+@dataclass(slots=True)
+class Lease:
+    """One token that a container holds: a state machine, whose events are the lists of kubelets.
+
+    ``since`` is the last Allocate, or the list that first named the token. ``number`` is that of the
+    Allocate, see :class:`.Admissions`; 0 if only a list has named the token. ``named_by`` is the kubelet that
+    named the holder last, ``forgotten_by`` the one that has forgotten the token since.
+    """
+
+    since: float
+    number: int = 0
+    holder: Holder | None = None
+    named_by: Kubelet | None = None
+    forgotten_by: Kubelet | None = None
+    absence: Absence | None = None
+
+    @property
+    def state(self) -> State:
+        """What the lists have shown."""
+        if self.absence is not None and self.absence.ends:
+            return State.LACKING
+        if self.forgotten_by is not None:
+            return State.FORGOTTEN
+        return State.ALLOCATED if self.named_by is None else State.NAMED
+
+    def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
+        """Takes a list that names the token."""
+        self.holder, self.named_by = holder, kubelet
+        self.forgotten_by = self.absence = None
+
+    def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
+        """Takes a list that does not name the token; true if it shows that the token is released.
+
+        Args:
+            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`.Leases.recalls`.
+        """
+        kubelet, began = listing.kubelet, listing.began
+        has_devices = None if self.holder is None else listing.containers.get(self.holder)
+        # a container that a list lacked after the kubelet had forgotten the token is another one
+        is_new = self.forgotten_by is not None and self.state is State.LACKING
+        if has_devices is False and self.named_by != kubelet and not (recalls or is_new):
+            self.forgotten_by, self.absence = kubelet, None
+            return False
+        # this kubelet has named it, has forgotten it, or shows that the container is another one
+        ends = kubelet in (self.named_by, self.forgotten_by) or has_devices is not None
+        if recalls:
+            self.forgotten_by = None
+        if not (ends or listing.pods):
+            return False
+        # lists of two kubelets are not counted together, except for patience
+        since, by, first, _ = self.absence or (began, kubelet, began, ends)
+        if by != kubelet:
+            first = began
+        self.absence = Absence(since, kubelet, first, ends)
+        return began - first >= timing.release_gap and (ends or began - since >= timing.unnamed)
+
+    def due(self, last: float, timing: Timing, *, vanished: bool) -> float:
+        """When the next list is wanted because of it, in monotonic seconds."""
+        if self.absence is not None and self.absence.ends:
+            return self.absence.first + timing.release_gap
+        if self.forgotten_by is not None:
+            return last + timing.list_forgotten
+        usual = timing.list_vanished if vanished else timing.list_held
+        if self.named_by is None:
+            # soon after Allocate, then less and less often: as long again as has passed since
+            last = max(last, self.since)
+            return last + min(usual, max(timing.list_allocated, last - self.since))
+        return last + usual
+
+
+@dataclass(slots=True)
+class Leases:
+    """The tokens of one resource that containers hold, as far as that is known.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    clock: Callable[[], float]
+    timing: Timing = NODE
+    held: dict[str, Lease] = field(init=False, default_factory=dict)
+    _listed: bool = field(init=False, default=False)
+    _due: tuple[object, float | None] | None = field(init=False, default=None)
+    """The last question of :meth:`due` since a change, with its answer."""
+
+    def __contains__(self, token: object) -> bool:
+        return token in self.held
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def tokens(self) -> frozenset[str]:
+        """Every token that is held."""
+        return frozenset(self.held)
+
+    def holder(self, token: str) -> Holder | None:
+        """The container that holds a token; ``None`` if none does, or the kubelet has not named it."""
+        lease = self.held.get(token)
+        return lease.holder if lease else None
+
+    def state(self, token: str) -> State | None:
+        """The state of a token; ``None`` if no container holds it."""
+        lease = self.held.get(token)
+        return lease.state if lease else None
+
+    def named_by(self, tokens: Iterable[str]) -> set[Kubelet]:
+        """The kubelets that named the holders of these tokens last, since their Allocate."""
+        held = self.held.keys() & tokens
+        return {by for token in held if (by := self.held[token].named_by) is not None}
+
+    def forgotten(self) -> dict[str, Holder]:
+        """The tokens that the kubelet has forgotten, each with the container that holds it, or held it."""
+        return {
+            token: lease.holder
+            for token, lease in self.held.items()
+            if lease.forgotten_by is not None and lease.holder is not None
+        }
+
+    def allocated(self, tokens: Iterable[str], number: int = 0) -> None:
+        """A container gets these tokens. The containers that held them before no longer do."""
+        self._due = None
+        now = self.clock()
+        self.held.update((token, Lease(now, number)) for token in tokens)
+
+    def release(self, token: str) -> None:
+        """The token is free."""
+        self._due = None
+        self.held.pop(token, None)
+
+    def recalls(self, listing: Listing, resource: str) -> bool:
+        """Whether the kubelet names a holder that an earlier kubelet named: it has read its checkpoint."""
+        for token, holder in listing.holders.get(resource, {}).items():
+            lease = self.held.get(token)
+            if lease is None or lease.named_by in (None, listing.kubelet):
+                continue
+            if holder is not None and holder == lease.holder:
+                return True
+        return False
+
+    def apply(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
+        """Takes what the kubelet lists of ``resource``; true if the holder of a token has changed.
+
+        It is also true when the kubelet has forgotten a token, or knows it again.
+
+        Args:
+            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
+        """
+        self._listed = True
+        self._due = None
+        named = listing.holders.get(resource, {})
+        changed = False
+        for token, holder in named.items():
+            lease = self.held.get(token)
+            if lease is None:
+                lease, changed = Lease(listing.began), True
+                self.held[token] = lease
+            elif listing.began < lease.since:
+                continue  # it is about the time before this Allocate
+            changed = changed or lease.holder != holder or lease.forgotten_by is not None
+            lease.named(holder, listing.kubelet)
+        for token in [token for token in self.held if token not in named]:
+            lease = self.held[token]
+            if listing.began < lease.since:
+                continue
+            was_forgotten = lease.forgotten_by is not None
+            if lease.is_released(listing, self.timing, recalls=recalls):
+                del self.held[token]
+                changed = True
+            changed = changed or was_forgotten != (lease.forgotten_by is not None)
+        return changed
+
+    def due(self, last: float, vanished: Collection[str] = ()) -> float | None:
+        """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
+
+        Args:
+            last: when the last list began.
+            vanished: tokens whose device has gone.
+        """
+        if not self._listed:
+            return last
+        asked = last, frozenset(vanished)
+        if self._due is None or self._due[0] != asked:
+            wishes = (
+                lease.due(last, self.timing, vanished=token in vanished) for token, lease in self.held.items()
+            )
+            self._due = asked, min(wishes, default=None)
+        return self._due[1]
