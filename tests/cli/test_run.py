@@ -183,12 +183,16 @@ async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
         with running(toys, kubelet.directory):
             await until_served(kubelet)
             command = [sys.executable, "-m", "devhost", "status", "--output", "json"]
-            done = await asyncio.to_thread(
-                subprocess.run, command, capture_output=True, text=True, timeout=240
-            )
-            document = json.loads(done.stdout)
-            (resource,) = document["resources"]
-            assert (resource["state"], resource["streams"], resource["allocatable"]) == ("registered", 1, 2)
+            state = "registering"
+            async with asyncio.timeout(60):
+                while state == "registering":  # the list may come before the answer to Register
+                    done = await asyncio.to_thread(
+                        subprocess.run, command, capture_output=True, text=True, timeout=240
+                    )
+                    document = json.loads(done.stdout)
+                    (resource,) = document["resources"]
+                    state = resource["state"]
+            assert (state, resource["streams"], resource["allocatable"]) == ("registered", 1, 2)
             about = document["kubelet"]
             assert (about["dir"], about["socket"]) == (str(kubelet.directory), "present")
             assert about["podResources"]["socket"] == str(tmp_path / "pod-resources" / "kubelet.sock")
@@ -240,7 +244,9 @@ async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, t
         assert answer == (503, f"no list stream yet: example.com/toy (waiting: {ABSENT})\n")
         async with KubeletSimulator(directory) as kubelet:
             await until_served(kubelet)
-            assert (await asyncio.to_thread(get, "/readyz"))[0] == 200
+            async with asyncio.timeout(60):  # the list may come before the answer to Register
+                while (await asyncio.to_thread(get, "/readyz"))[0] != 200:
+                    await asyncio.sleep(0.05)
             assert (await asyncio.to_thread(get, "/healthz"))[0] == 200
             metrics = (await asyncio.to_thread(get, "/metrics"))[1]
             assert 'devhost_registrations_total{resource="example.com/toy"} 1.0' in metrics

@@ -143,6 +143,9 @@ async def test_a_recreated_directory_is_watched_again(rig, kubelet):
         await served(kubelet, toy=2)
         for _ in range(2):  # the second time shows that the new directory is watched
             await kubelet.stop()
+            await rig.until(
+                lambda: not list(rig.kubelet_dir.glob("dh-*")), WAIT
+            )  # it is not removed meanwhile
             shutil.rmtree(rig.kubelet_dir)
             before = kubelet.events.position
             await kubelet.start()

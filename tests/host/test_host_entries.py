@@ -22,6 +22,9 @@ def entry(host, number=0):
 
 
 def wrong(host):
+    """The problems, once there is a plan: a backend may have one before."""
+    if not host.planned:
+        return []
     return [(one.kind, one.subject, one.reason) for one in problems(host).shown if one.kind != "pods"]
 
 

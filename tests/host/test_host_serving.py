@@ -282,4 +282,4 @@ async def test_the_host_waits_for_a_missing_directory_and_kubelet(rig, tmp_path)
         assert host.ready()[0] is False
         async with KubeletSimulator(rig.kubelet_dir) as kubelet:
             await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
-            assert host.ready() == (True, "")
+            await rig.until(lambda: host.ready() == (True, ""))  # once Register is answered
