@@ -451,6 +451,72 @@ def test_another_configmap_is_not_read_instead_of_the_one_that_a_workload_names(
     )
 
 
+@pytest.mark.parametrize(
+    ("peer", "image", "flag"),
+    [
+        (NVIDIA, "nvidia/k8s-device-plugin", "--config-file"),
+        (SMARTER, "x/smarter-device-manager", "-config"),
+        ("generic-device-plugin", "squat/generic-device-plugin", "--config"),
+        ("sriov-network-device-plugin", "x/sriov-network-device-plugin", "--config-file"),
+        ("rdma-shared-dev-plugin", "x/k8s-rdma-shared-dev-plugin", "--config-file"),
+    ],
+)
+def test_a_configmap_that_the_input_lacks_is_named_with_the_command_that_prints_it(
+    peer: str, image: str, flag: str
+) -> None:
+    mounts = {"volumeMounts": [{"name": "c", "mountPath": "/config"}]}
+    one = workload("a", image, f"{flag}=/config/x.yaml", **mounts)
+    one["metadata"] = {"name": "a", "namespace": "gpu"}
+    pod = one["spec"]["template"]["spec"]  # type: ignore[index]
+    pod["volumes"] = [{"name": n, "configMap": {"name": n * 3}} for n in ("b", "c")]
+    message = (
+        "its configuration is in a ConfigMap, which is not in this file (add the ConfigMap gpu/ccc, which "
+        "has the entry x.yaml: kubectl get configmap ccc -n gpu -o yaml)"
+    )
+    assert message in refusal(peer, listed(one, UNRELATED))
+
+
+def config_map(name: str, **data: str) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "kube-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+OF_PEERS = {
+    NVIDIA: ("default", "version: v1", "version: v2"),
+    SMARTER: ("conf.yaml", "- {devicematch: ^fuse$, nummaxdevices: 3}", "- {devicematch: ^kvm$}"),
+    "gke-device-plugin": (
+        "gpu_config.json",
+        '{"GPUPartitionSize": "1g.5gb"}',
+        '{"GPUPartitionSize": "2g.10gb"}',
+    ),
+    "generic-device-plugin": ("config.yaml", "devices: []", "domain: a.b\ndevices: []"),
+    "sriov-network-device-plugin": ("config.json", '{"resourceList": []}', '{"resourceList": [{}]}'),
+    "rdma-shared-dev-plugin": ("config.json", '{"configList": []}', '{"configList": [{}]}'),
+}
+"""The usual name of the entry, and two configurations."""
+
+
+@pytest.mark.parametrize("peer", OF_PEERS)
+def test_several_configmaps_of_which_none_fits_are_named(peer: str) -> None:
+    maps = [config_map("coredns", Corefile="."), config_map("kube-proxy", a="b", c="d")]
+    message = refusal(peer, listed(*maps))
+    assert (
+        f"none of kube-system/coredns, kube-system/kube-proxy has the entry {OF_PEERS[peer][0]} " in message
+    )
+    assert "give only the ConfigMap of the plugin, and name its entry with --key" in message
+    assert "kube-proxy has the entry other (" in refusal(peer, listed(*maps), "--key", "other")
+
+
+@pytest.mark.parametrize("peer", OF_PEERS)
+def test_several_entries_of_which_each_may_be_the_configuration_are_named(peer: str) -> None:
+    _, one, other = OF_PEERS[peer]
+    message = refusal(peer, listed(config_map("coredns", a="b"), config_map("mine", x=one, y=other, z="?")))
+    assert "several entries of ConfigMap mine may be the configuration (choose one with --key" in message
+    assert "which may be x, y)" in message
+    message = refusal(peer, listed(config_map("mine", x=one), config_map("yours", x=other)))
+    assert "different configurations of" in message and "ConfigMap mine, ConfigMap yours" in message
+
+
 UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}
 
 

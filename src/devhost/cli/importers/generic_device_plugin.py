@@ -18,7 +18,7 @@ from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
 from . import overlap
 from .gojson import PCI_ID, pci_id
 from .source import GUIDE, Object, Source, Value, node_at, some, text_at
-from .workload import Container, Options, the_container, version_of
+from .workload import Container, Options, file_of, the_container, version_of
 from .writing import Entry as Resource
 from .writing import Written, document, given
 
@@ -168,7 +168,7 @@ def _read(source: Source, key: str) -> _Found:
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
         return _of_values(values, key)
-    found = next(iter(source.bare), None) or _config_map(source, "config.yaml", key)
+    found = next(iter(source.bare), None) or _config_map(source, None, "config.yaml", key)
     what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
     return _bare(found or source.refuse(f"give {what}; for other plugins see {GUIDE}"))
 
@@ -203,10 +203,10 @@ def _of_values(values: Value, key: str) -> _Found:
 def _of_container(container: Value, key: str, file: Value | None = None) -> _Found:
     """The devices in a container's flags, or in the file that they name; ``file`` is that of a chart."""
     if isinstance(container, Container):
-        options, version, names = container.options(("version",)), container.version, container.config_maps
+        options, version = container.options(("version",)), container.version
     else:
         tag = text_at(container.node, "image", "tag").partition("@")[0]
-        options, version, names = Options(container, ("version",)), version_of(tag), []
+        options, version = Options(container, ("version",)), version_of(tag)
     source, devices, domain = container.source, list[Value](), ""
     for flag in options.flags:
         if flag.name == "device":
@@ -221,8 +221,10 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
-        found = _config_map(source, path.rpartition("/")[2], key, names)
+        found = _config_map(source, container, path, key)
         if found is None:
+            if isinstance(container, Container) and container.config_maps:
+                container.lacks(path, path.rpartition("/")[2])
             hint = "give that file, or the ConfigMap that contains it, as well"
             container.fail(f"its devices are in the file {path}", hint)
         devices, domain = _bare(found)
@@ -237,11 +239,13 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     return devices, domain
 
 
-def _config_map(source: Source, file: str, key: str, names: Sequence[str] | None = None) -> Value | None:
-    return source.config_map(
-        file, "config.yaml", "config.yml", key=key, names=names,
-        likely=lambda node: node_at(node, "devices") is not None or node_at(node, "device") is not None,
-    )  # fmt: skip
+def _config_map(source: Source, container: Value | None, path: str, key: str) -> Value | None:
+    usual = (path.rpartition("/")[2], "config.yaml", "config.yml")
+    return file_of(source, container, path, *usual, likely=_has_devices, key=key)
+
+
+def _has_devices(node: Node) -> bool:
+    return node_at(node, "devices") is not None or node_at(node, "device") is not None
 
 
 def _bare(value: Value) -> _Found:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse
 
 from .source import CHOOSE, GUIDE, Source, Value, node_at, some, text_at
-from .workload import Container, Options, the_container
+from .workload import Container, Options, file_of, the_container
 
 _POLICIES = ("NicClusterPolicy", "NicNodePolicy")
 _IMPORTERS = {
@@ -65,14 +65,13 @@ def configuration(
     elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
         found = _of_values(values, section, top)
     else:
-        path = options.flag("config-file") if options else None
-        name, entry = plugin.entry(path.text()) if plugin and path else ("", "")
-        names = [name] if name else plugin.config_maps if plugin else None
-        held = source.config_map(
-            "config.json", likely=lambda node: node_at(node, top) is not None, key=key or entry, names=names
+        file = options.flag("config-file") if options else None
+        path = file.text() if file else ""
+        held = file_of(
+            source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None, key=key
         )
-        found = held or _refuse(source, section, plugin)
-        if source.left and not entry:
+        found = held or _refuse(source, section, plugin, path)
+        if source.left:
             source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
@@ -83,7 +82,7 @@ def configuration(
     return found, options
 
 
-def _refuse(source: Source, section: str, plugin: Container | None) -> NoReturn:
+def _refuse(source: Source, section: str, plugin: Container | None, path: str) -> NoReturn:
     for one in source.objects:
         if one.kind in _POLICIES:
             other = next((name for name in _IMPORTERS if one.at("spec", name, "config")), "")
@@ -100,9 +99,7 @@ def _refuse(source: Source, section: str, plugin: Container | None) -> NoReturn:
             message = f"these values have no {section}: the chart has none since release 24.10"
             one.fail(message, "give the object: kubectl get nicclusterpolicies -o yaml")
     if plugin is not None:
-        names = some(plugin.config_maps) or "that its pod mounts"
-        message = "its configuration is in a ConfigMap, which is not in this file"
-        plugin.fail(message, f"add the ConfigMap {names}")
+        plugin.lacks(path, "config.json")
     every = "one ConfigMap, one NicClusterPolicy, one NicNodePolicy, or the configuration itself"
     source.refuse(f"give {every}; for other plugins see {GUIDE}")
 

@@ -12,7 +12,7 @@ would refuse it. A key that no importer reads is named in the result (:meth:`Sou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -225,6 +225,11 @@ class Object(Value):
     def __str__(self) -> str:
         return self.holder or f"{self.kind} {self.name}".strip() or "a document without kind"
 
+    @property
+    def address(self) -> str:
+        """Its namespace and name, as far as it has them."""
+        return "/".join(filter(None, (text_at(self.node, "metadata", "namespace"), self.name)))
+
 
 class Source:
     """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks."""
@@ -358,23 +363,30 @@ class Source:
         maps = [one for one in every if (one.name in names if names else one.name not in self.of_variables)]
         if not maps:
             return None
-        wanted, likely = ((key,), lambda _: False) if key else (keys, likely)
-        found = [(one, entry) for one in maps if (entry := _entry(one, wanted, likely))]
-        self.one_of([one for one, _ in found])
-        chosen, entry = found[0] if found else (maps[0], "")
-        inside = [*_entries(node_at(chosen.node, "data"))]
-        is_only = not key and len(inside) == len(maps) == 1 and names != []
-        entry = entry or (inside[0] if is_only else key or keys[0])
-        if (value := chosen.at("data", entry)) is None:
-            if names == [] and not key:
-                return None
-            path = chosen.place.key("data").key(entry).path
-            hint = f"{CHOOSE}, which may be {some(inside)}" if inside else "is it the right object?"
-            chosen.fail(f"it has no {path}", hint, (node_at(chosen.node, "data") or chosen.node).mark)
-        self.chosen, self.left = entry, [one for one in inside if one != entry]
-        if data := chosen.at("data"):
-            data.omit(*self.left)
-        return value.document()
+        held = [(one, dict(data.members()) if (data := one.at("data")) else {}) for one in maps]
+        is_sole = not key and names != [] and [len(inside) for _, inside in held] == [1]
+        wanted = ((key,), None) if key else (keys, likely)
+        found = [(one, all_, [*all_] if is_sole else _fitting(all_, *wanted)) for one, all_ in held]
+        fitting = [each for each in found if each[2]]
+        if not fitting and names == [] and not key:
+            return None
+        self.one_of([one for one, _, _ in fitting])
+        chosen, inside, fits = (fitting or found)[0]
+        if len(fits) != 1:
+            message = f"it has no {chosen.place.key('data').key(wanted[0][0]).path}"
+            hint = (
+                f"{CHOOSE}, which may be {some(fits or [*inside])}" if inside else "is it the right object?"
+            )
+            if fits:
+                message = f"several entries of {chosen} may be the configuration"
+            elif len(maps) > 1:
+                message = f"none of {some([one.address for one in maps])} has the entry {wanted[0][0]}"
+                hint = "give only the ConfigMap of the plugin, and name its entry with --key"
+            chosen.fail(message, hint, (node_at(chosen.node, "data") or chosen.node).mark)
+        self.chosen, self.left = fits[0], [one for one in inside if one != fits[0]]
+        for one in self.left:
+            inside[one].take()
+        return inside[self.chosen].document()
 
     def check(self) -> None:
         for one in self.collected:
@@ -453,14 +465,16 @@ def _kind(node: Node) -> str:
     )
 
 
-def _entry(one: Object, keys: Sequence[str], likely: Callable[[Node], bool]) -> str:
-    """The entry with one of these names, or the only likely one; empty if there is none."""
-    inside, hits = _entries(node_at(one.node, "data")), list[str]()
-    for name, entry in inside.items():
+def _fitting(
+    inside: Mapping[str, Value], keys: Sequence[str], likely: Callable[[Node], bool] | None
+) -> list[str]:
+    """The first of these names that an entry has, else the names of the likely ones."""
+    hits: list[str] = []
+    for name, value in inside.items():
         with suppress(ConfigError):
-            if isinstance(entry.value, Scalar) and likely(_parsed(entry.value, Diagnostics(""))):
+            if likely and isinstance(value.node, Scalar) and likely(_parsed(value.node, Diagnostics(""))):
                 hits.append(name)
-    return next((name for name in keys if name in inside), hits[0] if len(hits) == 1 else "")
+    return next(([name] for name in keys if name in inside), hits)
 
 
 def _parsed(node: Scalar, diagnostics: Diagnostics) -> Node:

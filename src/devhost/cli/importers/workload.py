@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
@@ -169,6 +169,18 @@ class Container(Value):
                     return name, keys.get(file, file)
         return "", ""
 
+    def lacks(self, path: str, key: str, problem: str = "") -> NoReturn:
+        """Refuses the input because it does not have the ConfigMap with the plugin's file, whose ``path`` is
+        known or whose ``key`` is usual."""
+        name, entry = self.entry(path)
+        names = [name] if name else self.config_maps
+        space = text_at(self.holder.node, "metadata", "namespace")
+        which = some([f"{space}/{one}".strip("/") for one in names]) or "that its pod mounts"
+        command = f"kubectl get configmap {' '.join(names)} -n {space or 'NAMESPACE'} -o yaml"
+        hint = f"add the ConfigMap {which}, which has the entry {entry or key}"
+        problem = problem or "its configuration is in a ConfigMap, which is not in this file"
+        self.fail(problem, f"{hint}: {command}" if names else hint)
+
     def mounted(self, path: str) -> str:
         """The directory of the host that the container has at this path; empty if there is none."""
         found = (volume for directory, _, volume in self._mounts() if directory == path)
@@ -233,6 +245,24 @@ def containers(source: Source) -> list[Container]:
 def the_container(source: Source, runs: Callable[[Container], bool], program: str) -> Container | None:
     """The only container that runs a program, if any; several that start it differently are refused."""
     return source.one_of([one for one in containers(source) if runs(one)], program)
+
+
+def file_of(
+    source: Source,
+    plugin: Value | None,
+    path: str,
+    *keys: str,
+    likely: Callable[[Node], bool],
+    key: str = "",
+) -> Value | None:
+    """The plugin's file in a ConfigMap: what its container has at ``path``, else an entry that fits."""
+    if not isinstance(plugin, Container):
+        return source.config_map(*keys, likely=likely, key=key, names=None if plugin is None else [])
+    name, entry = plugin.entry(path)
+    names = [name] if name else plugin.config_maps
+    found = source.config_map(*keys, likely=likely, key=key or entry, names=names)
+    source.left = [] if entry else source.left
+    return found
 
 
 def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[Option]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from devhost.cli.importers.gojson import UNKNOWN_KEY
 from devhost.cli.importers.source import CHOOSE, GUIDE, HELM, Object, Source, Value, node_at, some, text_at
-from devhost.cli.importers.workload import Container, Options, containers, the_container, typed
+from devhost.cli.importers.workload import Container, Options, containers, file_of, the_container, typed
 from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Node, Scalar
 from devhost.config.reader import WRONG, keys, read
@@ -184,18 +184,16 @@ def _of_container(plugin: Container, key: str) -> Settings:
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
-    name, entry = plugin.entry(is_named.text()) if is_named else ("", "")
-    wanted = key or entry or defaults.get("DEFAULT_CONFIG", "")
+    path = is_named.text() if is_named else ""
+    wanted = key or plugin.entry(path)[1] or defaults.get("DEFAULT_CONFIG", "")
     found = None
     if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
         note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif is_named:
-        names = [name] if name else plugin.config_maps
-        found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=names)
+        found = file_of(source, plugin, path, CONFIG_KEY, likely=_is_config, key=wanted)
         if found is None:
-            plugin.fail("its configuration is in a ConfigMap, which is not in this file", "add the ConfigMap")
-        if not entry:
-            _note_others(source, source.chosen, source.left)
+            plugin.lacks(path, wanted or CONFIG_KEY)
+        _note_others(source, source.chosen, source.left)
     elif key:
         plugin.fail(f"{plugin} reads no configuration file, so there is no {key}", "leave out --key")
     result = Settings(found or _empty(plugin))
