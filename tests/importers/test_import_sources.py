@@ -517,6 +517,39 @@ def test_several_entries_of_which_each_may_be_the_configuration_are_named(peer: 
     assert "different configurations of" in message and "ConfigMap mine, ConfigMap yours" in message
 
 
+def test_the_configmap_that_each_namespace_has_is_not_taken_for_the_configuration() -> None:
+    maps = [config_map("kube-root-ca.crt", **{"ca.crt": "x"}), config_map("mine", any="version: v1")]
+    assert "nvidia.com/gpu" in converted(NVIDIA, listed(*maps))
+
+
+OF_RELEASE = """\
+NAME: nvdp
+LAST DEPLOYED: Thu Jan  1 00:00:00 2026
+NAMESPACE: nvidia-device-plugin
+STATUS: deployed
+REVISION: 1
+{values}HOOKS:
+MANIFEST:
+---
+# Source: nvidia-device-plugin/templates/daemonset.yml
+{manifest}
+{notes}"""
+"""What helm get all prints; without values also helm install --dry-run."""
+
+
+@pytest.mark.parametrize("values", ["", "USER-SUPPLIED VALUES:\na: {}\n\nCOMPUTED VALUES:\na: {}\nb: 1\n\n"])
+@pytest.mark.parametrize("notes", ["", "NOTES:\n1. Run: {kubectl get pods\n"])
+def test_the_manifest_in_the_output_of_helm_get_all_is_read(values: str, notes: str) -> None:
+    manifest = json.dumps(workload("a", "nvidia/k8s-device-plugin", "--mig-strategy=mixed"))
+    text = OF_RELEASE.format(values=values, notes=notes, manifest=manifest)
+    result = run(NVIDIA, text).stdout
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, text)
+    assert UNKNOWN not in said(result)
+    assert result == run(NVIDIA, manifest).stdout
+    line = text.splitlines().index(manifest) + 1
+    assert f"<stdin>:{line}:" in refusal(NVIDIA, text.replace("strategy=mixed", "strategy=x"))
+
+
 UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}
 
 

@@ -55,6 +55,7 @@ _GROUPS = {
 }
 _IMPORTERS = {kind: name for name, kinds in _GROUPS.values() if name for kind in kinds.split()}
 _READ = {kind for _, kinds in _GROUPS.values() for kind in kinds.split()}
+_IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
 _BOOKKEEPING = ("apiVersion", "kind", "metadata", "status")  # of every object; they configure nothing
 OF_PODS = frozenset({
     "affinity", "annotations", "commonAnnotations", "commonLabels", "containerResources", "daemonsets",
@@ -66,6 +67,7 @@ OF_PODS = frozenset({
 })  # fmt: skip
 """Keys for the pods of a plugin, which many charts and objects have."""
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
+_ALL = re.compile(rb"(?sm)\A(NAME: .*?^MANIFEST:\r?\n)(.*?)(?:^NOTES:\r?\n.*)?\Z")  # of helm get all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,7 +241,6 @@ class Source:
         self.diagnostics = Diagnostics(file_name)
         self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
-        self.of_variables: set[str] = {"kube-root-ca.crt"}  # ConfigMaps that have no configuration
         self.chosen, self.left = "", list[str]()  # the entry of the ConfigMap that was read, and the others
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
@@ -247,10 +248,12 @@ class Source:
         self.objects = self._objects(data)
 
     def _objects(self, data: bytes) -> list[Object]:
-        rest = _HEADER.sub(b"", data)
-        holder = HELM if rest != data else ""
         if len(data) > MAX_BYTES:
             self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", _IF_LARGE)
+        if release := _ALL.match(data):  # its values are in the manifest
+            data = b"\n" * release[1].count(b"\n") + release[2]
+        rest = _HEADER.sub(b"", data)
+        holder = HELM if rest != data else ""
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
         objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
@@ -360,7 +363,7 @@ class Source:
         if it has none, the others may have such an entry.
         """
         every = [one for one in self.objects if one.kind == "ConfigMap"]
-        maps = [one for one in every if (one.name in names if names else one.name not in self.of_variables)]
+        maps = [one for one in every if (one.name in names if names else one.name != _IN_EACH_NAMESPACE)]
         if not maps:
             return None
         held = [(one, dict(data.members()) if (data := one.at("data")) else {}) for one in maps]

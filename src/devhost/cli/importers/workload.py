@@ -322,7 +322,6 @@ def _data(origin: Value, variable: str) -> Value | None:
         if name := text_at(origin.node, key, "name"):
             for one in origin.source.objects:
                 if one.kind == kind == "ConfigMap" and one.name == name:
-                    origin.source.of_variables.add(name)
                     return one.at("data")
             origin.source.note(f"{variable}: the value is in the {kind} {name}: {_GIVE[kind]}.")
     return None
