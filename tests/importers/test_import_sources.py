@@ -554,6 +554,22 @@ def test_the_manifest_in_the_output_of_helm_get_all_is_read(values: str, notes: 
     assert f"<stdin>:{line}:" in refusal(NVIDIA, text.replace("strategy=mixed", "strategy=x"))
 
 
+@pytest.mark.parametrize("peer", OF_PEERS)
+def test_entries_of_a_configmap_that_are_not_read_are_named(peer: str) -> None:
+    usual = OF_PEERS[peer][0]
+    text = {
+        NVIDIA: "version: v1",
+        SMARTER: "- {devicematch: ^fuse$, nummaxdevices: 3}",
+        "gke-device-plugin": '{"GPUPartitionSize": "1g.5gb"}',
+        "generic-device-plugin": "{domain: a.b, devices: []}",
+        "sriov-network-device-plugin": '{"resourceList": [{"resourceName": "a", "selectors": {}}]}',
+        "rdma-shared-dev-plugin": '{"configList": [{"resourceName": "a", "devices": ["ib0"]}]}',
+    }[peer]
+    assert "of-tomorrow" in said(
+        run(peer, listed(config_map("x", **{usual: text, "of-tomorrow": "y"}))).stdout
+    )
+
+
 UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}
 
 

@@ -50,6 +50,7 @@ def configuration(
     if len(every := [*policies, *bare]) > 1:
         named = " and ".join(map(str, every[:3]))
         every[1].fail(f"several objects contain a configuration: {named}", "give only one of them")
+    left: list[str] = []
     options = plugin.options(("use-cdi",)) if plugin and not policies else None
     if policies:
         spec = policies[0].at("spec") or policies[0]
@@ -71,14 +72,14 @@ def configuration(
             source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None, key=key
         )
         found = held or _refuse(source, section, plugin, path)
-        if source.left:
-            source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
+        if left := source.others():
+            source.note(f"This is the entry {source.chosen}; for the others ({some(left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
         found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
     if isinstance(listed := node_at(found.node, top), Scalar) and listed.kind == "null":
         message = f"{found.place.key(top).path} is null: this node has no resources"
-        found.fail(message, CHOOSE if source.left else "give the file of another node", listed.mark)
+        found.fail(message, CHOOSE if left else "give the file of another node", listed.mark)
     return found, options
 
 

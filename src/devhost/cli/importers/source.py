@@ -241,7 +241,8 @@ class Source:
         self.diagnostics = Diagnostics(file_name)
         self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
-        self.chosen, self.left = "", list[str]()  # the entry of the ConfigMap that was read, and the others
+        self.chosen = ""  # the entry of a ConfigMap that was read, and all of them
+        self._entries: Value | None = None
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str, Collection[str]]] = []
@@ -386,10 +387,12 @@ class Source:
                 message = f"none of {some([one.address for one in maps])} has the entry {wanted[0][0]}"
                 hint = "give only the ConfigMap of the plugin, and name its entry with --key"
             chosen.fail(message, hint, (node_at(chosen.node, "data") or chosen.node).mark)
-        self.chosen, self.left = fits[0], [one for one in inside if one != fits[0]]
-        for one in self.left:
-            inside[one].take()
+        self.chosen, self._entries = fits[0], chosen.at("data")
         return inside[self.chosen].document()
+
+    def others(self) -> list[str]:
+        """The names of the other entries of the ConfigMap, which are then read."""
+        return self._entries.others(self.chosen) if self._entries else []
 
     def check(self) -> None:
         for one in self.collected:

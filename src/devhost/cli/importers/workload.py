@@ -261,7 +261,8 @@ def file_of(
     name, entry = plugin.entry(path)
     names = [name] if name else plugin.config_maps
     found = source.config_map(*keys, likely=likely, key=key or entry, names=names)
-    source.left = [] if entry else source.left
+    if entry:
+        source.others()  # which the plugin does not read
     return found
 
 

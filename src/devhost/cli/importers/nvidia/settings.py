@@ -8,7 +8,7 @@ has the same keys as the values of its chart (``TransformDevicePlugin`` in
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from devhost.cli.importers.gojson import UNKNOWN_KEY
@@ -151,7 +151,7 @@ def settings(source: Source, key: str) -> Settings:
     found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
     if found is None:
         source.refuse(_HINT)
-    _note_others(source, source.chosen, source.left)
+    _note_others(source, source.chosen, source.others())
     return Settings(found.expected(sorted(keys(Config)), _is_config))
 
 
@@ -193,7 +193,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
         found = file_of(source, plugin, path, CONFIG_KEY, likely=_is_config, key=wanted)
         if found is None:
             plugin.lacks(path, wanted or CONFIG_KEY)
-        _note_others(source, source.chosen, source.left)
+        _note_others(source, source.chosen, source.others())
     elif key:
         plugin.fail(f"{plugin} reads no configuration file, so there is no {key}", "leave out --key")
     result = Settings(found or _empty(plugin))
@@ -335,13 +335,12 @@ def _chosen(
     if found is None:
         message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
         place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
-    configs.others(wanted)
-    _note_others(source, wanted, [one for one in names if one != wanted])
+    _note_others(source, wanted, configs.others(wanted))
     return found.document().expected(sorted(keys(Config)), _is_config)
 
 
-def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
-    if left := [*left]:
+def _note_others(source: Source, chosen: str, left: Sequence[str]) -> None:
+    if left:
         source.note(
             f"This is the configuration {chosen}. For nodes with another one in the label "
             f"nvidia.com/device-plugin.config ({some(left)}), import it with --key."
