@@ -522,8 +522,10 @@ def test_several_entries_of_which_each_may_be_the_configuration_are_named(peer: 
 
 
 def test_the_configmap_that_each_namespace_has_is_not_taken_for_the_configuration() -> None:
-    maps = [config_map("kube-root-ca.crt", **{"ca.crt": "x"}), config_map("mine", any="version: v1")]
-    assert "nvidia.com/gpu" in converted(NVIDIA, listed(*maps))
+    """The only entry of the other one counts, whatever its name and its keys."""
+    mine = config_map("mine", any="[{name: fuse, groups: [{paths: [{path: /dev/fuse}]}]}]")
+    text = listed(config_map("kube-root-ca.crt", **{"ca.crt": "x"}), mine)
+    assert "a.org/fuse" in converted("generic-device-plugin", text, "--domain", "a.org")
 
 
 OF_RELEASE = """\
@@ -568,6 +570,37 @@ def test_entries_of_a_configmap_that_are_not_read_are_named(peer: str) -> None:
     assert "of-tomorrow" in said(
         run(peer, listed(config_map("x", **{usual: text, "of-tomorrow": "y"}))).stdout
     )
+
+
+def test_a_configmap_of_another_namespace_is_not_that_of_the_workload() -> None:
+    mounts = {"volumeMounts": [{"name": "c", "mountPath": "/c"}]}
+    one = workload("a", "nvidia/k8s-device-plugin", "--config-file=/c/x", **mounts)
+    one["metadata"] = {"name": "a", "namespace": "kube-system"}
+    one["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "nv"}}]  # type: ignore[index]
+    other = config_map("nv", x="flags: {migStrategy: mixed}")
+    other["metadata"] = {"name": "nv", "namespace": "default"}
+    assert "add the ConfigMap kube-system/nv" in refusal(NVIDIA, listed(one, other))
+    assert len(converted(NVIDIA, listed(one, other, config_map("nv", x="version: v1")))) == 1
+
+
+def test_a_file_for_each_node_is_chosen_by_the_user() -> None:
+    peer = "sriov-network-device-plugin"
+    mounts = {"volumeMounts": [{"name": "c", "mountPath": "/etc/sriov"}]}
+    one = workload("a", f"x/{peer}", "--config-file=/etc/sriov/$(NODE_NAME)", **mounts)
+    one["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "nodes"}}]  # type: ignore[index]
+    nodes = {name: '{"resourceList": [{"resourceName": "a", "selectors": {}}]}' for name in ("w0", "w1")}
+    assert "add the ConfigMap nodes: kubectl get" in refusal(peer, listed(one))
+    message = (
+        "several entries of ConfigMap nodes may be the configuration (choose one with --key, which may be "
+    )
+    assert f"{message}w0, w1)" in refusal(peer, listed(one, config_map("nodes", **nodes)))
+    assert converted(peer, listed(one, config_map("nodes", **nodes)), "--key", "w1")
+
+
+def test_an_application_without_a_chart_is_refused_with_its_kind() -> None:
+    source = {"repoURL": "https://example.org/x.git", "path": "nvidia"}
+    text = json.dumps({"kind": "Application", "metadata": {"name": "x"}, "spec": {"source": source}})
+    assert 'a "Application" contains no configuration (give ' in refusal(NVIDIA, text)
 
 
 UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}

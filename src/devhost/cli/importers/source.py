@@ -12,13 +12,11 @@ would refuse it. A key that no importer reads is named in the result (:meth:`Sou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NoReturn, Self, TypeVar
 
-from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
@@ -55,8 +53,7 @@ _GROUPS = {
 }
 _IMPORTERS = {kind: name for name, kinds in _GROUPS.values() if name for kind in kinds.split()}
 _READ = {kind for _, kinds in _GROUPS.values() for kind in kinds.split()}
-_IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
-_BOOKKEEPING = ("apiVersion", "kind", "metadata", "status")  # of every object; they configure nothing
+_BOOKKEEPING = ("apiVersion", "immutable", "kind", "metadata", "status")  # they configure nothing
 OF_PODS = frozenset({
     "affinity", "annotations", "commonAnnotations", "commonLabels", "containerResources", "daemonsets",
     "dnsPolicy", "fullnameOverride", "global", "hostNetwork", "image", "imagePullPolicy", "imagePullSecrets",
@@ -171,7 +168,7 @@ class Value:
         self.take()
         inner = Diagnostics(f"{place.diagnostics.file}:{node.mark.line}: {place.path}")
         self.source.collected.append(inner)
-        return self.source.document(_parsed(node, inner), Place(inner))
+        return self.source.document(parsed(node, inner), Place(inner))
 
     def expected(self, known: Sequence[str], likely: Callable[[Node], bool]) -> Value:
         """The value itself, which must be a mapping that is empty or has keys of the plugin's file."""
@@ -228,9 +225,8 @@ class Object(Value):
         return self.holder or f"{self.kind} {self.name}".strip() or "a document without kind"
 
     @property
-    def address(self) -> str:
-        """Its namespace and name, as far as it has them."""
-        return "/".join(filter(None, (text_at(self.node, "metadata", "namespace"), self.name)))
+    def namespace(self) -> str:
+        return text_at(self.node, "metadata", "namespace")
 
 
 class Source:
@@ -241,8 +237,8 @@ class Source:
         self.diagnostics = Diagnostics(file_name)
         self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
-        self.chosen = ""  # the entry of a ConfigMap that was read, and all of them
-        self._entries: Value | None = None
+        self.chosen = ""  # the entry of a ConfigMap that was read, and all of its entries
+        self.entries: Value | None = None
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str, Collection[str]]] = []
@@ -354,45 +350,9 @@ class Source:
     def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
         return self.one_of(self.charts(*charts, recognized=recognized))
 
-    def config_map(
-        self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] | None = None
-    ) -> Value | None:
-        """The document in an entry of a ConfigMap; ``None`` if there is no ConfigMap.
-
-        ``keys`` are the plugin's names of the entry, the preferred one first, ``key`` is the user's choice.
-        ``likely`` recognizes entries with other names. ``names`` are the ConfigMaps of the plugin's workload;
-        if it has none, the others may have such an entry.
-        """
-        every = [one for one in self.objects if one.kind == "ConfigMap"]
-        maps = [one for one in every if (one.name in names if names else one.name != _IN_EACH_NAMESPACE)]
-        if not maps:
-            return None
-        held = [(one, dict(data.members()) if (data := one.at("data")) else {}) for one in maps]
-        is_sole = not key and names != [] and [len(inside) for _, inside in held] == [1]
-        wanted = ((key,), None) if key else (keys, likely)
-        found = [(one, all_, [*all_] if is_sole else _fitting(all_, *wanted)) for one, all_ in held]
-        fitting = [each for each in found if each[2]]
-        if not fitting and names == [] and not key:
-            return None
-        self.one_of([one for one, _, _ in fitting])
-        chosen, inside, fits = (fitting or found)[0]
-        if len(fits) != 1:
-            message = f"it has no {chosen.place.key('data').key(wanted[0][0]).path}"
-            hint = (
-                f"{CHOOSE}, which may be {some(fits or [*inside])}" if inside else "is it the right object?"
-            )
-            if fits:
-                message = f"several entries of {chosen} may be the configuration"
-            elif len(maps) > 1:
-                message = f"none of {some([one.address for one in maps])} has the entry {wanted[0][0]}"
-                hint = "give only the ConfigMap of the plugin, and name its entry with --key"
-            chosen.fail(message, hint, (node_at(chosen.node, "data") or chosen.node).mark)
-        self.chosen, self._entries = fits[0], chosen.at("data")
-        return inside[self.chosen].document()
-
     def others(self) -> list[str]:
         """The names of the other entries of the ConfigMap, which are then read."""
-        return self._entries.others(self.chosen) if self._entries else []
+        return self.entries.others(self.chosen) if self.entries else []
 
     def check(self) -> None:
         for one in self.collected:
@@ -471,19 +431,7 @@ def _kind(node: Node) -> str:
     )
 
 
-def _fitting(
-    inside: Mapping[str, Value], keys: Sequence[str], likely: Callable[[Node], bool] | None
-) -> list[str]:
-    """The first of these names that an entry has, else the names of the likely ones."""
-    hits: list[str] = []
-    for name, value in inside.items():
-        with suppress(ConfigError):
-            if likely and isinstance(value.node, Scalar) and likely(_parsed(value.node, Diagnostics(""))):
-                hits.append(name)
-    return next(([name] for name in keys if name in inside), hits)
-
-
-def _parsed(node: Scalar, diagnostics: Diagnostics) -> Node:
+def parsed(node: Scalar, diagnostics: Diagnostics) -> Node:
     return parse(_tabless(node.text.encode(errors="surrogatepass")), diagnostics, if_empty=_IF_EMPTY)
 
 
@@ -505,9 +453,9 @@ def _unwrapped(one: Object) -> Iterator[Object]:
         yield _values(one, spec, spec)
     elif spec is not None and one.kind in ("Application", "ApplicationSet"):
         spec = spec.at("template", "spec") or spec
-        for part in [*spec.each("sources"), spec.at("source")]:
-            if part is not None and (part.at("chart") or part.at("helm")):
-                yield _values(one, spec, part)
+        every = filter(None, (*spec.each("sources"), spec.at("source")))
+        parts = [part for part in every if part.at("chart") or part.at("helm")]
+        yield from (_values(one, spec, part) for part in parts) if parts else (one,)
     else:
         yield one
 

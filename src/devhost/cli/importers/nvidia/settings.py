@@ -148,7 +148,7 @@ def settings(source: Source, key: str) -> Settings:
         if values.chart == "gpu-operator" or (is_operator and not values.chart):
             return _of_operator(values, key, version=values.version if values.chart else "")
         return _of_chart(values, key)
-    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
+    found = file_of(source, None, "", CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
     if found is None:
         source.refuse(_HINT)
     _note_others(source, source.chosen, source.others())
