@@ -194,7 +194,10 @@ def daemon_set(mounted: str = "", *arguments: str) -> str:
             daemon_set() + "\n---\nkind: ConfigMap\nmetadata: {name: coredns}\ndata: {Corefile: x}",
             "so the file conf.yaml of the image counts",
         ),
-        (daemon_set("own"), "its configuration is in the ConfigMap own (add the ConfigMap)"),
+        (
+            daemon_set("own"),
+            "which is not in this file (add the ConfigMap own, which has the entry conf.yaml",
+        ),
         (
             "image: {repository: ghcr.io/smarter-project/smarter-device-manager}\nconfig: []",
             "so the file conf.yaml of the image counts",

@@ -227,12 +227,16 @@ def test_as_written_keeps_every_entry_of_one_resource() -> None:
     assert [one.replicas for one in entries["nvidia.com/gpu"].share.overrides] == [8, 4]
 
 
-def test_equal_usb_selectors_of_kubevirt_are_different_sticks(tmp_path: Path) -> None:
-    two = {"resourceName": "kubevirt.io/two", "selectors": [{"vendor": "46f4", "product": "0001"}] * 2}
+def test_equal_usb_selectors_of_kubevirt_are_one_stick(tmp_path: Path) -> None:
+    """It looks for each in the same list, and removes what it found only after the last one."""
+    selectors = [{"vendor": "46f4", "product": "0001"}, {"vendor": "46F4", "product": "1"}]
+    two = {"resourceName": "kubevirt.io/two", "selectors": selectors}
     text = run("kubevirt", json.dumps({"permittedHostDevices": {"usb": [two]}})).stdout
-    machines.usb_sticks(tmp_path, 5)
-    first, second = (f"/dev/bus/usb/001/00{n} /dev/bus/usb/001/00{n + 1}" for n in (2, 4))
-    assert offered(text, tmp_path) == {"kubevirt.io/two": {first: 1, second: 1}}
+    machines.usb_sticks(tmp_path, 2)
+    assert offered(text, tmp_path) == {
+        "kubevirt.io/two": {"/dev/bus/usb/001/002": 1, "/dev/bus/usb/001/003": 1}
+    }
+    assert "Equal selectors: KubeVirt finds the same USB device for all of them" in said(text)
 
 
 @pytest.mark.parametrize(
@@ -449,6 +453,154 @@ def test_another_configmap_is_not_read_instead_of_the_one_that_a_workload_names(
     assert "its configuration is in a ConfigMap, which is not in this file" in refusal(
         NVIDIA, listed(one, other)
     )
+
+
+@pytest.mark.parametrize(
+    ("peer", "image", "flag"),
+    [
+        (NVIDIA, "nvidia/k8s-device-plugin", "--config-file"),
+        (SMARTER, "x/smarter-device-manager", "-config"),
+        ("generic-device-plugin", "squat/generic-device-plugin", "--config"),
+        ("sriov-network-device-plugin", "x/sriov-network-device-plugin", "--config-file"),
+        ("rdma-shared-dev-plugin", "x/k8s-rdma-shared-dev-plugin", "--config-file"),
+    ],
+)
+def test_a_configmap_that_the_input_lacks_is_named_with_the_command_that_prints_it(
+    peer: str, image: str, flag: str
+) -> None:
+    mounts = {"volumeMounts": [{"name": "c", "mountPath": "/config"}]}
+    one = workload("a", image, f"{flag}=/config/x.yaml", **mounts)
+    one["metadata"] = {"name": "a", "namespace": "gpu"}
+    pod = one["spec"]["template"]["spec"]  # type: ignore[index]
+    pod["volumes"] = [{"name": n, "configMap": {"name": n * 3}} for n in ("b", "c")]
+    message = (
+        "its configuration is in a ConfigMap, which is not in this file (add the ConfigMap gpu/ccc, which "
+        "has the entry x.yaml: kubectl get configmap ccc -n gpu -o yaml)"
+    )
+    assert message in refusal(peer, listed(one, UNRELATED))
+
+
+def config_map(name: str, **data: str) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "kube-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+OF_PEERS = {
+    NVIDIA: ("default", "version: v1", "version: v2"),
+    SMARTER: ("conf.yaml", "- {devicematch: ^fuse$, nummaxdevices: 3}", "- {devicematch: ^kvm$}"),
+    "gke-device-plugin": (
+        "gpu_config.json",
+        '{"GPUPartitionSize": "1g.5gb"}',
+        '{"GPUPartitionSize": "2g.10gb"}',
+    ),
+    "generic-device-plugin": ("config.yaml", "devices: []", "domain: a.b\ndevices: []"),
+    "sriov-network-device-plugin": ("config.json", '{"resourceList": []}', '{"resourceList": [{}]}'),
+    "rdma-shared-dev-plugin": ("config.json", '{"configList": []}', '{"configList": [{}]}'),
+}
+"""The usual name of the entry, and two configurations."""
+
+
+@pytest.mark.parametrize("peer", OF_PEERS)
+def test_several_configmaps_of_which_none_fits_are_named(peer: str) -> None:
+    maps = [config_map("coredns", Corefile="."), config_map("kube-proxy", a="b", c="d")]
+    message = refusal(peer, listed(*maps))
+    assert (
+        f"none of kube-system/coredns, kube-system/kube-proxy has the entry {OF_PEERS[peer][0]} " in message
+    )
+    assert "give only the ConfigMap of the plugin, and name its entry with --key" in message
+    assert "kube-proxy has the entry other (" in refusal(peer, listed(*maps), "--key", "other")
+
+
+@pytest.mark.parametrize("peer", OF_PEERS)
+def test_several_entries_of_which_each_may_be_the_configuration_are_named(peer: str) -> None:
+    _, one, other = OF_PEERS[peer]
+    message = refusal(peer, listed(config_map("coredns", a="b"), config_map("mine", x=one, y=other, z="?")))
+    assert "several entries of ConfigMap mine may be the configuration (choose one with --key" in message
+    assert "which may be x, y)" in message
+    message = refusal(peer, listed(config_map("mine", x=one), config_map("yours", x=other)))
+    assert "different configurations of" in message and "ConfigMap mine, ConfigMap yours" in message
+
+
+def test_the_configmap_that_each_namespace_has_is_not_taken_for_the_configuration() -> None:
+    """The only entry of the other one counts, whatever its name and its keys."""
+    mine = config_map("mine", any="[{name: fuse, groups: [{paths: [{path: /dev/fuse}]}]}]")
+    text = listed(config_map("kube-root-ca.crt", **{"ca.crt": "x"}), mine)
+    assert "a.org/fuse" in converted("generic-device-plugin", text, "--domain", "a.org")
+
+
+OF_RELEASE = """\
+NAME: nvdp
+LAST DEPLOYED: Thu Jan  1 00:00:00 2026
+NAMESPACE: nvidia-device-plugin
+STATUS: deployed
+REVISION: 1
+{values}HOOKS:
+MANIFEST:
+---
+# Source: nvidia-device-plugin/templates/daemonset.yml
+{manifest}
+{notes}"""
+"""What helm get all prints; without values also helm install --dry-run."""
+
+
+@pytest.mark.parametrize("values", ["", "USER-SUPPLIED VALUES:\na: {}\n\nCOMPUTED VALUES:\na: {}\nb: 1\n\n"])
+@pytest.mark.parametrize("notes", ["", "NOTES:\n1. Run: {kubectl get pods\n"])
+def test_the_manifest_in_the_output_of_helm_get_all_is_read(values: str, notes: str) -> None:
+    manifest = json.dumps(workload("a", "nvidia/k8s-device-plugin", "--mig-strategy=mixed"))
+    text = OF_RELEASE.format(values=values, notes=notes, manifest=manifest)
+    result = run(NVIDIA, text).stdout
+    assert "nvidia.com/mig-{profile}" in converted(NVIDIA, text)
+    assert UNKNOWN not in said(result)
+    assert result == run(NVIDIA, manifest).stdout
+    line = text.splitlines().index(manifest) + 1
+    assert f"<stdin>:{line}:" in refusal(NVIDIA, text.replace("strategy=mixed", "strategy=x"))
+
+
+@pytest.mark.parametrize("peer", OF_PEERS)
+def test_entries_of_a_configmap_that_are_not_read_are_named(peer: str) -> None:
+    usual = OF_PEERS[peer][0]
+    text = {
+        NVIDIA: "version: v1",
+        SMARTER: "- {devicematch: ^fuse$, nummaxdevices: 3}",
+        "gke-device-plugin": '{"GPUPartitionSize": "1g.5gb"}',
+        "generic-device-plugin": "{domain: a.b, devices: []}",
+        "sriov-network-device-plugin": '{"resourceList": [{"resourceName": "a", "selectors": {}}]}',
+        "rdma-shared-dev-plugin": '{"configList": [{"resourceName": "a", "devices": ["ib0"]}]}',
+    }[peer]
+    assert "of-tomorrow" in said(
+        run(peer, listed(config_map("x", **{usual: text, "of-tomorrow": "y"}))).stdout
+    )
+
+
+def test_a_configmap_of_another_namespace_is_not_that_of_the_workload() -> None:
+    mounts = {"volumeMounts": [{"name": "c", "mountPath": "/c"}]}
+    one = workload("a", "nvidia/k8s-device-plugin", "--config-file=/c/x", **mounts)
+    one["metadata"] = {"name": "a", "namespace": "kube-system"}
+    one["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "nv"}}]  # type: ignore[index]
+    other = config_map("nv", x="flags: {migStrategy: mixed}")
+    other["metadata"] = {"name": "nv", "namespace": "default"}
+    assert "add the ConfigMap kube-system/nv" in refusal(NVIDIA, listed(one, other))
+    assert len(converted(NVIDIA, listed(one, other, config_map("nv", x="version: v1")))) == 1
+
+
+def test_a_file_for_each_node_is_chosen_by_the_user() -> None:
+    peer = "sriov-network-device-plugin"
+    mounts = {"volumeMounts": [{"name": "c", "mountPath": "/etc/sriov"}]}
+    one = workload("a", f"x/{peer}", "--config-file=/etc/sriov/$(NODE_NAME)", **mounts)
+    one["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "nodes"}}]  # type: ignore[index]
+    nodes = {name: '{"resourceList": [{"resourceName": "a", "selectors": {}}]}' for name in ("w0", "w1")}
+    assert "add the ConfigMap nodes: kubectl get" in refusal(peer, listed(one))
+    message = (
+        "several entries of ConfigMap nodes may be the configuration (choose one with --key, which may be "
+    )
+    assert f"{message}w0, w1)" in refusal(peer, listed(one, config_map("nodes", **nodes)))
+    assert converted(peer, listed(one, config_map("nodes", **nodes)), "--key", "w1")
+
+
+def test_an_application_without_a_chart_is_refused_with_its_kind() -> None:
+    source = {"repoURL": "https://example.org/x.git", "path": "nvidia"}
+    text = json.dumps({"kind": "Application", "metadata": {"name": "x"}, "spec": {"source": source}})
+    assert 'a "Application" contains no configuration (give ' in refusal(NVIDIA, text)
 
 
 UNRELATED = {"kind": "ConfigMap", "metadata": {"name": "coredns"}, "data": {"Corefile": ".:53 {\n}\n"}}

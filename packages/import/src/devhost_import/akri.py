@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from glob import escape
 from typing import Annotated
 
 from devhost.backend import option
@@ -17,7 +18,7 @@ from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds, Form, read
 
 from . import overlap, regular
-from .gojson import PCI_ID, literal, pci_id
+from .gojson import PCI_ID, pci_id
 from .regular import Glob, Inexpressible, Invalid
 from .source import Source, Value, some, text_at
 from .writing import Block, Entry, Group, Written, document, given, several
@@ -206,7 +207,7 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
         case "DRIVER" | "DRIVERS":
             attribute, is_glob = "driver", False
         case "DEVPATH":
-            attribute, value, is_glob = "sysPath", literal(value) if holds else value, holds
+            attribute, value, is_glob = "sysPath", escape(value) if holds else value, holds
         case "SUBSYSTEMS":
             if value not in _BUSES:
                 raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} can be expressed")

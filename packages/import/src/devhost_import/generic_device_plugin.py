@@ -4,6 +4,7 @@ MicroShift, or the arguments of its flag ``--device``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -11,16 +12,15 @@ from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
-from devhost.config.document import Entry, Fields, Items, Node, Scalar
+from devhost.config.document import Fields, Items, Node, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
 
 from . import overlap
 from .gojson import PCI_ID, pci_id
 from .source import GUIDE, Object, Source, Value, node_at, some, text_at
-from .workload import Container, Options, the_container, version_of
-from .writing import Entry as Resource
-from .writing import Written, document, given
+from .workload import Container, Options, file_of, the_container, version_of
+from .writing import Entry, Written, document, given
 
 PEER = "generic-device-plugin"
 FORMER_DOMAIN, DEFAULT_DOMAIN = "squat.ai", "devic.es"  # the default before version 0.2.0, and since
@@ -168,7 +168,7 @@ def _read(source: Source, key: str) -> _Found:
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
         return _of_values(values, key)
-    found = next(iter(source.bare), None) or _config_map(source, "config.yaml", key)
+    found = next(iter(source.bare), None) or _config_map(source, None, "config.yaml", key)
     what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
     return _bare(found or source.refuse(f"give {what}; for other plugins see {GUIDE}"))
 
@@ -203,10 +203,10 @@ def _of_values(values: Value, key: str) -> _Found:
 def _of_container(container: Value, key: str, file: Value | None = None) -> _Found:
     """The devices in a container's flags, or in the file that they name; ``file`` is that of a chart."""
     if isinstance(container, Container):
-        options, version, names = container.options(("version",)), container.version, container.config_maps
+        options, version = container.options(("version",)), container.version
     else:
         tag = text_at(container.node, "image", "tag").partition("@")[0]
-        options, version, names = Options(container, ("version",)), version_of(tag), []
+        options, version = Options(container, ("version",)), version_of(tag)
     source, devices, domain = container.source, list[Value](), ""
     for flag in options.flags:
         if flag.name == "device":
@@ -221,8 +221,10 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
-        found = _config_map(source, path.rpartition("/")[2], key, names)
+        found = _config_map(source, container, path, key)
         if found is None:
+            if isinstance(container, Container) and container.config_maps:
+                container.lacks(path, path.rpartition("/")[2])
             hint = "give that file, or the ConfigMap that contains it, as well"
             container.fail(f"its devices are in the file {path}", hint)
         devices, domain = _bare(found)
@@ -237,11 +239,13 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     return devices, domain
 
 
-def _config_map(source: Source, file: str, key: str, names: Sequence[str] | None = None) -> Value | None:
-    return source.config_map(
-        file, "config.yaml", "config.yml", key=key, names=names,
-        likely=lambda node: node_at(node, "devices") is not None or node_at(node, "device") is not None,
-    )  # fmt: skip
+def _config_map(source: Source, container: Value | None, path: str, key: str) -> Value | None:
+    usual = (path.rpartition("/")[2], "config.yaml", "config.yml")
+    return file_of(source, container, path, *usual, likely=_has_devices, key=key)
+
+
+def _has_devices(node: Node) -> bool:
+    return node_at(node, "devices") is not None or node_at(node, "device") is not None
 
 
 def _bare(value: Value) -> _Found:
@@ -280,18 +284,14 @@ def _device(value: Value) -> Value:
     node = value.take()
     if not isinstance(node, Scalar):
         return value
-    if node.text.lstrip().startswith(("{", "name:", "groups:", "---", "#")):
-        return replace(value, node=replace(node, kind="str")).document()
-    name, *paths = (Scalar(node.mark, text.strip(), "str") for text in node.text.split(","))
-    if not paths:
-        return value
-    # the old format without groups: a name, and paths that each make devices
-    groups = [_mapping(node, paths=Items(node.mark, (_mapping(node, path=path),))) for path in paths]
-    return replace(value, node=_mapping(node, name=name, groups=Items(node.mark, tuple(groups))))
-
-
-def _mapping(source: Node, **values: Node) -> Fields:
-    return Fields(source.mark, {key: Entry(source.mark, value) for key, value in values.items()})
+    text = node.text
+    if not text.lstrip().startswith(("{", "name:", "groups:", "---", "#")):
+        # the old format without groups: a name, and paths that each make devices
+        name, *paths = map(str.strip, text.split(","))
+        if not paths:
+            return value
+        text = json.dumps({"name": name, "groups": [{"paths": [{"path": path}]} for path in paths]})
+    return replace(value, node=replace(node, text=text, kind="str")).document()
 
 
 def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
@@ -323,14 +323,14 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
     return {id(every[n]) for n in overlap.shared(paths, apart)}
 
 
-def _resource(device: _Device, domain: str, shared: Set[int]) -> Resource:
+def _resource(device: _Device, domain: str, shared: Set[int]) -> Entry:
     first, *more = (max(group.count, 1) for group in device.groups)
     others = [(n, count) for n, count in enumerate(more, 1) if count != first]
     overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
     share = {"replicas": first} | given(overrides=overrides) if first > 1 or others else {}
     remarks = [text for group in device.groups for text, applies in _REMARKS if applies(group)]
     where, groups = {"group": device.name}, [_group(device.name, group, shared) for group in device.groups]
-    return Resource(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks, groups)
+    return Entry(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks, groups)
 
 
 def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:

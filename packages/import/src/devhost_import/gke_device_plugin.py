@@ -16,7 +16,7 @@ from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import WRONG, Bounds, keys
 
 from .source import Source
-from .workload import WORKLOADS, Options, the_container
+from .workload import WORKLOADS, Options, file_of, the_container
 from .writing import Entry, Written, document
 
 CONFIG_KEY = "gpu_config.json"  # the file's name below /etc/nvidia, and the key of a ConfigMap
@@ -72,8 +72,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
     bare = source.one_of(source.bare)
     config = _Config()
-    names = plugin.config_maps if plugin else None
-    if found := source.config_map(CONFIG_KEY, likely=_is_config, key=key, names=names) or bare:
+    if found := file_of(source, plugin, "", CONFIG_KEY, likely=_is_config, key=key) or bare:
         if found.is_mapping:
             found.expected(sorted(keys(_Config)), _is_config)
         read = found.as_dataclass(_Config, source.note)

@@ -74,8 +74,3 @@ def odd_ids(values: Iterable[str], path: str, right: Callable[[str], str] = pci_
         if (known := right(one)) != one:
             what = f'never matches for the plugin; devhost takes it as "{known}"'
             yield one_line(f"{path}: {shown(one)} {what}")
-
-
-def literal(value: str) -> str:
-    """A name as a glob in which ``*``, ``?`` and ``[`` are literal, as they are for the plugin."""
-    return re.sub(r"[*?\[]", r"[\g<0>]", value)

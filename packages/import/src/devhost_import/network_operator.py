@@ -11,7 +11,7 @@ from typing import NoReturn
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse
 
 from .source import CHOOSE, GUIDE, Source, Value, node_at, some, text_at
-from .workload import Container, Options, the_container
+from .workload import Container, Options, file_of, the_container
 
 _POLICIES = ("NicClusterPolicy", "NicNodePolicy")
 _IMPORTERS = {
@@ -50,6 +50,7 @@ def configuration(
     if len(every := [*policies, *bare]) > 1:
         named = " and ".join(map(str, every[:3]))
         every[1].fail(f"several objects contain a configuration: {named}", "give only one of them")
+    left: list[str] = []
     options = plugin.options(("use-cdi",)) if plugin and not policies else None
     if policies:
         spec = policies[0].at("spec") or policies[0]
@@ -65,25 +66,24 @@ def configuration(
     elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
         found = _of_values(values, section, top)
     else:
-        path = options.flag("config-file") if options else None
-        name, entry = plugin.entry(path.text()) if plugin and path else ("", "")
-        names = [name] if name else plugin.config_maps if plugin else None
-        held = source.config_map(
-            "config.json", likely=lambda node: node_at(node, top) is not None, key=key or entry, names=names
+        file = options.flag("config-file") if options else None
+        path = file.text() if file else ""
+        held = file_of(
+            source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None, key=key
         )
-        found = held or _refuse(source, section, plugin)
-        if source.left and not entry:
-            source.note(f"This is the entry {source.chosen}; for the others ({some(source.left)}) use --key.")
+        found = held or _refuse(source, section, plugin, path)
+        if left := source.others():
+            source.note(f"This is the entry {source.chosen}; for the others ({some(left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
         found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
     if isinstance(listed := node_at(found.node, top), Scalar) and listed.kind == "null":
         message = f"{found.place.key(top).path} is null: this node has no resources"
-        found.fail(message, CHOOSE if source.left else "give the file of another node", listed.mark)
+        found.fail(message, CHOOSE if left else "give the file of another node", listed.mark)
     return found, options
 
 
-def _refuse(source: Source, section: str, plugin: Container | None) -> NoReturn:
+def _refuse(source: Source, section: str, plugin: Container | None, path: str) -> NoReturn:
     for one in source.objects:
         if one.kind in _POLICIES:
             other = next((name for name in _IMPORTERS if one.at("spec", name, "config")), "")
@@ -100,9 +100,7 @@ def _refuse(source: Source, section: str, plugin: Container | None) -> NoReturn:
             message = f"these values have no {section}: the chart has none since release 24.10"
             one.fail(message, "give the object: kubectl get nicclusterpolicies -o yaml")
     if plugin is not None:
-        names = some(plugin.config_maps) or "that its pod mounts"
-        message = "its configuration is in a ConfigMap, which is not in this file"
-        plugin.fail(message, f"add the ConfigMap {names}")
+        plugin.lacks(path, "config.json")
     every = "one ConfigMap, one NicClusterPolicy, one NicNodePolicy, or the configuration itself"
     source.refuse(f"give {every}; for other plugins see {GUIDE}")
 

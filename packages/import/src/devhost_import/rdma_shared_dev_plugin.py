@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import escape
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
@@ -11,7 +12,7 @@ from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw, keys
 
-from .gojson import Id, Text, literal, odd_ids, pci_id
+from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
 from .source import Source, some
 from .writing import Entry, Written, document, several
@@ -59,8 +60,8 @@ class _Resource:
         found = {
             "vendor": map(pci_id, self.selectors.vendors),
             "device": map(pci_id, self.selectors.device_IDs),
-            "driver": map(literal, self.selectors.drivers),
-            "netDevs": map(literal, self.devices or self.selectors.if_names),
+            "driver": map(escape, self.selectors.drivers),
+            "netDevs": map(escape, self.devices or self.selectors.if_names),
             "linkLayer": map(_LINK_LAYERS.__getitem__, self.selectors.link_types),
         }
         where = {key: unique for key, values in found.items() if (unique := dict.fromkeys(values))}

@@ -19,8 +19,8 @@ from devhost.config.reader import WRONG, Bounds
 
 from . import overlap, regular
 from .regular import Glob, Inexpressible, Invalid
-from .source import Source, Value, node_at, some, text_at
-from .workload import the_container
+from .source import Source, Value, node_at, text_at
+from .workload import file_of, the_container
 from .writing import Block, Entry, Group, Written, document, given, several
 
 PEER = "smarter-device-manager"
@@ -77,23 +77,23 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 def _configuration(source: Source, key: str) -> Value:
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
     values = source.values(PEER, recognized=_is_chart)
-    names, keys = plugin.config_maps if plugin else None, [CONFIG_KEY]
+    path = CONFIG_KEY
     if plugin is not None:
         options = plugin.options()
-        if (file := options.flag("config")) is not None:
-            keys.insert(0, file.text().rpartition("/")[2])
+        path = file.text() if (file := options.flag("config")) else path
         options.finish()
     if values is not None:
         values.for_pods()
         values.leave("settings of the chart, which are not converted.", "config")
-    found = source.config_map(*keys, likely=_is_config, key=key, names=names)
+    usual = path.rpartition("/")[2]
+    found = file_of(source, plugin, path, usual, CONFIG_KEY, likely=_is_config, key=key)
     found = found or next((one for one in source.bare if one is not values), None)
     config = values.at("config") if values else None
     if config and config.node != Items(config.node.mark, ()):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
     if found is None and (holder := values or plugin):
-        if names:
-            holder.fail(f"its configuration is in the ConfigMap {some(names)}", "add the ConfigMap")
+        if plugin and plugin.config_maps:
+            plugin.lacks(path, usual)
         hint = "give conf.yaml of the plugin's repository, or the ConfigMap of the cluster"
         holder.fail("it has no configuration, so the file conf.yaml of the image counts", hint)
     return found or source.refuse(_HINT)

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NoReturn, Self, TypeVar
 
-from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
@@ -55,7 +53,7 @@ _GROUPS = {
 }
 _IMPORTERS = {kind: name for name, kinds in _GROUPS.values() if name for kind in kinds.split()}
 _READ = {kind for _, kinds in _GROUPS.values() for kind in kinds.split()}
-_BOOKKEEPING = ("apiVersion", "kind", "metadata", "status")  # of every object; they configure nothing
+_BOOKKEEPING = ("apiVersion", "immutable", "kind", "metadata", "status")  # they configure nothing
 OF_PODS = frozenset({
     "affinity", "annotations", "commonAnnotations", "commonLabels", "containerResources", "daemonsets",
     "dnsPolicy", "fullnameOverride", "global", "hostNetwork", "image", "imagePullPolicy", "imagePullSecrets",
@@ -66,6 +64,7 @@ OF_PODS = frozenset({
 })  # fmt: skip
 """Keys for the pods of a plugin, which many charts and objects have."""
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
+_ALL = re.compile(rb"(?sm)\A(NAME: .*?^MANIFEST:\r?\n)(.*?)(?:^NOTES:\r?\n.*)?\Z")  # of helm get all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +168,7 @@ class Value:
         self.take()
         inner = Diagnostics(f"{place.diagnostics.file}:{node.mark.line}: {place.path}")
         self.source.collected.append(inner)
-        return self.source.document(_parsed(node, inner), Place(inner))
+        return self.source.document(parsed(node, inner), Place(inner))
 
     def expected(self, known: Sequence[str], likely: Callable[[Node], bool]) -> Value:
         """The value itself, which must be a mapping that is empty or has keys of the plugin's file."""
@@ -225,6 +224,10 @@ class Object(Value):
     def __str__(self) -> str:
         return self.holder or f"{self.kind} {self.name}".strip() or "a document without kind"
 
+    @property
+    def namespace(self) -> str:
+        return text_at(self.node, "metadata", "namespace")
+
 
 class Source:
     """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks."""
@@ -234,18 +237,20 @@ class Source:
         self.diagnostics = Diagnostics(file_name)
         self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
-        self.of_variables: set[str] = {"kube-root-ca.crt"}  # ConfigMaps that have no configuration
-        self.chosen, self.left = "", list[str]()  # the entry of the ConfigMap that was read, and the others
+        self.chosen = ""  # the entry of a ConfigMap that was read, and all of its entries
+        self.entries: Value | None = None
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str, Collection[str]]] = []
         self.objects = self._objects(data)
 
     def _objects(self, data: bytes) -> list[Object]:
-        rest = _HEADER.sub(b"", data)
-        holder = HELM if rest != data else ""
         if len(data) > MAX_BYTES:
             self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", _IF_LARGE)
+        if release := _ALL.match(data):  # its values are in the manifest
+            data = b"\n" * release[1].count(b"\n") + release[2]
+        rest = _HEADER.sub(b"", data)
+        holder = HELM if rest != data else ""
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
         objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
@@ -345,36 +350,9 @@ class Source:
     def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
         return self.one_of(self.charts(*charts, recognized=recognized))
 
-    def config_map(
-        self, *keys: str, likely: Callable[[Node], bool], key: str = "", names: Collection[str] | None = None
-    ) -> Value | None:
-        """The document in an entry of a ConfigMap; ``None`` if there is no ConfigMap.
-
-        ``keys`` are the plugin's names of the entry, the preferred one first, ``key`` is the user's choice.
-        ``likely`` recognizes entries with other names. ``names`` are the ConfigMaps of the plugin's workload;
-        if it has none, the others may have such an entry.
-        """
-        every = [one for one in self.objects if one.kind == "ConfigMap"]
-        maps = [one for one in every if (one.name in names if names else one.name not in self.of_variables)]
-        if not maps:
-            return None
-        wanted, likely = ((key,), lambda _: False) if key else (keys, likely)
-        found = [(one, entry) for one in maps if (entry := _entry(one, wanted, likely))]
-        self.one_of([one for one, _ in found])
-        chosen, entry = found[0] if found else (maps[0], "")
-        inside = [*_entries(node_at(chosen.node, "data"))]
-        is_only = not key and len(inside) == len(maps) == 1 and names != []
-        entry = entry or (inside[0] if is_only else key or keys[0])
-        if (value := chosen.at("data", entry)) is None:
-            if names == [] and not key:
-                return None
-            path = chosen.place.key("data").key(entry).path
-            hint = f"{CHOOSE}, which may be {some(inside)}" if inside else "is it the right object?"
-            chosen.fail(f"it has no {path}", hint, (node_at(chosen.node, "data") or chosen.node).mark)
-        self.chosen, self.left = entry, [one for one in inside if one != entry]
-        if data := chosen.at("data"):
-            data.omit(*self.left)
-        return value.document()
+    def others(self) -> list[str]:
+        """The names of the other entries of the ConfigMap, which are then read."""
+        return self.entries.others(self.chosen) if self.entries else []
 
     def check(self) -> None:
         for one in self.collected:
@@ -453,17 +431,7 @@ def _kind(node: Node) -> str:
     )
 
 
-def _entry(one: Object, keys: Sequence[str], likely: Callable[[Node], bool]) -> str:
-    """The entry with one of these names, or the only likely one; empty if there is none."""
-    inside, hits = _entries(node_at(one.node, "data")), list[str]()
-    for name, entry in inside.items():
-        with suppress(ConfigError):
-            if isinstance(entry.value, Scalar) and likely(_parsed(entry.value, Diagnostics(""))):
-                hits.append(name)
-    return next((name for name in keys if name in inside), hits[0] if len(hits) == 1 else "")
-
-
-def _parsed(node: Scalar, diagnostics: Diagnostics) -> Node:
+def parsed(node: Scalar, diagnostics: Diagnostics) -> Node:
     return parse(_tabless(node.text.encode(errors="surrogatepass")), diagnostics, if_empty=_IF_EMPTY)
 
 
@@ -485,9 +453,9 @@ def _unwrapped(one: Object) -> Iterator[Object]:
         yield _values(one, spec, spec)
     elif spec is not None and one.kind in ("Application", "ApplicationSet"):
         spec = spec.at("template", "spec") or spec
-        for part in [*spec.each("sources"), spec.at("source")]:
-            if part is not None and (part.at("chart") or part.at("helm")):
-                yield _values(one, spec, part)
+        every = filter(None, (*spec.each("sources"), spec.at("source")))
+        parts = [part for part in every if part.at("chart") or part.at("helm")]
+        yield from (_values(one, spec, part) for part in parts) if parts else (one,)
     else:
         yield one
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from itertools import product
 from typing import Annotated, Literal
 
@@ -18,7 +19,7 @@ from devhost.config.document import Items
 from devhost.config.language import MAX_RESOURCES, naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw
 
-from .gojson import Id, Text, literal, odd_ids, pci_id
+from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
 from .source import Source, Value
 from .writing import Block, Entry, Written, document, given, several
@@ -86,11 +87,11 @@ class _Selectors:
             "pciClass": ["12*" if kind == "accelerator" else "02*"],
             "vendor": [*map(pci_id, self.vendors)],
             "device": [*map(pci_id, self.devices)],
-            "driver": [*map(literal, self.drivers)],
+            "driver": [*map(escape, self.drivers)],
             "acpiIndex": [*map(int, self.acpi_indexes)],
-            "linkType": [*map(literal, self.link_types)],
-            "ddpProfile": [*map(literal, self.ddp_profiles)],
-            "pKey": [*map(literal, self.p_keys)],
+            "linkType": [*map(escape, self.link_types)],
+            "ddpProfile": [*map(escape, self.ddp_profiles)],
+            "pKey": [*map(escape, self.p_keys)],
             "isRdma": [True] if self.is_rdma else [],
             "vdpaType": [self.vdpa_type] if self.vdpa_type else [],
         }
@@ -111,7 +112,7 @@ class _Selectors:
             if numbers == ():
                 continue
             addresses, by_whole = [*map(_address, roots)], bool(names or roots)
-            spellings = [literal(one) for name in names for one in (name, name.lower())]
+            spellings = [escape(one) for name in names for one in (name, name.lower())]
             spans = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in numbers or ())
             yield {
                 "kind": ["sf"] if scalable else ["vf"] if by_whole else ["pf", "vf"],

@@ -9,15 +9,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
+from devhost.backend.errors import ConfigError
+from devhost.config.diagnostics import Diagnostics
 from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
 
 from .gojson import without_annotation
-from .source import TRUE, UNKNOWN, Object, Source, Value, node_at, some, text_at
+from .source import CHOOSE, TRUE, UNKNOWN, Object, Source, Value, node_at, parsed, some, text_at
 
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
+_IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
 _POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}  # where its spec is
 _STARTING = ("command", "args", "env", "envFrom")  # keys of a container that configure its program
 _OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")  # they need no remark
@@ -165,9 +168,23 @@ class Container(Value):
             is_here = path == directory if inner else path.startswith(f"{directory}/")
             file = inner or path.removeprefix(f"{directory}/")
             for name, keys in _config_maps(volume) if is_here else ():
-                if file in keys or not keys:
-                    return name, keys.get(file, file)
+                if file in keys or not keys:  # $(NODE_NAME) is another one on each node
+                    return name, "" if "$" in file else keys.get(file, file)
         return "", ""
+
+    def lacks(self, path: str, key: str) -> NoReturn:
+        """Refuses the input because it does not have the ConfigMap with the plugin's file, whose ``path`` is
+        known or whose ``key`` is usual."""
+        name, entry = self.entry(path)
+        names = [name] if name else self.config_maps
+        space = self.holder.namespace
+        which = " or ".join(f"{space}/{one}".strip("/") for one in names) or "that its pod mounts"
+        hint = f"add the ConfigMap {which}"
+        if entry or not name:
+            hint += f", which has the entry {entry or key}"
+        if names:
+            hint += f": kubectl get configmap {' '.join(names)} -n {space or 'NAMESPACE'} -o yaml"
+        self.fail("its configuration is in a ConfigMap, which is not in this file", hint)
 
     def mounted(self, path: str) -> str:
         """The directory of the host that the container has at this path; empty if there is none."""
@@ -235,6 +252,69 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
     return source.one_of([one for one in containers(source) if runs(one)], program)
 
 
+def file_of(
+    source: Source,
+    plugin: Value | None,
+    path: str,
+    *keys: str,
+    likely: Callable[[Node], bool],
+    key: str = "",
+) -> Value | None:
+    """The plugin's file in an entry of a ConfigMap; ``None`` if there is none.
+
+    ``path`` is that of the file in the plugin's container. ``keys`` are usual names of the entry, the
+    preferred one first, ``key`` is the user's choice. ``likely`` recognizes entries with other names; those
+    of a ConfigMap that a container does not mount count only if they are likely.
+    """
+    name, entry, space, names = "", "", "", list[str]()
+    if isinstance(plugin, Container):
+        name, entry = plugin.entry(path)
+        space, names = plugin.holder.namespace, [name] if name else plugin.config_maps
+    maps = [
+        one
+        for one in source.objects
+        if one.kind == "ConfigMap" and (one.name in names if names else one.name != _IN_EACH_NAMESPACE)
+        if not (names and space and one.namespace) or one.namespace == space
+    ]
+    held = [(one, dict(data.members()) if (data := one.at("data")) else {}) for one in maps]
+    wanted, is_named = key or entry, plugin is None or names != []
+    found = [(one, inside, _fitting(inside, keys, likely, wanted)) for one, inside in held]
+    if is_named and not wanted and [len(inside) for _, inside in held] == [1]:
+        found = [(one, inside, [*inside]) for one, inside in held]
+    fitting = [each for each in found if each[2]]
+    if not maps or not (fitting or is_named or key):
+        return None
+    source.one_of([one for one, _, _ in fitting])
+    chosen, inside, fits = (fitting or found)[0]
+    if len(fits) != 1:
+        message = f"it has no {chosen.place.key('data').key(wanted or keys[0]).path}"
+        hint = f"{CHOOSE}, which may be {some(fits or [*inside])}" if inside else "is it the right object?"
+        if fits:
+            message = f"several entries of {chosen} may be the configuration"
+        elif len(maps) > 1:
+            which = some([f"{one.namespace}/{one.name}".strip("/") for one in maps])
+            message = f"none of {which} has the entry {wanted or keys[0]}"
+            hint = "give only the ConfigMap of the plugin, and name its entry with --key"
+        chosen.fail(message, hint, (node_at(chosen.node, "data") or chosen.node).mark)
+    source.chosen, source.entries = fits[0], chosen.at("data")
+    if entry:
+        source.others()  # which the plugin does not read
+    return inside[fits[0]].document()
+
+
+def _fitting(
+    inside: Mapping[str, Value], keys: Sequence[str], likely: Callable[[Node], bool], wanted: str
+) -> list[str]:
+    """The wanted entry; else the one with the first of these names, or those that are likely."""
+    hits: list[str] = []
+    for name, value in inside.items():
+        with suppress(ConfigError):
+            if isinstance(value.node, Scalar) and likely(parsed(value.node, Diagnostics(""))):
+                hits.append(name)
+    named = [name for name in ((wanted,) if wanted else keys) if name in inside]
+    return named[:1] or ([] if wanted else hits)
+
+
 def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[Option]:
     """The flags with two hyphens or one, as ``--name=value`` or ``--name value``."""
     texts = [text_at(word.node) for word in words]
@@ -292,7 +372,6 @@ def _data(origin: Value, variable: str) -> Value | None:
         if name := text_at(origin.node, key, "name"):
             for one in origin.source.objects:
                 if one.kind == kind == "ConfigMap" and one.name == name:
-                    origin.source.of_variables.add(name)
                     return one.at("data")
             origin.source.note(f"{variable}: the value is in the {kind} {name}: {_GIVE[kind]}.")
     return None

@@ -8,7 +8,7 @@ has the same keys as the values of its chart (``TransformDevicePlugin`` in
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from devhost.config.diagnostics import suggest
@@ -16,7 +16,7 @@ from devhost.config.document import Fields, Node, Scalar
 from devhost.config.reader import WRONG, keys, read
 from devhost_import.gojson import UNKNOWN_KEY
 from devhost_import.source import CHOOSE, GUIDE, HELM, Object, Source, Value, node_at, some, text_at
-from devhost_import.workload import Container, Options, containers, the_container, typed
+from devhost_import.workload import Container, Options, containers, file_of, the_container, typed
 
 from .config import Config, Flags, Imex, Plugin
 
@@ -148,10 +148,10 @@ def settings(source: Source, key: str) -> Settings:
         if values.chart == "gpu-operator" or (is_operator and not values.chart):
             return _of_operator(values, key, version=values.version if values.chart else "")
         return _of_chart(values, key)
-    found = source.config_map(CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
+    found = file_of(source, None, "", CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
     if found is None:
         source.refuse(_HINT)
-    _note_others(source, source.chosen, source.left)
+    _note_others(source, source.chosen, source.others())
     return Settings(found.expected(sorted(keys(Config)), _is_config))
 
 
@@ -184,18 +184,16 @@ def _of_container(plugin: Container, key: str) -> Settings:
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
-    name, entry = plugin.entry(is_named.text()) if is_named else ("", "")
-    wanted = key or entry or defaults.get("DEFAULT_CONFIG", "")
+    path = is_named.text() if is_named else ""
+    wanted = key or plugin.entry(path)[1] or defaults.get("DEFAULT_CONFIG", "")
     found = None
     if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
         note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif is_named:
-        names = [name] if name else plugin.config_maps
-        found = source.config_map(CONFIG_KEY, likely=_is_config, key=wanted, names=names)
+        found = file_of(source, plugin, path, CONFIG_KEY, likely=_is_config, key=wanted)
         if found is None:
-            plugin.fail("its configuration is in a ConfigMap, which is not in this file", "add the ConfigMap")
-        if not entry:
-            _note_others(source, source.chosen, source.left)
+            plugin.lacks(path, wanted or CONFIG_KEY)
+        _note_others(source, source.chosen, source.others())
     elif key:
         plugin.fail(f"{plugin} reads no configuration file, so there is no {key}", "leave out --key")
     result = Settings(found or _empty(plugin))
@@ -337,13 +335,12 @@ def _chosen(
     if found is None:
         message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
         place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
-    configs.others(wanted)
-    _note_others(source, wanted, [one for one in names if one != wanted])
+    _note_others(source, wanted, configs.others(wanted))
     return found.document().expected(sorted(keys(Config)), _is_config)
 
 
-def _note_others(source: Source, chosen: str, left: Iterable[str]) -> None:
-    if left := [*left]:
+def _note_others(source: Source, chosen: str, left: Sequence[str]) -> None:
+    if left:
         source.note(
             f"This is the configuration {chosen}. For nodes with another one in the label "
             f"nvidia.com/device-plugin.config ({some(left)}), import it with --key."
