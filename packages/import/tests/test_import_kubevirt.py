@@ -99,8 +99,7 @@ async def test_a_virtual_machine_gets_the_same_as_from_kubevirt(tmp_path: Path) 
 
 
 def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
-    selectors = [{"vendor": "1", "product": product} for product in ("2", "3")]
-    several = {"resourceName": "kubevirt.io/set", "selectors": selectors}
+    several = {"resourceName": "kubevirt.io/set", "selectors": [{"vendor": "1", "product": "2"}] * 2}
     entry = converted(PEER, permitted(usb=[several]))["kubevirt.io/set"]
     assert wheres(entry) == ["group: kubevirt.io_set"]
     one = converted(PEER, permitted(usb=[USB]))["kubevirt.io/token"]

@@ -227,16 +227,12 @@ def test_as_written_keeps_every_entry_of_one_resource() -> None:
     assert [one.replicas for one in entries["nvidia.com/gpu"].share.overrides] == [8, 4]
 
 
-def test_equal_usb_selectors_of_kubevirt_are_one_stick(tmp_path: Path) -> None:
-    """It looks for each in the same list, and removes what it found only after the last one."""
-    selectors = [{"vendor": "46f4", "product": "0001"}, {"vendor": "46F4", "product": "1"}]
-    two = {"resourceName": "kubevirt.io/two", "selectors": selectors}
+def test_equal_usb_selectors_of_kubevirt_are_different_sticks(tmp_path: Path) -> None:
+    two = {"resourceName": "kubevirt.io/two", "selectors": [{"vendor": "46f4", "product": "0001"}] * 2}
     text = run("kubevirt", json.dumps({"permittedHostDevices": {"usb": [two]}})).stdout
-    machines.usb_sticks(tmp_path, 2)
-    assert offered(text, tmp_path) == {
-        "kubevirt.io/two": {"/dev/bus/usb/001/002": 1, "/dev/bus/usb/001/003": 1}
-    }
-    assert "Equal selectors: KubeVirt finds the same USB device for all of them" in said(text)
+    machines.usb_sticks(tmp_path, 5)
+    first, second = (f"/dev/bus/usb/001/00{n} /dev/bus/usb/001/00{n + 1}" for n in (2, 4))
+    assert offered(text, tmp_path) == {"kubevirt.io/two": {first: 1, second: 1}}
 
 
 @pytest.mark.parametrize(

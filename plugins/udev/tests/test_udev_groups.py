@@ -214,16 +214,6 @@ def test_a_group_of_optional_usb_devices_is_offered_while_one_of_them_is_there(
     assert sum(len(one.attributes["members"]) for one in found) == len(ids)
 
 
-def test_equal_usb_members_of_a_group_are_different_devices(machine: Any) -> None:
-    for port in "12345":
-        machine.usb(port, "46f4", "0001")
-    pair = Group("pair", usb=(UsbMember("46f4", "0001"),) * 2, pair=Pair.ORDER)
-    healthy = [one for one in groups(machine.backend(pair)) if one.health.healthy]
-    members = [one.attributes["members"] for one in healthy]
-    assert [len({*each}) for each in members] == [2, 2]
-    assert len({node for each in members for node in each}) == 4
-
-
 def test_a_shared_member_can_be_in_other_groups(machine: Any) -> None:
     machine.misc("fuse", 229)
     member = Member("/dev/fuse", shared=True)

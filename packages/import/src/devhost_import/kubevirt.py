@@ -184,13 +184,11 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
             block = {"vendor": vendor, "device": product, "driver": "vfio-pci"}
         elif isinstance(device, _Usb):
             keys["permissions"] = "mrw"
-            every = [one.ids for one in device.selectors]
-            usb = [ids for n, ids in enumerate(every) if ids not in every[:n]]
-            remarks = [_EQUAL] if len(usb) < len(every) else []
-            block = {"devType": "usb_device", **usb[0]}
-            if len(usb) > 1:
+            block = {"devType": "usb_device", **device.selectors[0].ids}
+            remarks = [_EQUAL] if len({*device.selectors}) < len(device.selectors) else []
+            if len(device.selectors) > 1:
                 group = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-63:].strip("._-")
-                groups = [{"name": group, "usb": usb, "pair": "order"}]
+                groups = [{"name": group, "usb": [one.ids for one in device.selectors], "pair": "order"}]
                 block = {"group": group}
         if not omitted and (former := entries.get(name)) and former.backend != backend:
             omitted = f"{name}: USB devices under the name of PCI functions: omitted."
@@ -214,8 +212,8 @@ _OF_ONE_CARD = (
     "A machine gets one function for each that it requests. If these are functions of one card, such as a "
     "GPU and its audio, give them different names, and request both."
 )
-_EQUAL = (  # find and fetch in pkg/virt-handler/device-manager/usb_device.go
-    "Equal selectors: KubeVirt finds the same USB device for all of them, so only one is converted."
+_EQUAL = (  # fetch in pkg/virt-handler/device-manager/usb_device.go
+    "Equal selectors: KubeVirt finds one USB device for all of them, devhost a different one for each."
 )
 _DIFFERS = [
     "ids are IOMMU groups for KubeVirt, PCI addresses for devhost: live-migrate machines before the switch",
