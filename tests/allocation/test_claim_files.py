@@ -291,7 +291,7 @@ class Hang:
 
         def fsync(descriptor: int) -> None:
             self.entered.set()
-            self.go.wait(10)
+            self.go.wait(60)
             real(descriptor)
 
         monkeypatch.setattr(os, "fsync", fsync)
@@ -299,7 +299,7 @@ class Hang:
 
 async def gone(path: Path) -> None:
     """Waits until a directory has no file."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while list(path.iterdir()):
             await asyncio.sleep(0.005)
 
@@ -307,7 +307,7 @@ async def gone(path: Path) -> None:
 async def test_a_write_that_was_cancelled_leaves_nothing_when_it_ends(files, monkeypatch):
     hang = Hang(monkeypatch)
     task = asyncio.create_task(files.write(record(), {}))
-    await asyncio.to_thread(hang.entered.wait, 10)
+    await asyncio.to_thread(hang.entered.wait, 60)
     task.cancel()
     await asyncio.wait([task])
     with pytest.raises(EnvironmentFailure, match="an earlier write still hangs"):

@@ -131,7 +131,7 @@ async def test_a_file_that_is_being_written_counts_as_held(desk: Desk, until: Un
     class Slow(DeviceInfoDirectory):
         def write(self, resource: str, documents: Mapping[str, Document]) -> list[str]:
             replaced = super().write(resource, documents)
-            go.wait(20)
+            go.wait(60)
             return replaced
 
     await desk.restart(Slow)
@@ -151,7 +151,7 @@ async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(desk
     class Slow(DeviceInfoDirectory):
         def write_file(self, name: str, data: bytes) -> bool:
             if not name.startswith("."):
-                go.wait(20)
+                go.wait(60)
             return super().write_file(name, data)
 
     await desk.restart(Slow)

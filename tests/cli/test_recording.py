@@ -343,7 +343,7 @@ def test_a_file_at_which_a_backend_hung_is_not_read_again(root: Path, end: Path)
     def hang(root: Path) -> object:
         (root / CARD / "serial").read_text()
         with open(root / CARD / "uevent"):
-            release.wait(50)
+            release.wait(120)
         return "late"
 
     try:
@@ -367,7 +367,7 @@ def test_the_reads_of_a_probe_are_recorded_except_for_the_file_at_which_it_hung(
             (here / CARD / "serial").read_text()
             if here == root:
                 with open(here / CARD / "uevent"):
-                    release.wait(50)
+                    release.wait(120)
             return {}
 
     try:

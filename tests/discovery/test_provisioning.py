@@ -50,7 +50,7 @@ class Toy:
     def _hang(self) -> None:
         assert self.hang
         self.running += 1
-        self.hang.wait(20)
+        self.hang.wait(60)
         self.running -= 1
 
 

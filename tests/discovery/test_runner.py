@@ -327,7 +327,7 @@ async def test_a_backend_is_closed_after_its_last_scan(
 
     def discover(self: Card) -> list[Device]:
         looking.set()
-        look.wait(30)
+        look.wait(60)
         return []
 
     def close(self: Card) -> None:
@@ -336,7 +336,7 @@ async def test_a_backend_is_closed_after_its_last_scan(
 
     one = source(discover=discover, close=close)
     task = asyncio.create_task(one.discover(()))
-    await asyncio.to_thread(looking.wait, 30)
+    await asyncio.to_thread(looking.wait, 60)
     one.close()
     task.cancel()
     look.set()

@@ -80,17 +80,17 @@ async def test_a_read_over_a_dead_connection_is_sent_again_on_a_new_one(server: 
 
 
 async def test_a_slow_write_is_sent_once(server: ApiServer) -> None:
-    api = client(server, first_try=0.05, timeout=0.5)
+    api = client(server, first_try=0.05, timeout=2.0)
     node = await api.get(NODE)
     server.hang()
-    with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s"):
+    with pytest.raises(Unreachable, match="did not answer within 2 s"):
         await api.update(NODE, node)
     assert [one.method for one in server.requests] == ["GET", "PUT"]
     server.resume()
 
 
 async def test_what_happens_behind_a_dead_watch_is_seen_by_the_next(server: ApiServer) -> None:
-    api = client(server, idle=0.3)
+    api = client(server, idle=2.0)  # a busy machine may not receive a change at once
     version = (await api.get(NODE))["metadata"]["resourceVersion"]
     async with aclosing(api.watch(NODES, None, version)) as changes:
         server.node("n2")

@@ -376,7 +376,7 @@ async def test_a_watch_whose_lines_together_are_long_goes_on(server: ApiServer, 
 
 
 async def test_a_watch_that_is_silent_for_long_ends(server: ApiServer, connect: Connect) -> None:
-    async with aclosing(connect(server, idle=0.2).watch(NODES)) as changes:
+    async with aclosing(connect(server, idle=1.0).watch(NODES)) as changes:
         await anext(changes)
         assert await anext(changes, None) is None
 

@@ -91,12 +91,13 @@ async def test_no_reason_calls_a_holder_unnamed_once_the_kubelet_has_named_it(
             host = node.node.host
             await node.node.until(lambda: any(UNNAMED in row["reason"] for row in _reasons(status(host))))
             unlisted.open()
-            await node.node.until(
-                lambda: any("a pod holds it" in row["reason"] for row in _reasons(status(host)))
-            )
-            assert [row for row in _reasons(status(host)) if UNNAMED in row["reason"]] == []
-            named = [row for row in _reasons(status(host)) if "a pod holds it" in row["reason"]]
-            assert all(row["heldBy"][0]["pod"] == "pod-0" for row in named)
+
+            def named() -> list[Any]:
+                return [row for row in _reasons(status(host)) if "a pod holds it" in row["reason"]]
+
+            await node.node.until(named)
+            await node.node.until(lambda: not any(UNNAMED in row["reason"] for row in _reasons(status(host))))
+            assert named() and all(row["heldBy"][0]["pod"] == "pod-0" for row in named())
 
 
 async def test_a_move_back_names_the_claim_for_which_it_waits(place: Path) -> None:

@@ -491,12 +491,12 @@ async def test_a_release_while_the_backend_answers_leaves_nothing(scenes: Any) -
     class Slow(Cards):
         def prepare(self, request: Any) -> None:
             entered.set()
-            go.wait(10)
+            go.wait(60)
 
     scene = await scenes(Slow)
     ref = scene.claim(1, result("gpu", "a"))
     task = asyncio.create_task(scene.preparer.prepare([ref]))
-    await asyncio.to_thread(entered.wait, 10)
+    await asyncio.to_thread(entered.wait, 60)
     release = asyncio.create_task(scene.preparer.unprepare([ref]))
     await asyncio.sleep(0)
     go.set()
@@ -510,7 +510,7 @@ async def test_a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up(scen
 
     class Hung(Cards):
         def prepare(self, request: Any) -> None:
-            go.wait(10)
+            go.wait(60)
 
     scene = await scenes(Hung, deadline=0.1)
     ref = scene.claim(1, result("gpu", "a"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -138,13 +138,12 @@ async def test_a_list_that_works_again_ends_the_failure(node: Node) -> None:
     ],
 )
 async def test_a_bad_change_is_shown_and_then_followed_by_a_new_list(
-    node: Node, line: bytes, caplog: pytest.LogCaptureFixture
+    node: Node, line: bytes, caplog: pytest.LogCaptureFixture, until: Callable[..., Awaitable[None]]
 ) -> None:
     await node.publishes(offers(1))
     before = lists(node)
     node.server.send_line(line + b"\n")
-    await node.passes(0.2)
-    assert "a change in the API server's watch" in node.publisher.status.error
+    await until(lambda: "a change in the API server's watch" in node.publisher.status.error)
     node.server.remove(SLICES)
     await node.passes(30)
     assert node.publisher.status.error == ""

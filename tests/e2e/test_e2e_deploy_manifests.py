@@ -115,7 +115,7 @@ def written(cluster: Cluster, token: str, name: str, *, node: str, driver: str =
 
 @pytest.mark.conformance(108)
 def test_devhost_can_write_slices_of_one_node_and_one_driver_only(cluster, tokens):
-    until("the policy is in force", lambda: _refused(cluster, tokens["unbound"], node=NODE), limit=60)
+    until("the policy is in force", lambda: _refused(cluster, tokens["unbound"], node=NODE))
     with pytest.raises(Refused, match="may write only ResourceSlices of that node"):
         written(cluster, tokens["bound"], "foreign-node", node="another")
     with pytest.raises(Refused, match="may write only ResourceSlices of the driver"):

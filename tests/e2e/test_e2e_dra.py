@@ -16,6 +16,7 @@ from onenode.cluster import Cluster
 from onenode.machine import device_file
 from onenode.offers import FUSE, ZRAM
 from onenode.pods import Pods
+from onenode.release import NAME
 from onenode.settings import SPECIFICATIONS
 from onenode.waiting import until
 
@@ -140,6 +141,7 @@ def test_an_unhealthy_device_is_only_for_claims_that_tolerate_it(driver, claims,
     driver.serve(CARDS)
     driver.registered()
     claims.classes(driver)
+    claims.shows("c0")
     assert claims.offered()["c0"]["taints"][0]["key"] == f"{DRIVER}/unhealthy"
     claims.create("careful", CLASS)
     claims.create("brave", {**CLASS, "tolerations": [{"operator": "Exists"}]})
@@ -189,7 +191,11 @@ def test_a_restarted_devhost_keeps_claims_and_writes_no_slice(driver, claims, po
     assert pods.create("after", claims=["after"]).running().shell("echo $CARDS") == "c1"
     pod.delete()
     claims.delete("before")
-    assert driver.status()["dra"]["claims"][0]["name"] == "after"
+    until(
+        "the claim is released",
+        lambda: [one["name"] for one in driver.status()["dra"]["claims"]] == ["after"],
+        seen=driver.status,
+    )
 
 
 def test_the_file_of_a_claim_that_was_removed_is_made_again(cluster, driver, claims, pods):
@@ -283,17 +289,24 @@ def test_what_the_api_server_refuses_is_named_and_heals_without_a_restart(cluste
     ):
         file.write_text(good.replace(old, new))
         until(f"{text} is named", lambda text=text: text in error(), seen=error)
-        assert any(text in reason for reason in problems())
+        until(
+            f"{text} is a problem",
+            lambda text=text: any(text in reason for reason in problems()),
+            seen=problems,
+        )
     file.write_text(good)
     until("the cards are published", lambda: claims.offered().keys() == {"c0"}, seen=error)
     driver.registered()
-    assert error() == "" and not problems()
+    until("nothing is wrong", lambda: error() == "" and not problems(), seen=driver.status)
 
 
 def test_missing_rights_are_named(cluster, driver, claims):
     rights = yaml.safe_load_all(RIGHTS.read_text())
     (binding,) = (one for one in rights if one and one["kind"] == "ClusterRoleBinding")
     cluster.kubectl.delete(yaml.safe_dump(binding))
+    account = f"system:serviceaccount:{NAME}:{NAME}"
+    question = ("auth", "can-i", "list", "resourceslices.resource.k8s.io", f"--as={account}")
+    until("the API server has noticed that", lambda: cluster.kubectl.try_(*question).returncode)
     driver.cards("c0 zram1")
     driver.serve(CARDS)
 
@@ -321,8 +334,11 @@ def test_a_claim_whose_record_was_lost_while_devhost_was_down_is_not_given_away(
     driver.start()
     driver.registered()
     until("the record is there again", record.exists)
-    held = [one["name"] for one in driver.status()["dra"]["claims"]]
-    assert held == ["mine"]
+
+    def held() -> list[str]:
+        return [one["name"] for one in driver.status()["dra"]["claims"]]
+
+    until("the claim is known again", lambda: held() == ["mine"], seen=held)
     assert pod.restarted().shell("echo $CARDS") == "c0"
 
 

@@ -134,8 +134,9 @@ def test_the_tutorial_works_from_the_first_step_to_the_way_back(cluster, driver,
         "serve": "dra",
         "dra": {"extendedName": True},
     }
+    before = driver.status()["devhost"]["generation"]
     driver.configure(settings)
-    until("devhost has the new configuration", lambda: driver.status()["devhost"]["generation"] == 3)
+    until("devhost has the new configuration", lambda: driver.status()["devhost"]["generation"] > before)
     claims.classes(driver)
     old = pods.create("old", {FUSE: 1}).running()
     assert old.opens("/dev/fuse")

@@ -72,11 +72,12 @@ def test_no_two_pods_get_one_device_after_the_kubelet_lost_its_checkpoint(
         cluster.restart_kubelet(meanwhile=lambda: damage(checkpoint))
         for policy in Prefer:
             cluster.shows(resource(policy), 4, 3)
-        forgotten = {
-            p["subject"]: p["reason"] for p in devhost.status()["problems"] if p["kind"] == "allocation"
-        }
-        assert len(forgotten) == len(Prefer)
-        assert all(reason.endswith(", which the kubelet no longer knows") for reason in forgotten.values())
+        text = ", which the kubelet no longer knows"
+        until(
+            "each allocation is forgotten",
+            lambda: [text in reason for reason in forgotten(devhost)] == [True] * len(Prefer),
+            seen=lambda: forgotten(devhost),
+        )
         new = {
             policy: [pods.create(f"{policy}-new-{n}", {resource(policy): 1}) for n in range(2)]
             for policy in Prefer
@@ -94,7 +95,16 @@ def test_no_two_pods_get_one_device_after_the_kubelet_lost_its_checkpoint(
             pod.delete()
         for policy in Prefer:
             cluster.shows(resource(policy), 3)
-        assert not [p for p in devhost.status()["problems"] if p["kind"] == "allocation"]
+        until(
+            "no allocation is forgotten",
+            lambda: not forgotten(devhost),
+            seen=lambda: forgotten(devhost),
+        )
+
+
+def forgotten(devhost: Devhost) -> list[str]:
+    """Why allocations are problems."""
+    return [str(p["reason"]) for p in devhost.status()["problems"] if p["kind"] == "allocation"]
 
 
 def known_to_podresources(devhost: Devhost, count: int) -> None:

@@ -352,7 +352,7 @@ async def test_no_device_is_listed_until_the_file_with_all_of_them_is_written(ri
     def slow(devices):
         if [device.id for device in devices] == ["d3"]:
             asked.set()
-            go_on.wait(10)
+            go_on.wait(60)
         answer(devices)
 
     async with rig.running() as host:

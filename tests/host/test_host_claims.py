@@ -43,7 +43,7 @@ async def test_a_reload_never_moves_a_held_device_to_another_resource(rig, kubel
         token = await held(rig, kubelet)
         rig.write(NARROW_LINE, LINE)
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
-        assert kubelet.healthy(TOY) == {token}
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {token})
         (refusal,) = (r for r in status(host)["refusals"] if r["device"] == token and "[0]" in r["reason"])
         assert refusal["reason"] == (
             f"resources[0]: a pod holds it through {TOY}; it is free when that pod ends"
@@ -145,7 +145,7 @@ async def test_an_allocation_in_progress_keeps_its_device_during_a_reload(rig, k
 
     def slow(devices):
         asked.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     rig.write(LINE)
     rig.scripts["toy"].devices = rig.scripts["toy"].devices[:1]

@@ -42,7 +42,7 @@ class Recorder:
 
     def _receive(self, news: tuple[News, ...]) -> None:
         if self.hang is not None:
-            self.hang.wait(30)
+            self.hang.wait(120)
         self.news += news
 
     @hookimpl

@@ -282,7 +282,7 @@ async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet
         seen = False
 
         def discover(self):
-            assert gate.wait(20)
+            assert gate.wait(60)
             self.seen = True
             return super().discover()
 

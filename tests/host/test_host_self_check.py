@@ -74,6 +74,7 @@ async def host(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        await rig.until(lambda: all(registered == 1 for _, registered in standing(host).values()))
         yield host
 
 

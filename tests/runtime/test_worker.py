@@ -273,7 +273,7 @@ def test_a_closed_loop_when_a_call_returns_has_no_effect(hang: threading.Event) 
     worker.close()
     hang.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -62,7 +62,8 @@ class Pod:
             TimeoutError: neither happens.
         """
         until(f"pod {self.name} runs or fails", self._settled, seen=self._status)
-        return self.phase == "Running"
+        # a pod of which one container runs is Pending until all have started
+        return self.phase not in ("Failed", "Succeeded")
 
     def waits_for(self, resource: str) -> None:
         """Waits until the scheduler has found no node with free ``resource``.
