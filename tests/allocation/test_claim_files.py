@@ -320,7 +320,7 @@ async def test_a_write_that_was_cancelled_leaves_nothing_when_it_ends(files, mon
 
 async def test_a_write_that_takes_too_long_leaves_nothing_when_it_ends(tmp_path, monkeypatch):
     (tmp_path / "boot_id").write_text("boot-1")
-    files = ClaimFiles(tmp_path / "cdi", deadline=0.1, boot_id=tmp_path / "boot_id")
+    files = ClaimFiles(tmp_path / "cdi", deadline=1.0, boot_id=tmp_path / "boot_id")
     hang = Hang(monkeypatch)
     with pytest.raises(EnvironmentFailure, match="did not answer within"):
         await files.write(record(), {})

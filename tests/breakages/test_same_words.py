@@ -68,7 +68,7 @@ async def node(tmp_path: Path) -> AsyncIterator[ReadingNode]:
     async with ReadingNode(tmp_path) as made:
         await made.kubelet.wait_for(lambda: made.kubelet.allocatable() == {RESOURCE: 3})
         await made.until(lambda: made.get("/readyz") == (200, "ok\n"))
-        assert made.document()["problems"] == []
+        await made.until(lambda: made.document()["problems"] == [])
         assert "PROBLEM" not in made.status()
         yield made
 

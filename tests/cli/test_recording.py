@@ -347,7 +347,7 @@ def test_a_file_at_which_a_backend_hung_is_not_read_again(root: Path, end: Path)
         return "late"
 
     try:
-        made = record(loaded(backend(hang, "slow", deadline=0.5)), end, root)
+        made = record(loaded(backend(hang, "slow", deadline=2.0)), end, root)
     finally:
         release.set()
     assert (end / CARD / "serial").read_text() == "A1\n"
@@ -361,7 +361,7 @@ def test_the_reads_of_a_probe_are_recorded_except_for_the_file_at_which_it_hung(
 ) -> None:
     release = threading.Event()
 
-    class Prober(backend(lambda here: "x", "slow", deadline=0.5)):  # type: ignore[misc]
+    class Prober(backend(lambda here: "x", "slow", deadline=2.0)):  # type: ignore[misc]
         def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
             here = self.context.root
             (here / CARD / "serial").read_text()

@@ -188,7 +188,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
 ) -> None:
     old, new = Toy(), Toy()
     old.hang = hang
-    work = provisioned(old, timing=Timing(provision=0.05))
+    work = provisioned(old, timing=Timing(provision=1.0))  # the call has certainly begun by then
     task = asyncio.ensure_future(work.run())
     await until(lambda: state_of(work) is State.FAILED)
     assert "longer than" in work.condition.reason and work.hung

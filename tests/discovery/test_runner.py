@@ -167,10 +167,10 @@ async def test_a_failed_start_is_retried_with_the_next_scan(source: Any) -> None
 async def test_a_hanging_scan_does_not_delay_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source()
     await slow.discover([])
-    type(slow.backend).discover_deadline = 0.05
+    type(slow.backend).discover_deadline = 1.0
     type(slow.backend).discover = lambda self: hang.wait()
     with pytest.raises(
-        BackendTimeout, match=r"^backend card did not answer within 0\.05 s when looking for devices$"
+        BackendTimeout, match=r"^backend card did not answer within 1 s when looking for devices$"
     ):
         await slow.discover([])
     assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
@@ -180,9 +180,9 @@ async def test_a_hanging_scan_does_not_delay_a_pod(source: Any, hang: threading.
 async def test_a_hanging_probe_delays_neither_a_scan_nor_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source(probe=lambda self, devices: hang.wait())
     await slow.discover([])
-    type(slow.backend).discover_deadline = 0.05
+    type(slow.backend).discover_deadline = 1.0
     with pytest.raises(
-        BackendTimeout, match=r"^backend card did not answer within 0\.05 s when probing devices$"
+        BackendTimeout, match=r"^backend card did not answer within 1 s when probing devices$"
     ):
         await slow.probe([Device("d0")])
     assert (slow.hung, slow.hung_threads) == (1, {"card-probe"})

@@ -150,7 +150,9 @@ async def serving(shape: Shape, size: int) -> AsyncIterator[Scene]:
     """A node with so many devices, or so many shares of one."""
     once = KubeletTiming(question_new=0.0, given=3600.0)  # nothing looks at everything from time to time
     timing = replace(QUICK, allocation=Timing(no_pods=0.1, list_held=3600.0), kubelet=once)
-    with tempfile.TemporaryDirectory() as place:  # tmp_path is too long for a socket
+    with tempfile.TemporaryDirectory(
+        ignore_cleanup_errors=True
+    ) as place:  # tmp_path is too long for a socket
         async with DraNode(Path(place), timing, shape.kind) as node:
             (node.node.root / "dev").mkdir()
             (node.node.root / "dev/null").touch()

@@ -135,7 +135,7 @@ async def page(address: str) -> str:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory with a short name, because sockets are in it."""
-    with tempfile.TemporaryDirectory(prefix="devhost-") as directory:
+    with tempfile.TemporaryDirectory(prefix="devhost-", ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 

@@ -32,7 +32,7 @@ LINES = 30
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="devhost-") as directory:
+    with tempfile.TemporaryDirectory(prefix="devhost-", ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 

@@ -101,7 +101,7 @@ async def test_after_a_swap_and_a_restart_no_second_pod_gets_the_first_ones_node
         kubelet.release("one")
         await offered(kubelet, A, B)
         assert await given(kubelet, "two") == (A, USB1)
-        assert problems(host) == []
+        await rig.until(lambda: problems(host) == [])
 
 
 async def test_with_cdi_names_no_second_pod_gets_the_first_ones_node_either(rig, kubelet, sticks, tmp_path):

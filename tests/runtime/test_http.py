@@ -205,7 +205,9 @@ async def test_a_stream_is_framed_for_every_http_client() -> None:
 async def test_a_client_that_sends_nothing_gets_408_and_frees_its_slot() -> None:
     async with _serving({}, Limits(head_deadline=0.01, connections=1)) as address:
         assert (await _exchange(address, b"GET / HT"))[0] == 408
-        assert (await _exchange(address, b""))[0] == 408
+        while (status := (await _exchange(address, b""))[0]) == 503:
+            await asyncio.sleep(0.01)  # the server may still be closing the first connection
+        assert status == 408
 
 
 async def test_a_client_that_does_not_read_is_disconnected(host: Host) -> None:

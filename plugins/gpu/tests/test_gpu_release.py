@@ -161,7 +161,7 @@ async def test_a_release_ends_when_the_driver_was_loaded_again_and_not_while_it_
 async def test_a_release_ends_when_its_time_is_over(node: Machine) -> None:
     async with node.served():
         await node.offers({GPU: 2})
-        await node.host.backends.release("gpu", 1)
+        await node.host.backends.release("gpu", 3)  # long enough for a list, also on a busy machine
         await node.offers({GPU: 0})
         await node.offers({GPU: 2})
 

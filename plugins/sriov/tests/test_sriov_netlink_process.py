@@ -208,7 +208,7 @@ def test_after_a_hang_one_scan_starts_no_further_process(
 ) -> None:
     program.answers("traffic", "hang")
     program.answers("vf_macs", {"ok": []})
-    kernel = make(program=program.path, deadline=1.0, start_deadline=WAIT, backoff=NEVER)
+    kernel = make(program=program.path, deadline=3.0, start_deadline=WAIT, backoff=NEVER)
     kernel.vf_macs()
     with pytest.raises(TimeoutError):
         kernel.traffic({})
@@ -220,7 +220,7 @@ def test_after_a_hang_one_scan_starts_no_further_process(
 def test_after_the_pause_another_process_answers(make: Callable[..., Kernel], program: Program) -> None:
     program.answers("traffic", "hang")
     program.answers("vf_macs", {"ok": []})
-    kernel = make(program=program.path, deadline=1.0, start_deadline=WAIT)
+    kernel = make(program=program.path, deadline=3.0, start_deadline=WAIT)
     with pytest.raises(TimeoutError):
         kernel.traffic({})
     assert kernel.vf_macs() == {}
