@@ -45,8 +45,9 @@ def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collect
     paths = [node.path for node in edits.nodes if not node.shared]
     paths += [mount.host_path for mount in edits.mounts if is_node(prefix, mount.host_path)]
     for path in paths:
-        if path in left_out or f"node:{path}" in known:
-            continue  # what is claimed by the name in the answer, as usual, needs no other name
+        # what is claimed by the name in the answer, as usual, needs no other name
+        if path in left_out or path in EVERYWHERE or f"node:{path}" in known:
+            continue
         node = _canonical(prefix, path)
         if node not in EVERYWHERE:
             try:
