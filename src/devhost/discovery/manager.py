@@ -100,8 +100,9 @@ class BackendManager:
             )
             if running:
                 self._stop(name)
-            self._metrics.backend_added(name)
-            self._metrics.backend_degraded(name, scanner.condition.state is ScannerState.DEGRADED)
+            self._metrics.begin("backend", name)
+            degraded = scanner.condition.state is ScannerState.DEGRADED
+            self._metrics.set("backend_degraded", name, to=degraded)
             self.scanners[name] = scanner
             runner.context.released = name in self.releases
             scanner.health.released = self.releases.reason(name)
@@ -232,7 +233,7 @@ class BackendManager:
 
     def _provisioned(self, name: str) -> None:
         present = self.provisioning[name].condition.state
-        self._metrics.provisioning(name, {state: state is present for state in State})
+        self._metrics.show("provisioning", name, {(state,): state is present for state in State})
         self._changed()
 
     def _stop(self, name: str) -> None:
@@ -240,7 +241,7 @@ class BackendManager:
         for work in ("scan", "watch", "probe", "links"):
             self._tasks.cancel(f"{work} {name}")
         scanner.runner.close()
-        self._metrics.backend_removed(name)
+        self._metrics.end("backend", name)
 
 
 def _needed(settings: Settings, catalog: Catalog) -> tuple[str, ...]:

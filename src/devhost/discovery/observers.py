@@ -229,7 +229,7 @@ class Observer:
     def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
         self.condition.failures += 1
         self._failed_in_a_row += 1
-        self._metrics.observer_failed(self.plugin.name, failure)
+        self._metrics.add("observer_failures_total", self.plugin.name, failure)
         if (hook, sort) not in self._logged:
             self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
@@ -258,12 +258,12 @@ class Observer:
             )
         self._missed += dropped
         self.condition.dropped += dropped
-        self._metrics.observer_dropped(self.plugin.name, dropped)
+        self._metrics.add("observer_dropped_total", self.plugin.name, by=dropped)
 
     def _set(self, state: State, reason: str) -> None:
         if state is not self.condition.state:
             self.condition.since = time.time()
-            self._metrics.observer_paused(self.plugin.name, state is State.PAUSED)
+            self._metrics.set("observer_paused", self.plugin.name, to=state is State.PAUSED)
         if (state, reason) != (self.condition.state, self.condition.reason):
             self.condition.state, self.condition.reason = state, reason
             self._changed()
@@ -340,7 +340,7 @@ class Observers:
             observer.close()
 
     def _add(self, plugin: InstalledObserver, known: Iterable[Batch]) -> None:
-        self._metrics.observer_added(plugin.name)
+        self._metrics.begin("observer", plugin.name)
         observer = self._running[plugin.name] = Observer(
             plugin, self._metrics, self._changed, self._timing, self._limit
         )
@@ -352,7 +352,7 @@ class Observers:
     def _remove(self, name: str) -> None:
         self._running.pop(name).close()
         self._tasks.cancel(f"observer {name}")
-        self._metrics.observer_removed(name)
+        self._metrics.end("observer", name)
         log.info("observer removed", observer=name)
 
 

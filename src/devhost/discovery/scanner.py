@@ -278,7 +278,7 @@ class Scanner:
         if full:
             self._resynced_at = ended
         self.condition.last_scan, self.condition.duration = time.time(), ended - began
-        self._metrics.discovered(self.runner.name, ended - began)
+        self._metrics.observe("discovery_seconds", self.runner.name, seconds=ended - began)
         for device in restored:
             self.health.paths_restored(device)
         self._seen, self._seen_requested = seen, requested
@@ -310,7 +310,7 @@ class Scanner:
 
     def _failed(self, error: BackendError) -> None:
         kind = BackendFailure.TIMEOUT if isinstance(error, BackendTimeout) else BackendFailure.ERROR
-        self._metrics.backend_failed(self.runner.name, kind)
+        self._metrics.add("backend_failures_total", self.runner.name, kind)
         self._publish(None, changed=True)
 
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
@@ -360,7 +360,7 @@ class Scanner:
                     log.error("backend is degraded for another reason", **fields)
                 else:
                     log.error("backend is degraded", **fields)
-        self._metrics.backend_degraded(self.runner.name, state is State.DEGRADED)
+        self._metrics.set("backend_degraded", self.runner.name, to=state is State.DEGRADED)
         return before != (condition.state, condition.reason, self.health.stale)
 
     def _judge_in(self, wait: float | None) -> None:

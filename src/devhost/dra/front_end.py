@@ -156,7 +156,7 @@ class DraFrontEnd:
         self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0), clock=clock)
         self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
-        metrics.driver_added(driver)
+        metrics.begin("driver", driver)
         self._server = self._new_server()
         self._serving = False
         self._taken = asyncio.Event()
@@ -180,7 +180,13 @@ class DraFrontEnd:
         moving: Counter[str] = Counter(dict.fromkeys(self.inventory.entries(), 0))
         for one in moves:
             moving[one.resource] += len(one.devices)
-        self._metrics.dra_offered(self.driver, counts, moving)
+        offered: dict[tuple[str, ...], float] = {
+            (resource, "Healthy" if healthy else "Unhealthy"): count
+            for (resource, healthy), count in sorted(counts.items())
+        }
+        self._metrics.show("dra_devices", self.driver, offered)
+        leaving = sorted(moving.items())
+        self._metrics.show("dra_moving_devices", self.driver, {(name,): count for name, count in leaving})
         self._report(moves)
 
     def _report(self, moves: Sequence[Move]) -> None:
@@ -383,14 +389,19 @@ class _Counted:
         began = time.monotonic()
         results = await self._preparer.prepare(claims)
         failed = _results(isinstance(one, str) for one in results.values())
-        self._metrics.claims_prepared(self._driver, failed, time.monotonic() - began)
+        self._count("dra_prepares_total", failed)
+        self._metrics.observe("dra_prepare_seconds", self._driver, seconds=time.monotonic() - began)
         self._prepared()
         return results
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
         results = await self._preparer.unprepare(claims)
-        self._metrics.claims_released(self._driver, _results(map(bool, results.values())))
+        self._count("dra_unprepares_total", _results(map(bool, results.values())))
         return results
+
+    def _count(self, metric: str, results: Mapping[ClaimCall, int]) -> None:
+        for result, count in results.items():
+            self._metrics.add(metric, self._driver, result, by=count)
 
 
 def _results(failed: Iterable[bool]) -> Mapping[ClaimCall, int]:

@@ -782,7 +782,7 @@ class Publisher:
         self._written()
 
     def _written(self) -> None:
-        self._metrics.slices_changed(self._driver, 1)
+        self._metrics.add("dra_slice_writes_total", self._driver)
         self.status = replace(self.status, slices=self._present, writes=self.status.writes + 1)
 
     async def _read_node(self) -> None:
@@ -814,8 +814,11 @@ class Publisher:
         """Records how a round went; ``known``: whether all devices were known."""
         self._unwritten = "; ".join(dict.fromkeys(filter(None, failures)))
         if known and not failures:
-            self._metrics.slices_synced(self._driver, len(self._stored), len(self._dropped))
-            self.status = replace(self.status, synced_at=time.time())
+            synced_at = time.time()
+            self._metrics.set("dra_slices", self._driver, to=len(self._stored))
+            self._metrics.set("dra_dropped_fields", self._driver, to=len(self._dropped))
+            self._metrics.set("dra_synced_timestamp_seconds", self._driver, to=synced_at)
+            self.status = replace(self.status, synced_at=synced_at)
         self._show()
 
     def _show(self) -> None:

@@ -99,7 +99,7 @@ class Host:
         dra: DraOptions | None = None,
         released: Path | None = None,
     ) -> None:
-        metrics = metrics or Metrics()
+        self.metrics = metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
         self.root = root
         self._timing = timing

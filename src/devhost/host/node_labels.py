@@ -233,9 +233,9 @@ class NodeLabels:
             name: scanner for name, scanner in self._scanners.items() if self._write and scanner.runner.labels
         }
         for name in self._wanted - named.keys():
-            self._metrics.labels_unwanted(name)
+            self._metrics.end("labels", name)
         for name in named.keys() - self._wanted:
-            self._metrics.labels_wanted(name)
+            self._metrics.begin("labels", name)
         self._wanted = frozenset(named)
         for name in [name for name in self.files if name not in named]:
             del self.files[name]
@@ -268,10 +268,11 @@ class NodeLabels:
             labels, wrong = sorted_out((await scanner.runner.label(devices, offered)).items())
             changed = await self._files.run(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
-            self._metrics.labels_failed(name)
+            self._metrics.add("label_failures_total", name)
             self._show(name, LabelFile(place.path(name), self._count(name), str(error)))
             return False
-        self._metrics.labels_written(name, len(labels), changed)
+        self._metrics.set("labels", name, to=len(labels))
+        self._metrics.add("label_files_total", name, by=changed)
         self._written[name] = basis
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         reason = f"no label: {'; '.join(wrong[:3])}{more}" if wrong else ""

@@ -125,10 +125,10 @@ class Reloader:
 
     def report_start(self) -> None:
         """Reports the configuration that devhost starts with."""
-        self._metrics.config_loaded(self._configuration.generation)
+        self._count(success=True)
         if (copied := self._configuration.copied) is None:
             return
-        self._metrics.config_rejected()
+        self._count(success=False)
         for complaint in copied.complaints:
             log.error(
                 "configuration refused, started from the copy of the last accepted one",
@@ -212,16 +212,21 @@ class Reloader:
         if change or requested or configuration.last_reload.complaints:
             await self._prepare(loaded.settings)
             configuration.adopt(loaded)
-            self._metrics.config_loaded(configuration.generation)
+            self._count(success=True)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))
             self._adopt()
         if requested:
             self._backends.recheck()
 
+    def _count(self, *, success: bool) -> None:
+        self._metrics.set("config_generation", to=self._configuration.generation)
+        self._metrics.set("config_last_reload_success", to=success)
+        self._metrics.set("config_last_reload_timestamp_seconds", to=time.time())
+
     def _rejected(self, complaints: tuple[str, ...]) -> None:
         file = str(self._configuration.file)
         self._configuration.rejected(complaints)
-        self._metrics.config_rejected()
+        self._count(success=False)
         for complaint in complaints:
             log.error("configuration refused, the old one stays", file=file, reason=complaint)
         self._publisher.configuration_read(file, complaints)

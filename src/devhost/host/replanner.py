@@ -94,7 +94,7 @@ class Replanner:
         """What is left of a plan that takes long."""
         self._next: asyncio.Handle | None = None
         self._caused_at: float | None = None
-        metrics.planned(dict.fromkeys(RefusalKind, 0))
+        self._count(Counter())
 
     def start(self) -> None:
         """Makes the first plan, in one piece. Before this, no event leads to a plan."""
@@ -165,8 +165,7 @@ class Replanner:
         settings, backends = self._configuration.settings, self._backends.scanners
         self._settings, found = settings, self._found()
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
-        refusals = Counter(refusal.kind for refusal in self.plan.refusals)
-        self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
+        self._count(Counter(refusal.kind for refusal in self.plan.refusals))
         refused = self.plan.reasons()
         binding, given = self._allocations.pod_claims(), self._allocations.given
         basis = {name: terms(one, binding, given) for name, one in backends.items()}
@@ -181,6 +180,10 @@ class Replanner:
         self._labels.offer(self.plan)
         self._schedule()
         self._changed()
+
+    def _count(self, refusals: Counter[RefusalKind]) -> None:
+        for kind in RefusalKind:
+            self._metrics.set("plan_refusals", kind, to=refusals[kind])
 
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""

@@ -31,7 +31,7 @@ from devhost.planning.claims import PodClaims, Reason
 from devhost.planning.plan import Offer, PlannedResource, Units
 from devhost.planning.settings import Of, ResourceSettings
 from devhost.planning.sides import Listed
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import Metrics, device_samples
 
 from .device_log import DeviceLog
 from .publisher import EventPublisher
@@ -151,7 +151,9 @@ class ResourceService:
             take_over=planned.entry.take_over,
             timing=parts.timing.kubelet,
         )
-        parts.metrics.resource_added(self.name, planned.entry.backend, self.allocator.prepares)
+        self._metrics.begin("resource", self.name)
+        (self._metrics.begin if self.allocator.prepares else self._metrics.end)("prepared", self.name)
+        self._count(0, {})
 
     def fits(self, planned: PlannedResource, scanner: Scanner) -> bool:
         """Whether this service can continue as ``planned`` without a new registration."""
@@ -254,7 +256,11 @@ class ResourceService:
 
     def gone(self) -> None:
         """The resource has left the configuration."""
-        self._metrics.resource_removed(self.name)
+        self._metrics.end("resource", self.name)
+        self._metrics.end("prepared", self.name)
+
+    def _count(self, healthy: int, unhealthy: Mapping[str, int]) -> None:
+        self._metrics.show("devices", self.name, device_samples(self.entry.backend, healthy, unhealthy))
 
     def _leave(self) -> None:
         self._left = True
@@ -303,7 +309,7 @@ class ResourceService:
         self.removals.settle(self.inventory.snapshot.devices)
         tally = self.inventory.snapshot.tally
         unhealthy = tally.unhealthy
-        self._metrics.devices(self.name, tally.tokens - sum(unhealthy.values()), unhealthy)
+        self._count(tally.tokens - sum(unhealthy.values()), unhealthy)
         given = self.inventory.allocations.everything_given.differences
         bound = given or self.inventory.allocations.pod_claims()
         # a token of all devices is healthy while some of them are not

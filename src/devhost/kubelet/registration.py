@@ -325,7 +325,7 @@ class Registration:
             self._settling = True
             return self._timing.settle - age
         if refuses(self._kubelet.path):
-            self._metrics.registration_failed(self._resource.name)
+            self._metrics.add("registration_failures_total", self._resource.name)
             self._failed(f"no process listens on {self._kubelet.path}")
             return self._refused.delay()
         self._refused.reset()
@@ -436,7 +436,7 @@ class Registration:
                 )
                 await register(request, timeout=self._timing.register)
         except grpc.aio.AioRpcError as error:
-            self._metrics.registration_failed(self._resource.name)
+            self._metrics.add("registration_failures_total", self._resource.name)
             raise DevhostError(self._refusal(error)) from error
         finally:
             late.cancel()
@@ -444,7 +444,7 @@ class Registration:
         self.condition.last = time.time()
         self.condition.error = ""
         self._loss.over()
-        self._metrics.registered(self._resource.name)
+        self._metrics.add("registrations_total", self._resource.name)
         self._set(State.REGISTERED)
         log.info(
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
@@ -538,7 +538,7 @@ class Registration:
 
     def _server_changed(self) -> None:
         if not self._over:  # else another service may have the name
-            self._metrics.streams(self._resource.name, self.streams)
+            self._metrics.set("streams", self._resource.name, to=self.streams)
         self._loop.wake()
         self._changed()
 

@@ -13,6 +13,10 @@ class Inventory(Protocol):
     """The tokens of a resource."""
 
     @property
+    def backend(self) -> str:
+        """The name of the backend of their devices."""
+
+    @property
     def snapshot(self) -> Snapshot:
         """The tokens as they are now."""
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import suppress
 from operator import is_
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
@@ -259,8 +259,9 @@ class PluginServer:
         now, cause = time.monotonic(), snapshot.caused_at
         for bucket in pace:
             bucket.take(now)
-        age = None if cause is None else now - cause
-        self._metrics.list_sent(self._resource.name, age)
+        self._metrics.add("lists_total", self._resource.name)
+        if cause is not None:
+            self._metrics.observe("event_to_list_seconds", self._resource.name, seconds=now - cause)
 
     async def _until_allowed(self, pace: Sequence[TokenBucket]) -> None:
         """Waits until all buckets allow another list, or the server stops."""
@@ -284,27 +285,24 @@ class PluginServer:
                 log.exception("choosing devices failed", resource=self._resource.name)
                 chosen = []
             response.container_responses.add(deviceIDs=chosen)
-        self._metrics.preferred(self._resource.name, time.perf_counter() - began)
+        backend = self._resource.inventory.backend
+        self._metrics.observe("prefer_seconds", backend, seconds=time.perf_counter() - began)
         return response
 
     async def _allocate(self, data: bytes, context: Any) -> pb.AllocateResponse:
         request = await self._decoded(pb.AllocateRequest, data, context, "Allocate")
-        loop = asyncio.get_running_loop()
-        began = time.perf_counter()
-
-        def failed(kind: CallFailure) -> None:
-            self._metrics.allocation_failed(self._resource.name, kind, time.perf_counter() - began)
-
+        loop, began = asyncio.get_running_loop(), time.perf_counter()
         response = pb.AllocateResponse()
         with together():
             for container in request.container_requests:
                 tokens = list(container.devices_ids)
                 work = self._resource.allocate(tokens)
-                granted = await self._answer(context, work, "allocation failed", failed)
+                granted = await self._answer(context, work, _ALLOCATE, began)
                 response.container_responses.append(container_response(granted.edits, granted.left_out))
                 # logged after the answer is sent: the kubelet admits no other pod until it has it
                 loop.call_soon(self._log_allocated, tokens)
-        self._metrics.allocated(self._resource.name, time.perf_counter() - began)
+        self._metrics.add("allocations_total", self._resource.name)
+        self._observe(_ALLOCATE, began)
         return response
 
     def _log_allocated(self, tokens: Sequence[str]) -> None:
@@ -314,18 +312,14 @@ class PluginServer:
     async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
         request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
         began = time.perf_counter()
-
-        def failed(kind: CallFailure) -> None:
-            self._metrics.preparation_failed(self._resource.name, kind, time.perf_counter() - began)
-
-        work = self._resource.prepare(list(request.devices_ids))
-        await self._answer(context, work, "preparing devices failed", failed)
-        self._metrics.prepared(self._resource.name, time.perf_counter() - began)
+        await self._answer(context, self._resource.prepare(list(request.devices_ids)), _PREPARE, began)
+        self._observe(_PREPARE, began)
         return pb.PreStartContainerResponse()
 
-    async def _answer(
-        self, context: Any, work: Awaitable[T], event: str, failed: Callable[[CallFailure], None]
-    ) -> T:
+    def _observe(self, call: _Call, began: float) -> None:
+        self._metrics.observe(call.seconds, self._resource.name, seconds=time.perf_counter() - began)
+
+    async def _answer(self, context: Any, work: Awaitable[T], call: _Call, began: float) -> T:
         """The result of ``work``; its failure becomes the gRPC status that the kubelet shows."""
         try:
             return await work
@@ -333,10 +327,23 @@ class PluginServer:
             code, kind = _status(error)
             held_by = error.held_by if isinstance(error, UnhealthyDevice | DeviceHeld) else ()
             fields = {"reason": str(error), **holder_field(held_by), "code": code.name}
-            log.warning(event, resource=self._resource.name, **fields)
-            failed(kind)
+            log.warning(call.failed, resource=self._resource.name, **fields)
+            self._metrics.add(call.failures, self._resource.name, kind)
+            self._observe(call, began)
             await context.abort(code, printable(str(error)))
             raise  # unreachable: abort() raises
+
+
+class _Call(NamedTuple):
+    """How a call is shown: the log line of a failure, and the metrics of failures and durations."""
+
+    failed: str
+    failures: str
+    seconds: str
+
+
+_ALLOCATE = _Call("allocation failed", "allocation_failures_total", "allocate_seconds")
+_PREPARE = _Call("preparing devices failed", "prepare_failures_total", "prepare_seconds")
 
 
 def _options(timing: Timing) -> tuple[tuple[str, int], ...]:

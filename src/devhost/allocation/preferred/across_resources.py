@@ -108,7 +108,7 @@ class PreferredAllocation:
             task.add_done_callback(self._returned)
             choice = await asyncio.shield(task)
         if not choice.exact:
-            self._metrics.preference_unproven()
+            self._metrics.add("preferences_unproven_total")
         return choice
 
     async def _prefer_elsewhere(self, *request: *_Request) -> Choice:
@@ -216,7 +216,7 @@ class PreferredAllocation:
             del self._places[gone]
 
     def _guessed(self, guess: Guess, one: str, other: str) -> None:
-        self._metrics.affinity_guessed(guess)
+        self._metrics.add("affinity_guesses_total", guess)
         if guess is Guess.RIGHT:
             self._together.add(frozenset((one, other)))
 
