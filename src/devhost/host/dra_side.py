@@ -38,20 +38,7 @@ log = get(__name__)
 
 
 class DraSide:
-    """Starts the DRA front end when the configuration needs it; then it runs until the process ends.
-
-    Args:
-        options: where the kubelet finds drivers; ``None`` if there is no DRA.
-        tasks: in which the front end runs.
-        allocations: who holds what.
-        files: the files of prepared claims.
-        services: what the device plugin lists.
-        pods: the kubelet's lists of pods.
-        metrics: counts what the front end does.
-        replan: makes the plan again.
-        changed: called when the status has changed.
-        timing: deadlines of the backends.
-    """
+    """Starts the DRA front end when the configuration needs it; then it runs until the process ends."""
 
     def __init__(
         self,

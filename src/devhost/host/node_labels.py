@@ -150,15 +150,8 @@ class NodeLabels:
     """Writes the files of the backends that run, and removes those of others.
 
     Args:
-        directory: where the files go.
         write: whether labels are wanted; if not, files written before are removed.
-        scanners: the backends that run, by name.
-        changed: called when :attr:`files` has changed.
         tag: see :func:`devhost.allocation.owned_files.owner`.
-        metrics: counts what was written.
-        timing: how soon labels follow a change, and how often they are checked.
-        backoff: delays after a failure.
-        clock: monotonic time.
     """
 
     def __init__(

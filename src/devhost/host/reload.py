@@ -37,12 +37,7 @@ class LastReload:
 
 
 class Configuration:
-    """What :class:`Reloader` keeps up to date and everything else reads.
-
-    Args:
-        file: the configuration file.
-        loaded: its content at the start.
-    """
+    """What :class:`Reloader` keeps up to date and everything else reads."""
 
     def __init__(self, file: Path, loaded: Loaded) -> None:
         self.file = file
@@ -73,19 +68,9 @@ class Reloader:
     """Reads the configuration for as long as the host runs.
 
     Args:
-        configuration: kept up to date.
         load: reads the file; raises ConfigError.
         prepare: does what takes long before settings are adopted.
         adopt: makes every part of the host follow the settings that were adopted.
-        last_good: keeps a copy of each accepted configuration.
-        backends: scan and probe again after a requested reload.
-        tasks: runs the readings.
-        monitors: keeps where inotify does not work.
-        publisher: notifies observers of each reading.
-        metrics: counts readings.
-        changed: called when :attr:`Configuration.last_reload` has changed.
-        reloading: entered while the configuration is read again.
-        timing: how long it waits; ``reload`` is the deadline for one reading.
     """
 
     def __init__(

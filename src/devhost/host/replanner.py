@@ -30,24 +30,7 @@ from .shortages import Shortages
 
 
 class Replanner:
-    """Follows devices, settings and allocations with a plan, from :meth:`start` to :meth:`stop`.
-
-    Args:
-        configuration: the settings in force.
-        backends: the devices that exist.
-        allocations: what containers hold.
-        services: what is served.
-        parts: what every service works with.
-        preferred: knows which containers hold devices of several resources.
-        shortages: logs what the file asks for and the node lacks.
-        orphans: logs what containers hold and no list shows.
-        given: logs which containers have something else than they were given.
-        labels: writes node labels.
-        publisher: notifies observers.
-        dra: offers devices through Dynamic Resource Allocation.
-        metrics: counts refusals.
-        changed: called after each plan.
-    """
+    """Follows devices, settings and allocations with a plan, from :meth:`start` to :meth:`stop`."""
 
     def __init__(
         self,

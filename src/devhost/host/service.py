@@ -67,24 +67,12 @@ class ServiceParts:
 
 
 def terms(scanner: Scanner, binding: PodClaims, given: AllGiven) -> object:
-    """What every list of a backend's devices is made from, besides the plan: equal if it has not changed.
-
-    Args:
-        binding: what binds pods.
-        given: what containers were given.
-    """
+    """What every list of a backend's devices is made from, besides the plan: equal if it has not changed."""
     return scanner.health.conditions(), bool(binding), bool(given.differences)
 
 
 class ResourceService:
-    """Serves one resource name from the devices of one scanner.
-
-    Args:
-        planned: the resource as the plan has it.
-        scanner: the backend that finds its devices; :meth:`update` may replace it.
-        allocations: what containers hold of it, also from before it was served.
-        parts: shared with the other services.
-    """
+    """Serves one resource name from the devices of one scanner."""
 
     def __init__(
         self,
@@ -172,11 +160,7 @@ class ResourceService:
         terms: object,
         refused: Mapping[str, Reason] = NONE_REFUSED,
     ) -> None:
-        """Takes the devices that the plan gives this resource, and by id why it refuses others.
-
-        Args:
-            terms: see :func:`terms`.
-        """
+        """Takes the devices that the plan gives this resource, and by id why it refuses others."""
         if planned is not self._planned or scanner is not self.scanner:
             self.scanner, self._planned = scanner, planned
             self._follow(planned.entry)

@@ -463,19 +463,11 @@ class Metrics:
         return owner is None or labels[0] in self._owners[owner]
 
     def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
-        """Adds the metric of which container holds which device, with the names of pods.
-
-        Args:
-            held: returns each pair of device and container once.
-        """
+        """Adds the metric of which container holds which device, from each pair once, with names of pods."""
         self._held = held
 
     def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
-        """Adds the metric of the number of devices of each entry of the configuration.
-
-        Args:
-            listed: returns every entry.
-        """
+        """Adds the metric of the number of devices of each entry of the configuration."""
         self._entries = listed
 
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
