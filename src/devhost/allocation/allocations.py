@@ -116,10 +116,8 @@ class HeldDevices:
     def settle(self, given: Mapping[Key, frozenset[str]], fixed: Mapping[Key, frozenset[str]]) -> bool:
         """Takes what containers were given as claims of their devices; true if these have other claims then.
 
-        Args:
-            given: further claims of devices.
-            fixed: the claims on nodes that containers of a device were given, if they have no others. What
-                the device has had meanwhile is nothing to them.
+        ``given`` are further claims of devices. ``fixed`` are the claims on nodes that containers of a device
+        were given, if they have no others: what the device has had meanwhile is nothing to them.
         """
         changed = False
         for key in given.keys() | fixed.keys():
@@ -185,13 +183,7 @@ class Group:
 
 
 class ResourceAllocations:
-    """What containers have of one resource.
-
-    Args:
-        resource: its name.
-        everything: the allocations of all resources, which it is a part of.
-        serve: its side.
-    """
+    """What containers have of one resource."""
 
     def __init__(self, resource: str, everything: Allocations, serve: Serve = Serve.PLUGIN) -> None:
         self.resource = resource
@@ -369,11 +361,7 @@ class ResourceAllocations:
         return all(set(keys) <= set(got) for keys, got in distinct)
 
     def give(self, devices: Mapping[Key, Device], nodes: frozenset[str]) -> None:
-        """Counts nodes that devices do not claim, see :meth:`Allocations.give`.
-
-        Raises:
-            DeviceHeld: another container or claim has one of the nodes.
-        """
+        """Counts nodes that devices do not claim, see :meth:`Allocations.give`."""
         self._everything.give(self.resource, devices, nodes)
 
     def allocated(
@@ -385,9 +373,8 @@ class ResourceAllocations:
     ) -> None:
         """A container gets these tokens, with these devices. The containers that held them no longer do.
 
-        Args:
-            unshared: those of the tokens whose devices are allocated only once.
-            terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
+        ``unshared`` are those of the tokens whose devices are allocated only once. ``terms`` is a
+        :class:`devhost.allocation.resource_backend.Terms`.
         """
         self.leases.allocated(given, self._everything.admissions.number)
         self._devices_of |= self._update(backend, given)
@@ -417,8 +404,7 @@ class ResourceAllocations:
     def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
         """Takes a list of the kubelet: whether a holder has changed, and which tokens were released.
 
-        Args:
-            recalls: whether this kubelet has shown that it read its checkpoint.
+        For ``recalls`` see :meth:`.Leases.recalls`.
         """
         before, forgotten = self.leases.tokens(), self.leases.forgotten()
         changed = self.leases.apply(listing, self.resource, recalls=recalls)
@@ -481,9 +467,7 @@ class ResourceAllocations:
     def due(self, last: float, *, awaited: bool = False) -> float | None:
         """When the next list of who holds what is wanted, see :meth:`.Leases.due`.
 
-        Args:
-            last: when the last list began.
-            awaited: whether another resource waits for what is held here.
+        ``awaited`` is whether another resource waits for what is held here.
         """
         return self.leases.due(last, self.leases.tokens() if awaited else self._vanished)
 
@@ -510,10 +494,6 @@ class Reservation:
 
     Otherwise a plan that is made meanwhile could give them to another resource. A request with many tokens
     adds them in pieces.
-
-    Args:
-        allocations: of the resource.
-        backend: of its devices.
     """
 
     def __init__(self, allocations: ResourceAllocations, backend: str) -> None:
@@ -528,13 +508,10 @@ class Reservation:
     ) -> None:
         """Counts further tokens, each with its devices, as held.
 
-        Args:
-            unshared: those of the tokens whose devices are allocated only once.
-            listed: whether all of the tokens are in the list, so that it stays as it is.
-
-        Raises:
-            DeviceHeld: a ResourceClaim holds one of the devices, or a container has it from another DRA
-                driver, or they hold hardware that conflicts with it.
+        ``unshared`` are those of the tokens whose devices are allocated only once. ``listed`` is whether all
+        of the tokens are in the list, so that it stays as it is. Raises ``DeviceHeld`` if a ResourceClaim
+        holds one of the devices, or a container has it from another DRA driver, or they hold hardware that
+        conflicts with it.
         """
         self._mine.append(self._allocations.reserve(self._backend, wanted, unshared, listed=listed))
 
@@ -567,11 +544,8 @@ class Reservation:
 class Allocations:
     """What containers have, of all resources.
 
-    Args:
-        clock: monotonic seconds. changed: called when the plan is outdated because the allocations have
-        changed; not after an Allocate of
-            what the plan offered.
-        timing: when lists are wanted, and when a release is believed.
+    ``clock`` gives monotonic seconds. ``changed`` is called when the plan is outdated because the allocations
+    have changed; not after an Allocate of what the plan offered.
     """
 
     def __init__(
@@ -846,15 +820,9 @@ class Allocations:
     ) -> None:
         """Counts nodes that a container is about to get with devices that do not claim them.
 
-        Args:
-            resource: of the devices.
-            devices: those that the container gets together.
-            nodes: the claims of the nodes.
-            claim: what gets them, if not a container.
-            running: whether it has them already, so that nothing can be refused.
-
-        Raises:
-            DeviceHeld: another container or claim has one of the nodes.
+        ``nodes`` are claims. ``claim`` is what gets them, if not a container. With ``running`` it has them
+        already, so that nothing can be refused. Raises ``DeviceHeld`` if another container or claim has one
+        of the nodes.
         """
         for key in devices:
             self._unclaimed.add(key, nodes)
@@ -884,9 +852,7 @@ class Allocations:
     def observe(self, found: Found, settings: Settings) -> None:
         """Takes the present devices and settings. Must be called before a plan is made.
 
-        Args:
-            found: every device of every backend, see :meth:`completed`.
-            settings: the whole configuration.
+        For ``found`` see :meth:`completed`.
         """
         self._found, self._observed = found, True
         if settings is not self._settings:
@@ -904,8 +870,7 @@ class Allocations:
     def compare(self, found: Found | None = None) -> bool:
         """Compares what containers were given with the devices that exist; true if other things are held now.
 
-        Args:
-            found: every device of every backend, if not those of the last plan.
+        ``found`` are all devices, if not those of the last plan.
         """
         found = self._found if found is None else found
         for allocations in self.in_use():
@@ -929,8 +894,7 @@ class Allocations:
     def learn(self, plan: Plan) -> bool:
         """Takes from the plan the devices of resources of which a container holds all devices.
 
-        Returns:
-            Whether containers hold more devices than the plan assumes, so that it has to be made again.
+        True if containers hold more devices than the plan assumes, so that it has to be made again.
         """
         with self._deferred():
             for allocations in self.in_use():
@@ -949,8 +913,7 @@ class Allocations:
     def due(self, last: float) -> float | None:
         """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
 
-        Args:
-            last: when the last list began.
+        ``last`` is when the last list began.
         """
         wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
         wishes += self._drivers.due(last, awaited=self.awaited)
@@ -982,9 +945,7 @@ class Allocations:
     def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
         """The claims hold other devices.
 
-        Args:
-            released: the resources of devices that are free now.
-            replan: whether the plan may be outdated.
+        ``released`` are the resources of devices that are free now. With ``replan`` the plan may be outdated.
         """
         self._held = None
         for resource in released:

@@ -62,8 +62,7 @@ class HolderCheck(Protocol):
     ) -> None:
         """Asks again if the kubelet may have forgotten who holds some tokens of a resource.
 
-        Args:
-            offered: whether it only offers them (GetPreferredAllocation).
+        ``offered`` is whether it only offers them (GetPreferredAllocation).
         """
 
 
@@ -73,24 +72,15 @@ class StartCheck(Protocol):
     async def check(self, resource: str, tokens: Sequence[str]) -> None:
         """Checks that a container that starts gets the devices for which it was given nodes.
 
-        Raises:
-            AllocationError: it would not.
+        Raises ``AllocationError`` if it would not.
         """
 
 
 class Allocator:
     """Answers the kubelet for one resource.
 
-    Args:
-        inventory: its devices.
-        backend: provides what a container needs.
-        entry: the entry of the configuration.
-        injection: how a container gets what it needs.
-        device_info: writes files for network plugins, if any.
-        preferred: chooses devices with all resources in mind.
-        holders: asks the kubelet who holds what; without it, nothing is asked.
-        starts: checks what a container gets that starts, for entries with ``checkStarts``.
-        timing: deadlines of the backend's answers.
+    Without ``holders``, the kubelet is not asked who holds what. ``starts`` is for entries with
+    ``checkStarts``.
     """
 
     def __init__(
@@ -242,8 +232,7 @@ class Allocator:
     async def nodes(self, device: Device) -> frozenset[str]:
         """The paths of the nodes that a container would get with a device now.
 
-        Raises:
-            BackendError: the backend failed or hung, or refuses the device.
+        Raises ``BackendError`` if the backend failed or hung, or refuses the device.
         """
 
         def ask() -> frozenset[str]:
@@ -294,14 +283,7 @@ class Allocator:
         return answer, rendered, documents, self._backend.numbers(answer.granted)
 
     def _check_given(self, tokens: Iterable[str], numbers: Mapping[str, str]) -> None:
-        """Refuses nodes that another container was given for another device.
-
-        Args:
-            numbers: the number of each node.
-
-        Raises:
-            AllocationError: there is one.
-        """
+        """Refuses nodes that another container was given for another device."""
         given = self.inventory.allocations.everything_given
         if path := given.in_use({(self.name, token) for token in tokens}, numbers.items()):
             raise AllocationError(
@@ -337,11 +319,7 @@ class Allocator:
         return found
 
     def _check_known(self, tokens: Sequence[str]) -> None:
-        """Refuses a request that is wrong in itself.
-
-        Raises:
-            UnknownDevice: there are no tokens, or one is unknown or repeated.
-        """
+        """Refuses a request without tokens, or with one that is unknown or repeated."""
         if not tokens:
             raise UnknownDevice(f"{self.name}: the request names no device")
         if len(set(tokens)) != len(tokens):
@@ -360,11 +338,7 @@ class Allocator:
         return entries
 
     def _wanted(self, tokens: Sequence[str], request: _Request) -> Given:
-        """The healthy devices of some tokens of a request, which it takes note of.
-
-        Raises:
-            UnhealthyDevice: a token has none, or must not be allocated.
-        """
+        """The healthy devices of some tokens of a request, which it takes note of."""
         found: dict[str, Sequence[Device]] = {}
         for entry in self._entries(tokens):
             self._check(entry)
@@ -374,8 +348,7 @@ class Allocator:
     def _bound_elsewhere(self, entry: Entry) -> frozenset[str]:
         """The ids of the devices of a token that only other pods may have.
 
-        Raises:
-            UnhealthyDevice: these are all of its healthy devices.
+        The token is refused if these are all of its healthy devices.
         """
         if not self.inventory.allocations.pod_claims():
             return frozenset()

@@ -117,21 +117,13 @@ class Ledger(Protocol):
         """Counts nodes that a container is about to get with devices that do not claim them."""
 
     def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
-        """The claims hold other devices.
-
-        Args:
-            released: the resources of devices that are free now.
-            replan: whether the plan may be outdated.
-        """
+        """The claims hold other devices."""
 
 
 class ClaimAllocations:
     """What prepared ResourceClaims hold.
 
     A claim holds its devices from Prepare until Unprepare, whether pods use them or not.
-
-    Args:
-        ledger: all allocations, which these are a part of.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -151,13 +143,8 @@ class ClaimAllocations:
         """Checks that a claim may have these devices, and keeps them for it until the context ends.
 
         Between the check and the reservation nothing else runs in the event loop. What the claim holds
-        already, it may have again.
-
-        Args:
-            pods: the pods that the claim is reserved for, if they are known.
-
-        Raises:
-            DeviceHeld: a container or another claim holds one, or hardware that conflicts with it.
+        already, it may have again. ``pods`` are those that the claim is reserved for, if they are known.
+        Raises ``DeviceHeld`` if a container or another claim holds one, or hardware that conflicts with it.
         """
         holding = tuple(one for one in wanted if not one.admin)
         self._check(claim, holding, frozenset(pods) or self.pods(claim))
@@ -189,11 +176,8 @@ class ClaimAllocations:
     ) -> None:
         """Counts nodes that a claim is about to get with devices that do not claim them.
 
-        Args:
-            running: whether containers use the claim already, so that it has them anyway.
-
-        Raises:
-            DeviceHeld: a container or another claim has one of the nodes.
+        With ``running``, containers use the claim already, so that it has them anyway. Raises ``DeviceHeld``
+        if a container or another claim has one of the nodes.
         """
         self._ledger.give(resource, devices, nodes, claim, running=running)
 
@@ -276,9 +260,8 @@ class ClaimAllocations:
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
 
-        Raises:
-            DeviceHeld: a claim holds one of them, or a container has it from another driver, or they hold
-                hardware that conflicts with it.
+        Raises ``DeviceHeld`` if a claim holds one of them, or a container has it from another driver, or they
+        hold hardware that conflicts with it.
         """
         others = self._ledger.from_other_drivers
         for device in devices if self._of_key or others else ():
@@ -293,10 +276,8 @@ class ClaimAllocations:
     def near(self, key: Key, device: Device, without: ClaimHolder | None = None) -> Iterator[Held]:
         """What claims hold of a device, and of the hardware that it has in common with others.
 
-        One claim represents all that have a device through one resource.
-
-        Args:
-            without: a claim that does not count.
+        One claim represents all that have a device through one resource. ``without`` is a claim that does not
+        count.
         """
         for other in sorted({key} | self._ledger.devices.sharing(device)):
             for claims in self._of_key.get(other, {}).values():

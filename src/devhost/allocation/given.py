@@ -111,8 +111,7 @@ def may_be_node(mounted: str) -> bool:
 def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -> tuple[Node, ...]:
     """The nodes that one of the devices claims; if none of them claims any, all nodes.
 
-    Args:
-        numbers: the number of each node that a container gets, by its path.
+    ``numbers`` has the number of each node that a container gets, by its path.
     """
     mine = {device.id: node_paths(device) for device in devices}
     if any(mine.values()):
@@ -125,8 +124,7 @@ def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -
 class Given:
     """The gifts of all containers and claims, and how they differ from what is there.
 
-    Args:
-        changed: called when there is a new gift.
+    ``changed`` is called when there is a new gift.
     """
 
     changed: Callable[[], None] = lambda: None
@@ -222,8 +220,7 @@ class Given:
     def absent(self, token: Token, holder: Holder | None, key: Key | None) -> Mapping[Key, Device]:
         """The devices for which a container was given nodes, with these nodes as their only claims.
 
-        Args:
-            key: the device of a node that has none; ``None`` if that is not known.
+        ``key`` is the device of a node that has none; ``None`` if that is not known.
         """
         claims: dict[Key, set[str]] = {}
         gift = self.of_token(token, holder)
@@ -271,8 +268,7 @@ class Given:
     def compare(self, held: Iterable[Held], found: Found) -> Mapping[Key, frozenset[str]]:
         """Compares the gifts with the devices that exist now.
 
-        Returns:
-            Further claims of held devices: what they were given and others have now.
+        Returns further claims of held devices: what they were given and others have now.
         """
         if not (self.tokens or self.claims or self.checkpointed):
             self.differences, self.strays = {}, ()
@@ -373,9 +369,7 @@ class Given:
     def in_use(self, tokens: Collection[Token], nodes: Iterable[tuple[str, str]]) -> str:
         """Which of some nodes another container was given for another device; empty if none.
 
-        Args:
-            tokens: the tokens that are allocated again.
-            nodes: paths and numbers.
+        ``tokens`` are those that are allocated again, ``nodes`` paths and numbers.
         """
         others = [stray for stray in self.strays if (stray.resource, stray.token) not in tokens]
         if not others:
@@ -386,12 +380,7 @@ class Given:
 
 
 class _There:
-    """What exists now.
-
-    Args:
-        given: what is known besides the devices.
-        found: every device of every backend.
-    """
+    """What exists now."""
 
     def __init__(self, given: Given, found: Found) -> None:
         self._given = given

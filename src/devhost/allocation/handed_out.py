@@ -27,10 +27,8 @@ def unclaimed(
 ) -> frozenset[str]:
     """The claims of nodes that these devices neither claim nor are part of. May block.
 
-    Args:
-        edits: what a container gets with the devices.
-        prefix: of the paths, see :func:`~devhost.backend.sysfs.prefix_of`.
-        left_out: host paths of optional parts that do not exist.
+    For ``prefix`` see :func:`~devhost.backend.sysfs.prefix_of`. ``left_out`` are host paths of optional parts
+    that do not exist.
     """
     known = {one for device in devices for one in (*device.claims, *device.part_of)}
     found = {text for text in _claims(edits, prefix, left_out, known) if text not in known}

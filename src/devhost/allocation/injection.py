@@ -31,11 +31,8 @@ class Rendered(Protocol):
     async def inject(self, tokens: Sequence[str]) -> Granted:
         """The answer to Allocate.
 
-        Args:
-            tokens: by which the container gets it; they count as held already.
-
-        Raises:
-            AllocationError: what the answer refers to cannot be written.
+        The tokens count as held already. Raises ``AllocationError`` if what the answer refers to cannot be
+        written.
         """
 
 
@@ -72,8 +69,7 @@ class Injection(Protocol):
     async def refresh(self) -> None:
         """Makes sure that what earlier answers refer to is what the devices have now.
 
-        Raises:
-            AllocationError: it cannot be written.
+        Raises ``AllocationError`` if it cannot be written.
         """
 
     def stop(self) -> None:
@@ -137,10 +133,7 @@ def make_injection(
 ) -> Injection:
     """The way in which a resource gives containers its devices.
 
-    Args:
-        specifications: where a CDI specification goes, if the resource has one.
-        settled: called in the loop when the result of :meth:`Injection.listable` may have changed.
-        timing: how long a backend may take to answer.
+    ``settled`` is called in the loop when the result of :meth:`Injection.listable` may have changed.
     """
     if way is Inject.DIRECT:
         return DirectInjection()

@@ -97,11 +97,9 @@ def between(
 ) -> Changes:
     """The changes of those devices that may have changed.
 
-    Args:
-        before: what they were in the old list, by id; one that is missing here was not in it.
-        after: what they are in the new list.
-        unchanged: devices of ``before`` that are in the new list as they were.
-        why_gone: the reason why a device, by id, is no longer in the list.
+    ``before`` is what they were in the old list, by id; one that is missing here was not in it. ``unchanged``
+    are devices of ``before`` that are in the new list as they were. ``why_gone`` gives the reason why a
+    device is no longer in the list.
     """
     left: dict[str, Reason] = {}
     appeared: dict[str, str] = {}
@@ -145,13 +143,7 @@ class Entry(NamedTuple):
 
 @frozen
 class Tally:
-    """How many tokens a list has.
-
-    Attributes:
-        healthy: those that a pod could get, as the kubelet counts them.
-        tokens: all but stand-ins.
-        unhealthy: how many of these are unhealthy, by reason.
-    """
+    """How many tokens a list has."""
 
     healthy: int = 0
     tokens: int = 0
@@ -214,12 +206,9 @@ class Snapshot:
 class Inventory:
     """Holds the newest snapshot of one resource and notifies subscribers of a newer one.
 
-    Args:
-        wall: seconds since the epoch, for "since when".
-        clock: monotonic seconds, for the grace.
-        changed: called with the changes of devices, for each list in which any may have changed.
-        handed_out: called with the tokens that a container got, each with its devices.
-        timing: how long a vanished token stays.
+    ``wall`` gives seconds since the epoch, for "since when", and ``clock`` monotonic seconds, for the grace.
+    ``changed`` is called with the changes of devices, for each list in which any may have changed,
+    ``handed_out`` with the tokens that a container got, each with its devices.
     """
 
     def __init__(
@@ -270,10 +259,8 @@ class Inventory:
         """Adds tokens, with their devices, to a reservation.
 
         A stand-in may have left the list already. Then the list is made again, so that it does not offer the
-        token that the stand-in replaces.
-
-        Raises:
-            DeviceHeld: another holder has one of the devices, or hardware that conflicts with it.
+        token that the stand-in replaces. Raises ``DeviceHeld`` if another holder has one of the devices, or
+        hardware that conflicts with it.
         """
         listed = wanted.keys() <= self.snapshot.entries.keys()
         reservation.add(wanted, self._unshared(wanted), listed=listed)
@@ -282,8 +269,7 @@ class Inventory:
     def give(self, devices: Iterable[Device], nodes: frozenset[str]) -> None:
         """Counts nodes that a container is about to get with devices that do not claim them.
 
-        Raises:
-            DeviceHeld: another container or claim has one of the nodes.
+        Raises ``DeviceHeld`` if another container or claim has one of the nodes.
         """
         self.allocations.give({(self.backend, device.id): device for device in devices}, nodes)
 
@@ -295,13 +281,8 @@ class Inventory:
     ) -> Given:
         """A container gets these tokens, each with the devices in ``given``, or with all behind it.
 
-        :meth:`report` is to be called once when it has all of its tokens.
-
-        Args:
-            terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
-
-        Returns:
-            The tokens with their devices.
+        :meth:`report` is to be called once when it has all of its tokens. ``terms`` is a
+        :class:`devhost.allocation.resource_backend.Terms`. Returns the tokens with their devices.
         """
         entries = self.snapshot.entries
         if given is None:
@@ -370,8 +351,6 @@ class Inventory:
 
         Args:
             units: the devices that its tokens represent now; an unchanged unit should be the same object.
-            verdict: the health of a device.
-            why_gone: the reason to show for a device, by id, whose token is no longer among the units.
             caused_at: monotonic time of the event that led here, if one did.
             topology: whether the list has the NUMA nodes of tokens that are not among the units. One token
                 with NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of
@@ -445,11 +424,8 @@ class Inventory:
     ) -> None:
         """Makes the tokens of a unit, as they would be if no container held any.
 
-        Args:
-            names: the tokens to make if nothing about the devices has changed; ``None`` for all.
-            wall: seconds since the epoch.
-            was: gets the devices that may have changed, as they were in the list, by id.
-            became: gets them as they are.
+        ``names`` are the tokens to make if nothing about the devices has changed; ``None`` for all. ``was``
+        and ``became`` get the devices that may have changed, by id, as they were in the list and as they are.
         """
         old, own = self.snapshot.entries, self._own
         first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
@@ -692,8 +668,7 @@ def _meaning(text: str, holder: Holder | None) -> Reason:
 def _stand_in(entry: Entry, before: Entry | None = None) -> Entry:
     """A second id of a token. It has no NUMA node, so that a topology policy chooses it last.
 
-    Args:
-        before: the stand-in in the last list, if there was one.
+    ``before`` is the stand-in in the last list, if there was one.
     """
     if before is not None and before.health == entry.health:
         if before.members is entry.members and before.gone_at is None:

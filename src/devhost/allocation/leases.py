@@ -110,8 +110,7 @@ class Lease:
     def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
         """Takes a list that does not name the token; true if it shows that the token is released.
 
-        Args:
-            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`.Leases.recalls`.
+        For ``recalls`` see :meth:`.Leases.recalls`.
         """
         kubelet, began = listing.kubelet, listing.began
         has_devices = None if self.holder is None else listing.containers.get(self.holder)
@@ -151,8 +150,7 @@ class Lease:
 class Leases:
     """The tokens of one resource that containers hold, as far as that is known.
 
-    Args:
-        clock: monotonic seconds.
+    ``clock`` gives monotonic seconds.
     """
 
     clock: Callable[[], float]
@@ -219,10 +217,8 @@ class Leases:
     def apply(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
         """Takes what the kubelet lists of ``resource``; true if the holder of a token has changed.
 
-        It is also true when the kubelet has forgotten a token, or knows it again.
-
-        Args:
-            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
+        It is also true when the kubelet has forgotten a token, or knows it again. For ``recalls`` see
+        :meth:`recalls`.
         """
         self._listed = True
         self._due = None
@@ -251,9 +247,7 @@ class Leases:
     def due(self, last: float, vanished: Collection[str] = ()) -> float | None:
         """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
 
-        Args:
-            last: when the last list began.
-            vanished: tokens whose device has gone.
+        ``last`` is when the last list began, ``vanished`` are tokens whose device has gone.
         """
         if not self._listed:
             return last

@@ -46,12 +46,7 @@ class DriverAllocations(Protocol):
         """Every device that is held; one may come more than once."""
 
     def due(self, last: float, *, awaited: bool = False) -> float | None:
-        """When the next list is wanted.
-
-        Args:
-            last: when the last list began.
-            awaited: whether a resource waits for what is held here.
-        """
+        """When the next list is wanted."""
 
     def recalls(self, listing: Listing) -> bool:
         """Whether the kubelet names a holder that an earlier kubelet named."""
@@ -69,8 +64,7 @@ class DriverAllocations(Protocol):
 class OtherDrivers:
     """What containers have of each driver that is not devhost's own.
 
-    Args:
-        make: makes the allocations of a driver, given its name.
+    ``make`` makes the allocations of a driver, given its name.
     """
 
     def __init__(self, make: Callable[[str], DriverAllocations]) -> None:
@@ -117,11 +111,7 @@ class OtherDrivers:
         return any([self._apply_to(found, view) for found in self._followed.values()])
 
     def resolve(self, found: Found) -> None:
-        """Finds the devices behind the names.
-
-        Args:
-            found: every device of every backend.
-        """
+        """Finds the devices behind the names."""
         if not self._names or self._listing is None:
             return
         for driver, tokens in self._listing.holders.items():

@@ -25,11 +25,7 @@ _CURRENT: ContextVar[_Request | None] = ContextVar("request", default=None)
 
 
 class Report:
-    """Calls back after a change, or once at the end of :func:`together`.
-
-    Args:
-        callback: what is called.
-    """
+    """Calls back after a change, or once at the end of :func:`together`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback

@@ -87,13 +87,7 @@ class Answer:
 
 
 class ResourceBackend:
-    """Asks the backend of one resource.
-
-    Args:
-        resource: its name.
-        scanner: finds its devices; :meth:`follow` may exchange it.
-        entry: of the configuration.
-    """
+    """Asks the backend of one resource."""
 
     def __init__(self, resource: str, scanner: Scanner, entry: ResourceSettings) -> None:
         self.resource = resource
@@ -123,16 +117,14 @@ class ResourceBackend:
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one of the methods below on the backend's thread.
 
-        Raises:
-            BackendError: it failed, or did not return within ``deadline`` seconds.
+        Raises ``BackendError`` if it failed, or did not return within ``deadline`` seconds.
         """
         return await self.runner.serve(deadline, call, *args, **kwargs)
 
     async def prepare(self, deadline: float, devices: Sequence[Device], terms: Terms) -> None:
         """Calls ``prepare`` of a backend that has it and wants it for these terms.
 
-        Raises:
-            BackendError: it failed, or did not return within ``deadline`` seconds.
+        Raises ``BackendError`` if it failed, or did not return within ``deadline`` seconds.
         """
         if self.runner.prepares(terms.options):
             request = AllocateRequest(tuple(devices), terms.options, self.resource)
@@ -170,8 +162,7 @@ class ResourceBackend:
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
         """The device-info of these devices, by id. Runs on the backend's thread.
 
-        Raises:
-            BackendError: it failed, or its answer is unusable.
+        Raises ``BackendError`` if it failed, or its answer is unusable.
         """
         documents: dict[str, Document] = {}
         if not self.runner.informs:
@@ -265,9 +256,8 @@ class ResourceBackend:
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.
 
-        Raises:
-            AllocationError: two different things that are required want one path. A container that was to
-                have both would have one and not know it.
+        Two different things that are required at one path are refused: a container that was to have both
+        would have one and not know it.
         """
 
         def chosen(where: str, wanted: Sequence[Thing]) -> Thing:
@@ -309,10 +299,8 @@ def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
 def permitted(edits: Edits, permissions: str) -> Edits:
     """The same edits with these permissions for device nodes; unchanged where they are empty.
 
-    A node for which the backend asks for less than ``rw`` is never widened: it keeps what both allow.
-
-    Raises:
-        AllocationError: a node is left with nothing by which it could be opened.
+    A node for which the backend asks for less than ``rw`` is never widened: it keeps what both allow. Raises
+    ``AllocationError`` if a node is left with nothing by which it could be opened.
     """
     if not permissions:
         return edits
@@ -341,8 +329,7 @@ def named(edits: Edits, resource: str) -> Edits:
 def check_edits(edits: Edits, backend: str) -> None:
     """Refuses what a runtime would choke on, with the backend named.
 
-    Raises:
-        BackendError: always the backend's fault, never the user's.
+    Raises ``BackendError``: it is always the backend's fault, never the user's.
     """
     wrong = f"backend {backend} answered"
     if flaw := _mistyped(edits):

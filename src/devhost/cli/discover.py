@@ -249,11 +249,8 @@ def health_cells(
 ) -> tuple[str, str]:
     """The health of a device, and its reason, a remark, or why it is withheld.
 
-    Args:
-        device: the device.
-        health: its health.
-        remark: in addition, if it is healthy.
-        is_offered: whether a resource has it, perhaps because of its special purpose.
+    ``remark`` is shown if it is healthy. ``is_offered`` is whether a resource has it, perhaps because of its
+    special purpose.
     """
     if reason := withheld(device, is_offered=is_offered):
         return "Withheld", reason

@@ -168,12 +168,8 @@ async def view(
 ) -> View:
     """Scans the machine, and asks the devhost that runs on it.
 
-    Args:
-        loaded: the configuration.
-        root: the directory that represents ``/``.
-        status_socket: where the devhost listens; by default, the one with the same root is searched for.
-        everything: see :func:`devhost.cli.scan_once.scan_once`.
-        links: see there.
+    Without ``status_socket``, the devhost with the same root is searched for. For ``everything`` and
+    ``links`` see :func:`devhost.cli.scan_once.scan_once`.
     """
     running, no_answer, refused = None, "", False
     try:
@@ -189,8 +185,7 @@ async def view(
 async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
     """The status of the devhost behind the socket, or of the one that runs here with this root.
 
-    Raises:
-        DevhostError: there is none or more than one, or it does not answer.
+    Raises ``DevhostError`` if there is none or more than one, or it does not answer.
     """
     answers, failure = [], None
     for path in [status_socket] if status_socket else ask.running():

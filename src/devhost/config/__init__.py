@@ -37,13 +37,9 @@ CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
 def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEADLINE) -> Settings:
     """Reads a configuration file.
 
-    Args:
-        path: the file; relative ``backendPaths`` in it are relative to its directory.
-        catalog_for: called once, with the file's ``backendPaths`` and the names of its backends.
-        pipe_deadline: see :func:`read`.
-
-    Raises:
-        ConfigError: with everything that is wrong with it, in file order.
+    Relative ``backendPaths`` in the file are relative to its directory. ``catalog_for`` is called once, with
+    the file's ``backendPaths`` and the names of its backends. For ``pipe_deadline`` see :func:`read`. Raises
+    ``ConfigError`` with everything that is wrong with the file, in file order.
     """
     return loads(read(path, pipe_deadline=pipe_deadline), str(path), catalog_for)
 
@@ -51,12 +47,8 @@ def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEA
 def read(path: Path, *, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
     """The bytes of a configuration file, for :func:`loads`.
 
-    Args:
-        path: the file.
-        pipe_deadline: seconds to wait for data if the file is a pipe.
-
-    Raises:
-        ConfigError: it cannot be read.
+    It waits ``pipe_deadline`` seconds for data if the file is a pipe. Raises ``ConfigError`` if it cannot be
+    read.
     """
     return _read(path, Diagnostics(str(path)), pipe_deadline)
 
@@ -66,11 +58,8 @@ def loads(
 ) -> Settings:
     """Reads a configuration from memory. See :func:`load`.
 
-    Args:
-        text: the configuration.
-        file_name: what diagnostics call it.
-        catalog_for: as for :func:`load`.
-        directory: where relative ``backendPaths`` begin; by default the directory of ``file_name``.
+    ``file_name`` is what diagnostics call it. Relative ``backendPaths`` begin in ``directory``, by default
+    that of ``file_name``.
     """
     diagnostics = Diagnostics(file_name)
     data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
@@ -80,8 +69,7 @@ def loads(
 def backend_paths(path: Path) -> tuple[Path, ...]:
     """Only the ``backendPaths`` of a file, even if something else is wrong with it.
 
-    Raises:
-        ConfigError: it is not readable as YAML, or this key is wrong.
+    Raises ``ConfigError`` if it is not readable as YAML, or this key is wrong.
     """
     diagnostics = Diagnostics(str(path))
     root = _parsed(_read(path, diagnostics), diagnostics)

@@ -81,22 +81,14 @@ class Diagnostics:
     found: list[tuple[Mark, str, str, str]] = field(default_factory=list)
 
     def add(self, mark: Mark, path: str, message: str, hint: str = "") -> None:
-        """Adds a diagnostic.
-
-        Raises:
-            ConfigError: there are :data:`MAX_DIAGNOSTICS` now.
-        """
+        """Adds a diagnostic. Raises ``ConfigError`` if there are :data:`MAX_DIAGNOSTICS` now."""
         self.found.append((mark, path, message, hint))
         if len(self.found) >= MAX_DIAGNOSTICS:
             self.found.append((Mark(mark.line + 1, 1), "", "the rest was not read: too many errors", ""))
             raise self.error()
 
     def fail(self, mark: Mark, message: str, hint: str = "") -> NoReturn:
-        """Adds a diagnostic after which the file cannot be read further.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Adds a diagnostic after which the file cannot be read further, and raises ``ConfigError``."""
         self.found.append((mark, "", message, hint))
         raise self.error()
 

@@ -55,11 +55,9 @@ STATE_DIRECTORY = Path("/var/lib/devhost")
 def state_dir(otherwise: Path | None = None) -> Path | None:
     """The directory for copies of this user, which need not exist; ``None`` if the user has no home.
 
-    Args:
-        otherwise: what to use instead of the user's, if devhost serves another tree than this machine.
-
     ``$DEVHOST_STATE_DIR`` if set; ``/var/lib/devhost`` for root; else ``devhost`` in ``$XDG_STATE_HOME``, or
-    in ``~/.local/state`` without that (XDG Base Directory Specification 0.8).
+    in ``~/.local/state`` without that (XDG Base Directory Specification 0.8). ``otherwise`` is used instead
+    of the user's, if devhost serves another tree than this machine.
     """
     if chosen := os.environ.get(OVERRIDE):
         return Path(chosen)
@@ -101,10 +99,8 @@ class Unusable(DevhostError):
 class LastGood:
     """The copy of the configuration at one path.
 
-    Args:
-        config: the path of the configuration; the copy of one path is never used for another.
-        directory: where copies are, made when first needed; ``None`` for no copy.
-        clock: a fake one in tests.
+    The copy of one path is never used for another. ``directory`` is where copies are, made when first needed;
+    ``None`` for no copy.
     """
 
     def __init__(self, config: Path, directory: Path | None, clock: Clock = LOOP_CLOCK) -> None:
@@ -127,8 +123,7 @@ class LastGood:
     def read(self) -> Copy | None:
         """The copy; ``None`` if there is none.
 
-        Raises:
-            Unusable: it is damaged, cannot be read, or another user can change it.
+        Raises ``Unusable`` if it is damaged, cannot be read, or another user can change it.
         """
         try:
             return self._read() if self.file else None
@@ -138,8 +133,7 @@ class LastGood:
     async def keep(self, accepted: Accepted | None) -> None:
         """Makes the copy hold a configuration, if it does not yet. Never fails, only logs.
 
-        Args:
-            accepted: ``None`` for one that did not come from a file.
+        ``accepted`` is ``None`` for one that did not come from a file.
         """
         if accepted is not None:
             self._wanted = accepted
@@ -148,8 +142,7 @@ class LastGood:
     async def run(self, changed: Callable[[], None]) -> None:
         """Writes again what could not be written; never returns.
 
-        Args:
-            changed: called when :attr:`outdated` changed.
+        ``changed`` is called when :attr:`outdated` changed.
         """
 
         async def write() -> float:

@@ -46,14 +46,9 @@ NODE = Timing()
 class ConfigWatch:
     """Reads the configuration file after each change of its content, and when it disappears.
 
-    Args:
-        path: the configuration file.
-        read: reads it; its argument is whether the content changed since the last time.
-        refused: whether the file was refused when it was last read.
-        seen: the fingerprint of what was read first.
-        blind: see :class:`.DirectoryWatch`.
-        timing: how long it waits.
-        clock: a fake one in tests.
+    ``read`` reads it; its argument is whether the content changed since the last time. ``refused`` is whether
+    the file was refused when it was last read, ``seen`` the fingerprint of what was read first. For ``blind``
+    see :class:`.DirectoryWatch`.
     """
 
     def __init__(

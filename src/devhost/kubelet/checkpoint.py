@@ -68,8 +68,7 @@ def signature(path: Path) -> Signature | None:
 def read(path: Path) -> list[Answer]:
     """The answers in a checkpoint; none if there is no file. May block.
 
-    Raises:
-        Unusable: it cannot be read, is too large or damaged, or has another format.
+    Raises ``Unusable`` if it cannot be read, is too large or damaged, or has another format.
     """
     try:
         data = read_regular(path, MAX_BYTES)

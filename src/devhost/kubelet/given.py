@@ -38,16 +38,9 @@ NAMED = 20
 class GivenKeeper:
     """Follows what containers were given, from :meth:`read` on.
 
-    Args:
-        allocations: what containers hold.
-        allocators: those of the resources that are served, by name.
-        scanners: the backends that run, by name.
-        kubelet: the kubelet's device plugin directory.
-        record: devhost's own record.
-        files: the files of claims.
-        root: the directory in which devices are found.
-        replan: called when other devices are held, or other containers have something wrong.
-        timing: how often it looks.
+    ``allocators`` are those of the resources that are served, ``scanners`` the backends that run, by name.
+    ``kubelet`` is the kubelet's device plugin directory, ``root`` the directory in which devices are found.
+    ``replan`` is called when other devices are held, or other containers have something wrong.
     """
 
     def __init__(
@@ -141,11 +134,7 @@ class GivenKeeper:
             self._loop.wake()
 
     async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """See :meth:`devhost.allocation.allocator.StartCheck.check`.
-
-        Raises:
-            AllocationError: the container would start with another device, or without one.
-        """
+        """See :meth:`devhost.allocation.allocator.StartCheck.check`."""
         await self.look()
         found = self._found()
         self._allocations.compare(found)

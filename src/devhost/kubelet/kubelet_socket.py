@@ -124,8 +124,7 @@ class KubeletSocket:
     async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
         """Watches until cancelled. The directory may be absent, and may be replaced.
 
-        Args:
-            blind: see :class:`.DirectoryWatch`.
+        For ``blind`` see :class:`.DirectoryWatch`.
         """
         # no Reconciler: the watch waits, polls and retries, and a look at the directory cannot fail
         watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], self._poll, blind)

@@ -68,9 +68,7 @@ def beside(kubelet_dir: Path) -> Path:
 class PodResources:
     """The podresources service on ``socket``.
 
-    Args:
-        clock: monotonic seconds, for the times in a listing.
-        timing: deadlines.
+    ``clock`` gives monotonic seconds, for the times in a listing.
     """
 
     def __init__(
@@ -83,8 +81,7 @@ class PodResources:
     async def list(self) -> Listing:
         """The kubelet's answer: every device that a container holds, and every claim that it uses.
 
-        Raises:
-            Unanswered: there is no answer, or it cannot be used.
+        Raises ``Unanswered`` if there is no answer, or it cannot be used.
         """
         kubelet, began = self._present(), self._clock()
         listing = await self._read(
@@ -97,8 +94,8 @@ class PodResources:
     async def allocatable(self) -> dict[str, frozenset[str]]:
         """The ids of the healthy devices that the kubelet knows, by resource, from all plugins.
 
-        Raises:
-            Unanswered: the kubelet is older than 1.23, does not answer, or its answer cannot be used.
+        Raises ``Unanswered`` if the kubelet is older than 1.23, does not answer, or its answer cannot be
+        used.
         """
         self._present()
         return await self._read(ALLOCATABLE, self._timing.list_allocatable, _allocatable)

@@ -89,7 +89,6 @@ class _Contest:
     """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic.
 
     Args:
-        identity: the kubelet that is asked.
         returning: until when a plugin that had the resource before may register it again.
         checked: when another plugin was last known to have it; at first, when the question began.
         suspected: whether another plugin was known to have it. What is listed once may belong to a plugin
@@ -134,17 +133,8 @@ class Registration:
     """Keeps one resource registered for as long as :meth:`run` runs.
 
     Each pass takes one step from what is: it waits for the kubelet, waits while another plugin has the
-    resource, registers it, checks that the registration holds, or ends one that does not.
-
-    Args:
-        resource: answers the kubelet's requests.
-        kubelet: the directory in which the kubelet's socket is.
-        rivals: what the kubelet reports of other plugins.
-        metrics: counts registrations, failures and streams.
-        changed: called when the condition or the number of streams has changed.
-        take_over: whether the resource may be taken from another plugin.
-        timing: deadlines and delays.
-        clock: that of ``rivals``.
+    resource, registers it, checks that the registration holds, or ends one that does not. ``changed`` is
+    called when the condition or the number of streams has changed. ``clock`` is that of ``rivals``.
     """
 
     def __init__(
@@ -304,8 +294,7 @@ class Registration:
     def _back_off(self, identity: Identity, held: float) -> None:
         """Sets the pause before the next registration with the same kubelet.
 
-        Args:
-            held: seconds for which the last one held.
+        ``held`` is the seconds for which the last one held.
         """
         if held > self._timing.steady:
             self._backoff.reset()
@@ -411,8 +400,7 @@ class Registration:
     async def _register(self, identity: Identity) -> _Served:
         """Serves the resource on a fresh socket and registers that.
 
-        Raises:
-            DevhostError: it could not be served or was not registered, and why.
+        Raises ``DevhostError`` with the reason if it could not be served or was not registered.
         """
         began = self._clock.time()
         server = PluginServer(
@@ -471,8 +459,7 @@ class Registration:
     def _until_next_check(self, served: _Served) -> float:
         """Checks that the registration holds; returns the seconds until the next check.
 
-        Raises:
-            DevhostError: the registration no longer holds, and why.
+        Raises ``DevhostError`` with the reason if it no longer holds.
         """
         now = self._clock.time()
         server, answers, instances = served.server, served.answers, self._instances

@@ -36,14 +36,7 @@ NAMED = 3
 
 
 class Rivals:
-    """Asks the kubelet on request, and when its directory changed.
-
-    Args:
-        source: the kubelet's podresources service.
-        directory: the kubelet's device-plugin directory.
-        timing: intervals between calls.
-        clock: a fake one in tests.
-    """
+    """Asks the kubelet on request, and when its directory changed."""
 
     def __init__(
         self, source: PodResources, directory: Path, *, timing: Timing = NODE, clock: Clock = LOOP_CLOCK
@@ -124,8 +117,7 @@ class Rivals:
 class Answers:
     """What the kubelet's answers show about a registration; each conclusion takes more than one.
 
-    Args:
-        since: monotonic seconds of the registration; answers to earlier questions do not count.
+    ``since`` is when it was registered, in monotonic seconds; answers to earlier questions do not count.
     """
 
     def __init__(self, resource: Resource, rivals: Rivals, since: float) -> None:

@@ -75,14 +75,8 @@ class PluginServer:
     """Serves one resource until stopped.
 
     Any number of peers may connect and send anything: connections and calls are bounded, and an idle
-    connection is closed. The kubelet's connection, with its list stream, is never idle.
-
-    Args:
-        resource: answers the kubelet's requests.
-        directory: the kubelet's device-plugin directory.
-        metrics: counts lists and requests.
-        changed: called when a stream was opened or has ended.
-        timing: how lists are paced, when idle connections are closed, and how long a stop may take.
+    connection is closed. The kubelet's connection, with its list stream, is never idle. ``changed`` is called
+    when a stream was opened or has ended.
     """
 
     def __init__(
@@ -128,8 +122,7 @@ class PluginServer:
     async def start(self) -> None:
         """Binds the socket and serves.
 
-        Raises:
-            EnvironmentFailure: the path is too long, or no socket can be made in the directory.
+        Raises ``EnvironmentFailure`` if the path is too long, or no socket can be made in the directory.
         """
         await self._server.start()
         self._unsubscribe = self._resource.inventory.subscribe(self._wake)

@@ -28,12 +28,7 @@ _NODE_OVERHEAD = 5
 
 
 def listed_bytes(name: int, nodes: int) -> int:
-    """Bytes of one ListAndWatch entry, rounded up.
-
-    Args:
-        name: bytes of the token's id.
-        nodes: NUMA nodes the device is near.
-    """
+    """Bytes of one ListAndWatch entry, rounded up: of the id's bytes and the number of NUMA nodes."""
     return name + _TOKEN_OVERHEAD + _NODE_OVERHEAD * nodes
 
 
@@ -73,11 +68,9 @@ class PlannedResource:
 def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
     """The units of one resource; none if it has no device.
 
-    Args:
-        topology: whether the kubelet receives the NUMA nodes of devices.
-
     A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and the
-    kubelet would get a new, equal list whenever a device comes or goes.
+    kubelet would get a new, equal list whenever a device comes or goes. ``topology`` is whether the kubelet
+    receives the NUMA nodes of devices.
     """
     return Units().make(of, offers, topology=topology)
 

@@ -79,12 +79,8 @@ def plan_devices(
 ) -> Plan:
     """Makes the plan, and repeats it as long as it shows that containers hold more than was known.
 
-    Args:
-        found: every device of every backend.
-        settings: the whole configuration.
-        allocations: what containers hold; they learn from the plan.
-        sides: the devices that change sides, if DRA is used; they learn from the plan.
-        planner: has made the previous plan.
+    ``allocations`` learn from the plan, and so do ``sides``, the devices that change sides, if DRA is used.
+    ``planner`` has made the previous plan.
     """
     planner = planner or Planner()
     allocations.observe(found, settings)
@@ -124,10 +120,8 @@ class Planner:
 
     The result is the same as that of a new planner. An entry is planned again if it selects other devices, or
     if what the entries above it or containers do with these devices, their claims or its names has changed.
-    An entry of DRA whose devices wait for the Node is always planned again.
-
-    Args:
-        list_limit: bytes that the device list of a resource may have.
+    An entry of DRA whose devices wait for the Node is always planned again. ``list_limit`` is the bytes that
+    the device list of a resource may have.
     """
 
     def __init__(self, list_limit: int = LIST_LIMIT) -> None:
@@ -144,11 +138,8 @@ class Planner:
     ) -> Plan:
         """Assigns devices to resources.
 
-        Args:
-            found: every device that exists now. An unchanged device should be the same object as before.
-            settings: the whole configuration.
-            held: what containers hold now; the devices may be gone, and the resources may no longer exist.
-            sides: whether a DRA resource may get a device already; without it, it may.
+        An unchanged device should be the same object as before. The devices of ``held`` may be
+        gone, and its resources may no longer exist. Without ``sides``, a DRA resource may get every device.
         """
         for _ in self.steps(found, settings, held, sides):
             pass
@@ -262,8 +253,7 @@ class _Entry:
     def follow(self, candidates: _Candidates) -> Generator[None, None, Mapping[str, Device] | None]:
         """Takes devices that have changed.
 
-        Returns:
-            Those that are other objects, ``None`` if the entry must be planned again because of a change.
+        Returns those that are other objects, ``None`` if the entry must be planned again because of a change.
         """
         others: dict[str, Device] = {}
         again = unordered = False
@@ -300,10 +290,7 @@ class _Candidates:
     """Devices that have changed, and those of them that a ``where`` may select.
 
     Many entries name a model or a vendor: none of them has to be compared with the devices of all others.
-
-    Args:
-        every: the devices that have changed; ``None`` for one that has left.
-        before: all devices before the change.
+    ``every`` has ``None`` for a device that has left. ``before`` are all devices before the change.
     """
 
     def __init__(self, every: Mapping[str, Device | None], before: Mapping[str, Device]) -> None:
@@ -490,8 +477,7 @@ class _Given:
     def take_back(self, entry: ResourceSettings, plan: _EntryPlan, devices: Mapping[str, Device]) -> None:
         """An entry loses what it got in its last plan.
 
-        Args:
-            devices: all devices of its backend, as they are now.
+        ``devices`` are all devices of its backend, as they are now.
         """
         for name in plan.resources:
             self._values.pop((name, entry.index), None)

@@ -83,8 +83,7 @@ class Connections:
 async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
     """Passes ``data`` to the kernel, as fast as the peer reads it. The caller limits the time.
 
-    Raises:
-        ConnectionError: the peer has left.
+    Raises ``ConnectionError`` if the peer has left.
     """
     rest = memoryview(data)
     while rest:

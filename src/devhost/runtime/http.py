@@ -76,10 +76,8 @@ class Listen:
 def parse_listen(text: str) -> Listen:
     """Parses ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; port 0 means any free port.
 
-    An IPv4 address may be in brackets as well, because a template does not know which kind it gets.
-
-    Raises:
-        UsageError: it is none of these.
+    An IPv4 address may be in brackets as well, because a template does not know which kind it gets. Raises
+    ``UsageError`` if it is none of these.
     """
     hint = "write HOST:PORT, :PORT for every address, or [IPV6]:PORT"
     host, colon, port = text.rpartition(":")
@@ -175,12 +173,7 @@ def page(render: Callable[[], Awaitable[bytes]], content_type: str) -> Route:
 
 
 class HttpServer:
-    """Serves paths until it is stopped.
-
-    Args:
-        routes: the answer to a GET of each path.
-        actions: what a POST to each path does.
-    """
+    """Serves paths until it is stopped. ``routes`` answer a GET of each path, ``actions`` a POST."""
 
     def __init__(
         self,
@@ -202,8 +195,7 @@ class HttpServer:
     async def start(self, at: Listen) -> Listen:
         """Listens on TCP, and returns the actual address.
 
-        Raises:
-            EnvironmentFailure: the address is in use, not of this machine, or not permitted.
+        Raises ``EnvironmentFailure`` if the address is in use, not of this machine, or not permitted.
         """
         accept, head = self._connections.accept, self._limits.head
         try:
@@ -225,8 +217,7 @@ class HttpServer:
     async def take(self, listener: socket.socket) -> None:
         """Serves a unix socket that listens, instead of the one before, whose connections stay.
 
-        Raises:
-            OSError: the socket cannot be used.
+        Raises ``OSError`` if the socket cannot be used.
         """
         server = await asyncio.start_unix_server(
             self._connections.accept, sock=listener, limit=self._limits.head

@@ -39,11 +39,7 @@ was too slow."""
 class Outlet:
     """Passes text to a file descriptor, in order. Methods may be called from any thread.
 
-    Args:
-        descriptor: of a file, a pipe, a socket or a terminal.
-        gap: see :data:`Gap`; called on the outlet's thread.
-        limit: see :data:`LIMIT`.
-        start: starts a thread.
+    ``gap`` (see :data:`Gap`) is called on the outlet's thread.
     """
 
     def __init__(

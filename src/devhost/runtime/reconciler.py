@@ -71,10 +71,9 @@ LOOP_CLOCK = LoopClock()
 class Retry(DevhostError):
     """A pass failed and is run again with back-off.
 
-    Args:
-        reason: for the log; empty if the pass has reported the failure itself.
-        wakeable: whether a wake ends the back-off; ``None`` for the reconciler's default.
-        after: seconds that the back-off lasts at least.
+    ``reason`` is for the log; it is empty if the pass has reported the failure itself. ``wakeable`` is
+    whether a wake ends the back-off; ``None`` for the reconciler's default. The back-off lasts at least
+    ``after`` seconds.
     """
 
     def __init__(self, reason: str = "", *, wakeable: bool | None = None, after: float = 0.0) -> None:
@@ -86,12 +85,9 @@ class Retry(DevhostError):
 class FailureLog:
     """Logs one kind of failure once for each reason, and its end once.
 
-    Args:
-        failed: the message for a failure, which also has the field ``reason``.
-        recovered: the message when it works again.
-        level: of the first message; the second always has the level ``info``.
-        incident: the reasons that were logged; pass that of a predecessor so that they are not repeated.
-        fields: further fields of both messages.
+    The message ``failed`` also has the field ``reason``. ``level`` is that of this message; ``recovered``
+    always has the level ``info``. ``incident`` has the reasons that were logged; pass that of a predecessor
+    so that they are not repeated. ``fields`` are in both messages.
     """
 
     def __init__(
@@ -129,8 +125,6 @@ class Reconciler:
     """Runs passes, one at a time: when woken, when the last pass requested it, and after a failure.
 
     Args:
-        reconcile: runs one pass; the module describes the meaning of its result.
-        backoff: delays after failures.
         failures: logs failures; ``None`` if the pass logs them itself.
         first: seconds from the start of :meth:`run` to the first pass; ``None`` to wait for a wake.
         settle: seconds from a wake to the pass that it causes: events come in bursts.
@@ -138,7 +132,6 @@ class Reconciler:
         pacer: the pause after a pass, in proportion to its duration.
         wakeable: whether a wake ends a back-off. It should not if failing is expensive: more calls do not
             help a failing driver.
-        clock: the source of time.
     """
 
     def __init__(
@@ -180,8 +173,7 @@ class Reconciler:
     def wake(self, within: float | None = None) -> None:
         """Requests a pass. If there are several requests, the earliest time counts.
 
-        Args:
-            within: seconds until the pass; ``settle`` if not given.
+        ``within`` is the seconds until the pass; ``settle`` if not given.
         """
         due = self._clock.time() + (self._settle if within is None else within)
         if due < self._woken_for:
@@ -211,8 +203,7 @@ class Reconciler:
     async def run(self) -> None:
         """Runs passes until :meth:`stop`.
 
-        Raises:
-            Exception: any exception of a pass that is not a :class:`DevhostError`.
+        Raises any exception of a pass that is not a :class:`DevhostError`.
         """
         self._timed_for = math.inf if self._first is None else self._clock.time() + self._first
         self._holding = False

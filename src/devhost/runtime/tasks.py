@@ -33,10 +33,7 @@ class Failing(NamedTuple):
 class Tasks:
     """Named tasks, which run in the context :attr:`group`.
 
-    Args:
-        clock: monotonic seconds.
-        sleep: waits for a number of seconds.
-        changed: called when :attr:`failing` has changed.
+    ``clock`` gives monotonic seconds. ``changed`` is called when :attr:`failing` has changed.
     """
 
     def __init__(

@@ -46,12 +46,8 @@ class NotCalled(BackendTimeout):
 class WorkerThread:
     """Runs blocking calls for one purpose. Used in one event loop.
 
-    Args:
-        name: of its threads.
-        who: what is called, as the beginning of error messages: ``backend gpu``.
-        work: the purpose of the calls, as the end of error messages: ``when looking for devices``.
-        idle: seconds after which a thread without calls ends.
-        start: starts a thread.
+    ``who`` is what is called, as the beginning of error messages: ``backend gpu``. ``work`` is the purpose of
+    the calls, as their end: ``when looking for devices``. A thread without calls ends after ``idle`` seconds.
     """
 
     def __init__(
@@ -83,12 +79,8 @@ class WorkerThread:
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call`` on the worker's thread; returns what it returns, raises what it raises.
 
-        Args:
-            deadline: seconds from now, including the wait for earlier calls.
-
-        Raises:
-            BackendTimeout: the deadline passed, too many earlier calls still hang, or no thread can be
-                started.
+        ``deadline`` is in seconds from now, including the wait for earlier calls. Raises ``BackendTimeout``
+        if the deadline passed, too many earlier calls still hang, or no thread can be started.
         """
         if self._abandoned >= MAX_ABANDONED:
             raise BackendTimeout(
@@ -119,8 +111,8 @@ class WorkerThread:
     def close(self, last: Callable[[], None] | None = None) -> None:
         """Ends the thread once its current call returns; does not wait for it.
 
-        Args:
-            last: called after that, on the worker's thread, unless nothing was ever called. Must not raise.
+        ``last`` is called after that, on the worker's thread, unless nothing was ever called. It must not
+        raise.
         """
         with self._lock:
             if last is not None and not self._closed:
@@ -185,11 +177,7 @@ class WorkerThread:
 class FileWorker(WorkerThread):
     """A worker for the files of one directory that the configuration names.
 
-    Args:
-        name: of its threads.
-        hint: what the directory must be, for an error.
-        deadline: seconds one operation may take.
-        start: starts a thread.
+    ``hint`` is what the directory must be, for an error. One operation may take ``deadline`` seconds.
     """
 
     def __init__(
@@ -207,11 +195,8 @@ class FileWorker(WorkerThread):
     async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call`` as :meth:`call` does, within the deadline.
 
-        Args:
-            what: the operation, for the error: ``write /a/b``.
-
-        Raises:
-            EnvironmentFailure: the directory hangs, is full, or cannot be written to.
+        ``what`` is the operation, for the error: ``write /a/b``. Raises ``EnvironmentFailure`` if the
+        directory hangs, is full, or cannot be written to.
         """
         try:
             return await self.call(self._deadline, call, *args, **kwargs)
@@ -266,11 +251,7 @@ class _Last:
 
 
 class _Runner:
-    """A thread of a worker.
-
-    Raises:
-        NoThread: it cannot be started.
-    """
+    """A thread of a worker. Raises ``NoThread`` if it cannot be started."""
 
     def __init__(self, worker: WorkerThread) -> None:
         self.job: _Job | _Last | None = None

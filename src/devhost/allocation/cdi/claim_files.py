@@ -127,10 +127,7 @@ class ClaimRecord:
 def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str) -> dict[str, Any]:
     """The specification of a claim.
 
-    Args:
-        record: what it records.
-        edits: what each CDI name of the specification adds to a container.
-        boot: the id of this boot.
+    ``edits`` has what each CDI name of the specification adds to a container.
     """
     content = {name: dict(edit) for name, edit in edits.items()}
     variables = []
@@ -257,21 +254,13 @@ class ClaimDirectory(OwnedDirectory):
         return f"{self.prefix}{uid}.json"
 
     def uids(self) -> list[str]:
-        """The claims that have a file.
-
-        Raises:
-            OSError: the directory cannot be read.
-        """
+        """The claims that have a file."""
         names = (name for name in self.names() if name.endswith(".json"))
         found = (name.removeprefix(self.prefix).removesuffix(".json") for name in names)
         return [uid for uid in found if is_uid(uid)]
 
     def content(self, uid: str) -> bytes:
-        """The content of a claim's file; empty if there is none, or it is no regular file of usual size.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """The content of a claim's file; empty if there is none, or it is no regular file of usual size."""
         path = self.directory / self.name(uid)
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
@@ -295,11 +284,7 @@ class _Write:
         self.finished = False
 
     def run(self) -> None:
-        """Writes the file. Runs on the thread.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes the file. Runs on the thread."""
         try:
             if not self._revoked:
                 self._place.write_file(self._name, self._data)
@@ -345,11 +330,10 @@ class _Records(Mapping[str, ClaimRecord]):
 class ClaimFiles:
     """The files of the claims of one devhost.
 
-    Args:
-        directory: made when first needed; the container runtime reads it.
-        tag: see :func:`devhost.allocation.owned_files.owner`.
-        deadline: seconds one file operation may take.
-        boot_id: a file with the id of this boot.
+    ``directory`` is made when first needed; the container runtime reads it. For ``tag`` see
+    :func:`devhost.allocation.owned_files.owner`. One file operation may take ``deadline`` seconds.
+    ``boot_id`` is a file with the id of this boot. Methods that work on files raise ``EnvironmentFailure`` if
+    permission is denied, or the directory is full or hangs.
     """
 
     def __init__(
@@ -383,9 +367,6 @@ class ClaimFiles:
         """The claims that are prepared now. Removes the files of earlier boots, and unfinished ones.
 
         A file that is no record is left alone: another version of devhost may have written it.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
         """
         records = []
         for place in self._files.directories:
@@ -396,11 +377,7 @@ class ClaimFiles:
         return records
 
     async def read_again(self) -> list[ClaimRecord]:
-        """The same after another process had the files: what it removed is forgotten.
-
-        Raises:
-            EnvironmentFailure: see :meth:`read_all`.
-        """
+        """The same after another process had the files: what it removed is forgotten."""
         before = dict(self._known)
         records = await self.read_all()
         there = {record.claim.uid for record in records}
@@ -410,11 +387,7 @@ class ClaimFiles:
         return records
 
     async def read(self, uid: str) -> ClaimRecord | None:
-        """The record of a claim; ``None`` if it is not prepared, or was in an earlier boot.
-
-        Raises:
-            EnvironmentFailure: the file cannot be read, or the directory hangs.
-        """
+        """The record of a claim; ``None`` if it is not prepared, or was in an earlier boot."""
         for place in self._places(uid):
             what = f"read {place.directory / place.name(uid)}"
             if (known := await self._files.run(what, self._read, place, uid)) is not None:
@@ -426,14 +399,7 @@ class ClaimFiles:
         """Makes a claim prepared: its file is on the disk when this returns.
 
         If it raises, also because it was cancelled, there is no file, at the latest when a write that hangs
-        has ended.
-
-        Args:
-            record: the claim and its devices.
-            edits: what each CDI name adds to a container, without the variables of the record.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        has ended. ``edits`` has what each CDI name adds to a container, without the variables of the record.
         """
         uid = record.claim.uid
         place, path = self._current, self.path(uid)
@@ -466,9 +432,6 @@ class ClaimFiles:
         """Makes the file of a prepared claim give this instead; true if it gave something else.
 
         If it raises, the file is what it was.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
         """
         known = self._known[record.claim.uid]
         name = known.place.name(record.claim.uid)
@@ -480,19 +443,11 @@ class ClaimFiles:
         return changed
 
     async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Looks at device nodes on the thread.
-
-        Raises:
-            EnvironmentFailure: it hangs.
-        """
+        """Looks at device nodes on the thread."""
         return await self._files.run("look at device nodes", call, *args, **kwargs)
 
     async def remove(self, uid: str) -> bool:
-        """Removes the file of a claim, if there is one; true if there was.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
-        """
+        """Removes the file of a claim, if there is one; true if there was."""
         removed = False
         for place in self._places(uid):
             name = place.name(uid)
@@ -503,12 +458,8 @@ class ClaimFiles:
     async def restore(self, uids: Collection[str]) -> list[str]:
         """Writes files again that have been removed or changed since; gives the claims it did this for.
 
-        Args:
-            uids: the claims that are prepared now. Those that this process has not written or read are
-                skipped.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        ``uids`` are the claims that are prepared now; those that this process has not written or read are
+        skipped.
         """
         restored = []
         for uid in uids:
@@ -525,11 +476,6 @@ class ClaimFiles:
         self._files.close()
 
     async def _this_boot(self) -> str:
-        """The id of this boot.
-
-        Raises:
-            EnvironmentFailure: it cannot be read.
-        """
         if not self._boot:
             self._boot = await self._files.run(f"read {self._boot_id}", _boot, self._boot_id)
         return self._boot
@@ -567,11 +513,6 @@ class ClaimFiles:
 
 
 def _boot(path: Path) -> str:
-    """The id of this boot.
-
-    Raises:
-        OSError: it cannot be read.
-    """
     return quote(path.read_text().strip(), "")
 
 

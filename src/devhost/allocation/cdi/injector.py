@@ -90,16 +90,8 @@ class _Rendered:
 class CdiInjection:
     """Writes the specification of one resource and answers with its names.
 
-    Args:
-        backend: provides what each device needs.
-        inventory: the devices of the resource.
-        files: where the specification goes.
-        settled: called in the loop when the result of :meth:`listable` may have changed.
-        deadline: seconds for the backend to answer what one device needs.
-        check: see :data:`CHECK`.
-        most_sets: see :data:`MAX_SETS`.
-        backoff: delays after a failure.
-        clock: monotonic time.
+    ``settled`` is called in the loop when the result of :meth:`listable` may have changed. The backend must
+    answer what one device needs within ``deadline`` seconds.
     """
 
     def __init__(
@@ -287,13 +279,7 @@ class CdiInjection:
 
         Several devices are named one by one if that gives the container the same as one name for all of them.
         Otherwise (a variable lists them all, or contains the container's share), one name represents the set.
-
-        Args:
-            tokens: the tokens of the container; they count as held already.
-            rendered: what it gets.
-
-        Raises:
-            AllocationError: the file cannot be written.
+        The tokens count as held already. Raises ``AllocationError`` if the file cannot be written.
         """
         whole, single, terms, granted = rendered.whole, rendered.single, rendered.terms, rendered.granted
         if self._unwritten or not self._failures.keys().isdisjoint(single):
@@ -320,8 +306,7 @@ class CdiInjection:
     async def refresh(self) -> None:
         """Makes the file name what the devices have now, for a container that is about to start.
 
-        Raises:
-            AllocationError: it cannot be written.
+        Raises ``AllocationError`` if it cannot be written.
         """
         try:
             await self._look()
@@ -365,11 +350,7 @@ class CdiInjection:
         return _Unit(devices, found.edits, runner, terms, found.seen)
 
     async def _look(self) -> None:
-        """Finds out what is outdated, and which devices the names of an earlier run belong to.
-
-        Raises:
-            EnvironmentFailure: the earlier file cannot be read, or looking at nodes hangs.
-        """
+        """Finds out what is outdated, and which devices the names of an earlier run belong to."""
         async with self._writing:
             if self._adopted is None:
                 await self._adopt()
@@ -428,10 +409,8 @@ class CdiInjection:
         """Takes over what an earlier run wrote: its pods may still live.
 
         A name stays until its device is rendered again. A name whose devices are unknown (a set, a removed
-        device) stays until no container holds anything of the resource.
-
-        Raises:
-            EnvironmentFailure: it cannot be read, so it must not be overwritten.
+        device) stays until no container holds anything of the resource. A file that cannot be read must not
+        be overwritten.
         """
         found = await self._files.take_over(self._files.path(self._resource), self.kind)
         self._on_disk = found
@@ -544,9 +523,8 @@ class CdiInjection:
     def _fail(self, device: Device, reason: str, claimed: Collection[str], *, held: bool) -> None:
         """Takes that a device cannot be rendered now.
 
-        Args:
-            claimed: the claims of all devices that are present.
-            held: whether a container may need what it was given, which stays if it is still the device's.
+        ``claimed`` are the claims of all devices that are present. ``held`` is whether a container may need
+        what it was given, which stays if it is still the device's.
         """
         name = device.id
         if name in self._wanted:
@@ -652,11 +630,7 @@ class CdiInjection:
         return {device for _, device in self._inventory.allocations.held_devices()}
 
     async def _write(self) -> None:
-        """Makes the file what it should be.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
-        """
+        """Makes the file what it should be."""
         async with self._writing:
             if self._adopted is None:
                 await self._adopt()

@@ -60,11 +60,7 @@ _Request = tuple[str, Inventory, Prefer, Links, Sequence[str], Sequence[str], in
 class PreferredAllocation:
     """Answers GetPreferredAllocation with all resources of one host in mind.
 
-    Args:
-        inventories: those served now, by resource.
-        metrics: counts right and wrong guesses, and choices that are not proven best.
-        clock: monotonic seconds.
-        timing: how long an admission may pause.
+    ``inventories`` gives those served now, by resource, ``clock`` monotonic seconds.
     """
 
     def __init__(
@@ -147,8 +143,7 @@ class PreferredAllocation:
     ) -> Choice:
         """The choice itself, by which this remembers what a container is about to get.
 
-        Args:
-            inventories: those served now; it does not look for them if it runs on a thread.
+        ``inventories`` are those served now: it does not look for them if it runs on a thread.
         """
         inventories = self._inventories() if inventories is None else inventories
         began = self._clock()
@@ -447,12 +442,7 @@ def exclusive(claims: Iterable[str]) -> frozenset[str]:
 def whole_groups(groups: Mapping[str, Sequence[str]], need: int) -> tuple[list[str], list[str]]:
     """Which tokens to take so that few others of their groups are left over.
 
-    Args:
-        groups: the tokens of each group.
-        need: how many are wanted.
-
-    Returns:
-        Those to take in any case, and those from which the rest may be chosen.
+    Returns those to take in any case, and those from which the rest may be chosen.
     """
     singles = [token for tokens in groups.values() for token in tokens if len(tokens) == 1]
     larger = [tokens for tokens in groups.values() if len(tokens) > 1]

@@ -62,13 +62,9 @@ def prefer(
 ) -> Choice:
     """Chooses the tokens that the container should get.
 
-    Args:
-        policy: the resource's ``prefer``.
-        topology: where its devices are.
-        outside: what other resources have near them.
-        links: how closely its devices are linked.
-        explain: whether to fill in :attr:`Choice.scores`.
-        limit: steps beyond which a fast method replaces the exact one.
+    ``outside`` is what other resources have near the devices, ``links`` is how closely these are linked.
+    ``explain`` is whether to fill in :attr:`Choice.scores`. Beyond ``limit`` steps, a fast method replaces
+    the exact one.
     """
     offered = dict.fromkeys(request.available)
     must = [token for token in dict.fromkeys(request.must_include) if token in offered]

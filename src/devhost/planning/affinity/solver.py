@@ -87,9 +87,8 @@ class Kind:
 class Availability:
     """What is free in a topology, for one request.
 
-    Args:
-        free: tokens that can be chosen, by number of the candidate.
-        base: tokens that the answer must include, by number of the candidate.
+    ``free`` are the tokens that can be chosen, ``base`` those that the answer must include, by number of the
+    candidate.
     """
 
     def __init__(
@@ -164,8 +163,7 @@ class Availability:
 def best(availability: Availability, need: int, scale: Scale, limit: int = LIMIT) -> list[int]:
     """How many tokens to take from each candidate, ``need`` in all; at least as many must be free.
 
-    Raises:
-        TooMuch: it would take more than ``limit`` steps.
+    Raises ``TooMuch`` if it would take more than ``limit`` steps.
     """
     table = _Table(need, scale, limit)
     table.plan(availability.root)
@@ -197,8 +195,7 @@ class _Table:
     def plan(self, kind: Kind) -> None:
         """Counts the steps in advance, and finds the children that have to be considered.
 
-        Raises:
-            TooMuch: there are too many steps.
+        Raises ``TooMuch`` if there are too many steps.
         """
         if kind in self._planned:
             return
@@ -296,8 +293,7 @@ def _descend(availability: Availability, vertex: Vertex, need: int, scale: Scale
 def even(availability: Availability, need: int, loads: Callable[[int], int]) -> list[int]:
     """Fills the least loaded candidates up to a common level; the fast method of ``spread``.
 
-    Args:
-        loads: the load of a candidate now.
+    ``loads`` gives the load of a candidate now.
     """
     candidates = [number for number, free in enumerate(availability.free) if free]
     load = {number: loads(number) for number in candidates}
