@@ -7,8 +7,7 @@ everything has been released. The plan reads them, so that no other container ge
 configuration changes.
 
 After a start of devhost only the kubelet knows who holds what, and it knows resources and tokens, but not
-devices.
-A token is made from its device's id, so the device is found by it:
+devices. A token is made from its device's id, so the device is found by it:
 
 * of a configured resource, among the devices of its backend;
 * an id that an earlier version of the backend gave (``Device.former_ids``) counts for every device that may
@@ -786,12 +785,14 @@ class Allocations:
 
     def apply(self, listing: Listing) -> bool:
         """Takes a list of the kubelet; true when a holder has changed."""
+        # what the list is worth: whether the kubelet knows its pods, and has read its checkpoint
         if self._first is None:
             self._first = listing.began
         self._known = self._known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
         self._listing, self._units, self._irrelevant = listing, {}, {}
         if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
             self._recalling = listing.kubelet
+        # what is held changes as a whole, before anything is reported
         freed: dict[str, tuple[str, ...]] = {}
         any_changed = False
         with self._deferred():
@@ -800,6 +801,7 @@ class Allocations:
                 any_changed = any_changed or changed
             any_changed = self._drivers.apply(listing) or any_changed
             self._resolve()
+        # those who wait for a token first, then one plan for all changes
         for resource, tokens in freed.items():
             if tokens:
                 for released in tuple(self._released):

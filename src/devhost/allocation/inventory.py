@@ -359,17 +359,20 @@ class Inventory:
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
+        # the tokens as if no container held any: only those whose devices may have changed are made again
         was: dict[str, Member] = {}
         became: dict[str, Member] = {}
         for unit, names in self._to_judge(units, grounds):
             self._judge(unit, names, verdict, wall, was, became)
         self._units, self._grounds = units, grounds
+        # what containers hold: tokens that must not be allocated, and stand-ins for forgotten ones
         entries = self._own.copy()
         self._overruled = set()
         self.names_holders = False
         self._withhold_reshared(units, entries, wall)
         self._withhold_bound(units, entries, wall)
         self._stand_in(entries, wall)
+        # tokens that are no longer among the units stay for a while, or as long as they are held
         absent = [] if old.keys() <= entries.keys() else [old[name] for name in old if name not in entries]
         vanished = [before for before in absent if not self._outlived(before, now)]
         self._report(was, became, vanished, entries, why_gone)
@@ -382,6 +385,7 @@ class Inventory:
         if gone != self._vanished:
             self._vanished = gone
             self.allocations.keep_listed(gone)
+        # containers that have another device than their token represents
         for token, reason in self.allocations.differing():
             if token in entries:
                 self._withhold(token, reason, entries, wall)
@@ -646,9 +650,8 @@ class Inventory:
         if entry.token in self.allocations:
             return False
         if entry.gone_at is None:
-            return (
-                entry.stands_in
-            )  # its token is Healthy again, and takes the requests for it: Snapshot.entry
+            # a stand-in goes at once: its token is Healthy again, and takes its requests (Snapshot.entry)
+            return entry.stands_in
         return now >= entry.gone_at + self._grace
 
     def _gone(self, entry: Entry, why_gone: Callable[[str], Reason], now: float, wall: float) -> Entry:

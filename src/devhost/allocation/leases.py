@@ -113,19 +113,20 @@ class Lease:
         For ``recalls`` see :meth:`.Leases.recalls`.
         """
         kubelet, began = listing.kubelet, listing.began
+        # a kubelet that lists the container without devices, though an earlier one named the token, has
+        # forgotten it; unless it has read its checkpoint, or the container is another one
         has_devices = None if self.holder is None else listing.containers.get(self.holder)
-        # a container that a list lacked after the kubelet had forgotten the token is another one
         is_new = self.forgotten_by is not None and self.state is State.LACKING
         if has_devices is False and self.named_by != kubelet and not (recalls or is_new):
             self.forgotten_by, self.absence = kubelet, None
             return False
-        # this kubelet has named it, has forgotten it, or shows that the container is another one
+        # it has ended: this kubelet has named it, has forgotten it, or lists another container of its name
         ends = kubelet in (self.named_by, self.forgotten_by) or has_devices is not None
         if recalls:
             self.forgotten_by = None
-        if not (ends or listing.pods):
+        if not (ends or listing.pods):  # a kubelet that knows no pods yet shows nothing
             return False
-        # lists of two kubelets are not counted together, except for patience
+        # a second list confirms it; lists of two kubelets are not counted together, except for patience
         since, by, first, _ = self.absence or (began, kubelet, began, ends)
         if by != kubelet:
             first = began
@@ -224,6 +225,7 @@ class Leases:
         self._due = None
         named = listing.holders.get(resource, {})
         changed = False
+        # what the list names is held
         for token, holder in named.items():
             lease = self.held.get(token)
             if lease is None:
@@ -233,6 +235,7 @@ class Leases:
                 continue  # it is about the time before this Allocate
             changed = changed or lease.holder != holder or lease.forgotten_by is not None
             lease.named(holder, listing.kubelet)
+        # what it lacks may have been released, or forgotten
         for token in [token for token in self.held if token not in named]:
             lease = self.held[token]
             if listing.began < lease.since:

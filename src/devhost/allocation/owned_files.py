@@ -63,9 +63,8 @@ class OwnedDirectory:
         make_directory(self.directory)
         changed = path.is_symlink() or not holds(path, data)  # the target of a link may change at any time
         if changed:
-            replace_file(
-                path, data, f".{self.prefix}"
-            )  # hidden, so that no program reads the unfinished file
+            # hidden, so that no program reads the unfinished file
+            replace_file(path, data, f".{self.prefix}")
         if (signature := _signature(path)) is not None:
             self._written[name] = signature, data
         return changed

@@ -152,6 +152,7 @@ class Planner:
 
         What is made so far is lost if the steps are not exhausted.
         """
+        # what has changed since the last plan: nothing else is planned again
         dirty = _Dirty()
         fresh = settings is not self._settings
         if fresh:
@@ -168,6 +169,7 @@ class Planner:
         if others_held:
             dirty.add_held(self._held, held)
             self._held, self._given.held = held, ClaimIndex(held) if held else None
+        # entry by entry, from the first: what one gets may change what those below it get
         few = {name: _Candidates(devices, known.get(name, {})) for name, devices in changed.items()}
         same = True
         for one in self._entries:
@@ -558,20 +560,24 @@ class _Run:
         name = naming.expand(entry.name, seen) if fields else entry.name
         if fields and name is not None:
             self._names.add(name)
+        # one reason after another why the entry does not get the device; the first is reported
         taker = None
         held_by: tuple[AnyHolder, ...] = ()
         leaves = None
         replicas = replicas_of(entry.share, seen)
+        # the device itself, and its name
         if reason := device.withheld or _reserved(device, entry):
             kind = RefusalKind.WITHHELD
         elif name is None:
             kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
         elif reason := self._no_name(name, entry, fields, device):
             kind = RefusalKind.NAME
+        # the entries above have it, or what it is a part of
         elif taker := self._taken_by(key, entry):
             kind, reason = _taken(taker, entry)
         elif reason := self._no_claim(key, device):
             kind = RefusalKind.CLAIMED
+        # containers hold it, or schedulers may still see it on the other side
         elif held := self._given.held and self._given.held.objection(
             key, device, name, entry.exclusive, entry.serve
         ):
@@ -580,6 +586,7 @@ class _Run:
             leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
         elif reason := self._too_soon(name, key, entry):
             kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN)
+        # last, because it counts the device
         elif reason := self._no_room(name, device, entry, replicas):
             kind = RefusalKind.FULL
         else:

@@ -75,9 +75,8 @@ class Connections:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(
-            0
-        )  # closed transports release their descriptors in the next iteration of the loop
+        # closed transports release their descriptors in the next iteration of the loop
+        await asyncio.sleep(0)
 
 
 async def send(writer: asyncio.StreamWriter, data: bytes) -> None:

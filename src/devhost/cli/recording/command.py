@@ -58,9 +58,7 @@ def _leave_nothing_behind() -> None:
         sys.exit(128 + number)
 
     for number in _ENDING:
-        if (
-            signal.getsignal(number) is signal.SIG_DFL
-        ):  # a signal that is ignored, as by nohup(1), stays ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # one that is ignored, as by nohup(1), stays ignored
             signal.signal(number, end)
 
 
