@@ -90,7 +90,6 @@ class HeldDevices:
         return self._joined[key]
 
     def get(self, key: Key) -> Device | None:
-        """The device, if a container has it."""
         return self._joined.get(key)
 
     def __iter__(self) -> Iterator[Key]:
@@ -397,7 +396,6 @@ class ResourceAllocations:
         return self._everything.given.withheld(self.resource)
 
     def recalls(self, listing: Listing) -> bool:
-        """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Leases.recalls`."""
         return self.leases.recalls(listing, self.resource)
 
     def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
@@ -958,7 +956,6 @@ class Allocations:
             self._claims_changed()
 
     def _update_devices(self) -> None:
-        """Brings what is known of held devices up to date."""
         if self._held is None:
             self.devices.keep(set(self._held_keys()))
         for key in self.devices:

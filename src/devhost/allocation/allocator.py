@@ -361,7 +361,6 @@ class Allocator:
         return frozenset(bound)
 
     def _check(self, entry: Entry) -> None:
-        """Refuses a token that is unhealthy."""
         if not entry.health.healthy:
             raise UnhealthyDevice(
                 f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}", entry.held_by

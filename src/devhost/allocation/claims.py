@@ -207,7 +207,6 @@ class ClaimAllocations:
 
     @property
     def count(self) -> int:
-        """How many claims are prepared."""
         return len(self._prepared)
 
     def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
@@ -317,7 +316,6 @@ class ClaimAllocations:
                     yield self._as_held(claim, devices[0])
 
     def _holders(self, key: Key) -> set[ClaimHolder]:
-        """The claims that have a device."""
         return set().union(*self._of_key.get(key, {}).values())
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:

@@ -114,7 +114,6 @@ class DeviceInfoDirectory(OwnedDirectory):
         self._lock = threading.RLock()  # a call that was given up may still be at work
 
     def own(self) -> Index:
-        """The own files by name."""
         with self._lock:
             self.remove_unfinished()
             return dict(self._own())
@@ -218,7 +217,6 @@ class DeviceInfoFiles:
 
     @property
     def wanted(self) -> bool:
-        """Whether files are written at all."""
         return self._files.current is not None
 
     def move(self, directory: Path | None) -> None:
@@ -257,7 +255,6 @@ class DeviceInfoFiles:
         return None if all(decided) else UNDECIDED
 
     def close(self) -> None:
-        """Lets the thread end; waits for nothing, and removes nothing: the pods keep running."""
         self._files.close()
 
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:

@@ -99,7 +99,6 @@ class Stray(NamedTuple):
 
 
 def node_paths(device: Device) -> frozenset[str]:
-    """The paths of the nodes that a device occupies."""
     return frozenset(claim.removeprefix(_NODE) for claim in device.claims if claim.startswith(_NODE))
 
 
@@ -407,7 +406,6 @@ class _There:
         return some[0] if len(some) == 1 else None
 
     def _claims(self, key: Key, path: str) -> bool:
-        """Whether a device claims a node."""
         device = self._found.get(key[0], {}).get(key[1])
         return device is not None and _NODE + path in device.claims
 
@@ -419,7 +417,6 @@ class _There:
         return node_paths(device) or self._given.asked.get(key)
 
     def exists(self, key: Key) -> bool:
-        """Whether there is such a device."""
         return key[1] in self._found.get(key[0], {})
 
     def owner(self, path: str, key: Key, *, same_backend: bool = False) -> Key | None:

@@ -178,7 +178,6 @@ class Snapshot:
 
     @cached_property
     def tally(self) -> Tally:
-        """How many tokens it has."""
         return self.counted or Tally().after((), self.entries.values())
 
     @property
@@ -295,7 +294,6 @@ class Inventory:
         return now
 
     def report(self, given: Given) -> None:
-        """Reports what a container got."""
         self._handed_out(given)
 
     def stands_in_for(self, name: str) -> Reason | None:

@@ -95,7 +95,6 @@ class Lease:
 
     @property
     def state(self) -> State:
-        """What the lists have shown."""
         if self.absence is not None and self.absence.ends:
             return State.LACKING
         if self.forgotten_by is not None:
@@ -168,7 +167,6 @@ class Leases:
         return len(self.held)
 
     def tokens(self) -> frozenset[str]:
-        """Every token that is held."""
         return frozenset(self.held)
 
     def holder(self, token: str) -> Holder | None:
@@ -201,7 +199,6 @@ class Leases:
         self.held.update((token, Lease(now, number)) for token in tokens)
 
     def release(self, token: str) -> None:
-        """The token is free."""
         self._due = None
         self.held.pop(token, None)
 

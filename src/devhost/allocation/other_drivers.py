@@ -179,5 +179,4 @@ class _Index:
                 self._called.setdefault(folded(name), {})[device.id] = device
 
     def called(self, name: str) -> Sequence[Device]:
-        """The devices with a name."""
         return tuple(self._called.get(name, {}).values())

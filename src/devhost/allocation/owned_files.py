@@ -145,7 +145,6 @@ class OwnedFiles(Generic[D]):
         self.current = None if directory is None else self.of(directory)
 
     def of(self, directory: Path) -> D:
-        """The own files of a directory."""
         found = self._directories.get(directory)
         if found is None:
             found = self._directories[directory] = self._kind(directory, self._tag)

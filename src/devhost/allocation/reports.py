@@ -31,7 +31,6 @@ class Report:
         self._callback = callback
 
     def __call__(self) -> None:
-        """Reports a change."""
         request = _CURRENT.get()
         if request is None or request.answered:  # a task may outlive its request
             self._callback()

@@ -99,12 +99,10 @@ class ResourceBackend:
 
     @property
     def runner(self) -> BackendRunner:
-        """Calls the backend."""
         return self.scanner.runner
 
     @property
     def prepares(self) -> bool:
-        """Whether PreStartContainer has anything to do."""
         return self.runner.prepares(self.terms.options)
 
     def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:

@@ -101,7 +101,6 @@ def _chosen(found: ScanResult, resource: str | None) -> list[str]:
 
 
 def unknown_resource(found: ScanResult, name: str) -> UsageError:
-    """The error for the name of no resource."""
     known = ", ".join(found.resources()) or "none"
     return UsageError(f"no resource is called {name!r}", f"known resources: {known}")
 
@@ -366,7 +365,6 @@ def as_json(
 
 
 def health_as_json(health: Health) -> dict[str, str]:
-    """A health as the JSON outputs show it."""
     return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason or ""}
 
 

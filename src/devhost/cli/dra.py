@@ -95,7 +95,6 @@ def _named(
 
 
 def _yaml(found: DeviceClass) -> str:
-    """The object as YAML."""
     manifest = found.manifest()
     lines = [
         f"apiVersion: {manifest['apiVersion']}",

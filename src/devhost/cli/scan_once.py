@@ -36,7 +36,6 @@ class ScanResult:
     """The resources and containers that hold a device, as far as the plan knows them."""
 
     def entries(self) -> EntryOutcomes:
-        """The outcome of each entry of the file."""
         return EntryOutcomes(self.settings, self.plan, self.scanners)
 
     def resources(self) -> list[str]:

@@ -112,7 +112,6 @@ class Place:
     path: str = ""
 
     def key(self, name: str) -> Place:
-        """The place of the value of key ``name``."""
         step = name if _PLAIN_KEY.fullmatch(name) else f"[{shown(name)}]"
         joint = "." if self.path and not step.startswith("[") else ""
         return Place(self.diagnostics, f"{self.path}{joint}{step}")
@@ -122,5 +121,4 @@ class Place:
         return Place(self.diagnostics, f"{self.path}[{index}]")
 
     def report(self, at: Located, message: str, hint: str = "") -> None:
-        """Reports what is wrong with the value at this place."""
         self.diagnostics.add(at.mark, self.path, message, hint)

@@ -155,7 +155,6 @@ class LastGood:
         await Reconciler(write, first=AGAIN, clock=self._clock).run()
 
     def close(self) -> None:
-        """Lets the thread that writes end."""
         self._worker.close()
 
     async def _write(self) -> None:

@@ -76,7 +76,6 @@ class ConfigWatch:
         self._reconciler = Reconciler(self._check, clock=clock)
 
     async def run(self) -> None:
-        """Watches the file until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reconciler.run())
             async for _ in self._watch.changes():

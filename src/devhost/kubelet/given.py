@@ -102,7 +102,6 @@ class GivenKeeper:
         await self.look()
 
     async def run(self) -> None:
-        """Looks at the nodes again and again, until cancelled."""
         await self._loop.run()
 
     def follow(self) -> None:
@@ -174,7 +173,6 @@ class GivenKeeper:
         self._given.numbers = numbers
 
     def close(self) -> None:
-        """Lets the thread end."""
         self._worker.close()
 
     async def _pass(self) -> float | None:

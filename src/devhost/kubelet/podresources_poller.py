@@ -98,7 +98,6 @@ class PodResourcesPoller:
         return self._schedule.due(self._allocations.due(self._schedule.last))
 
     async def run(self) -> None:
-        """Asks whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def first_answer(self, within: float) -> None:

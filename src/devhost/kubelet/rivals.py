@@ -68,7 +68,6 @@ class Rivals:
             self.ask(self.asked + self._timing.rivals_changed - self._clock.time())
 
     async def run(self) -> None:
-        """Asks whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def _ask(self) -> None:

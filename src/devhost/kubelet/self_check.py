@@ -73,7 +73,6 @@ class SelfCheck:
         )
 
     async def run(self) -> None:
-        """Asks the sockets whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def answer(self) -> tuple[bool, str]:

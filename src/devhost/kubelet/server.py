@@ -111,7 +111,6 @@ class PluginServer:
 
     @property
     def streams(self) -> int:
-        """Open list streams."""
         return len(self._streams)
 
     @property
@@ -379,7 +378,6 @@ class ListEncoder:
         self._parts: Sequence[tuple[Sequence[Entry], bytes]] = ()
 
     async def encoded(self, snapshot: Snapshot) -> bytes:
-        """The list of a snapshot."""
         entries = tuple(snapshot.entries.values())
         parts: list[tuple[Sequence[Entry], bytes]] = []
         made = 0
@@ -397,7 +395,6 @@ class ListEncoder:
 
 
 def device_list(entries: Iterable[Entry]) -> pb.ListAndWatchResponse:
-    """A list of these tokens."""
     response = pb.ListAndWatchResponse()
     add = response.devices.add  # in place: a list of messages would be copied, which takes twice the time
     for entry in entries:
@@ -430,7 +427,6 @@ def container_response(edits: Edits, left_out: Collection[str] = ()) -> pb.Conta
 
 
 def _named(ids: Sequence[str]) -> str:
-    """The ids in a log line."""
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
     return ",".join(ids[:NAMED]) + more
 

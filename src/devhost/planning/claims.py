@@ -85,7 +85,6 @@ class Held(NamedTuple):
         return self.backend, self.device.id
 
     def reason(self, text: str) -> Reason:
-        """A reason that refers to this holder."""
         return Reason(text, (self.holder,) if self.holder else ())
 
     def objection(self, text: str) -> Objection:
@@ -138,11 +137,9 @@ class ClaimIndex:
                 resources[one.resource, one.serve] = one
 
     def __bool__(self) -> bool:
-        """Whether anything is held."""
         return bool(self._through)
 
     def has_any(self, keys: Iterable[Key]) -> bool:
-        """Whether one of these devices is held."""
         return any(key in self._through for key in keys)
 
     def objection(
@@ -205,7 +202,6 @@ class Occupant(NamedTuple):
 
 
 def pod_of(holder: Holder) -> Pod:
-    """The pod of a container."""
     return holder.namespace, holder.pod
 
 

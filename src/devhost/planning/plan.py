@@ -203,7 +203,6 @@ class Plan:
         return found
 
     def holders(self, backend: str, device: str) -> Iterator[PlannedResource]:
-        """The resources that offer this device."""
         for resource in self.resources.values():
             if resource.entry.backend == backend and any(o.device.id == device for o in resource.offers):
                 yield resource

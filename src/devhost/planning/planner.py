@@ -211,7 +211,6 @@ class _EntryPlan:
     values: Mapping[str, tuple[AttributeValue, ...]]
 
     def given(self) -> dict[str, Device]:
-        """The devices that the entry gets, by id."""
         return {offer.device.id: offer.device for one in self.resources.values() for offer in one.offers}
 
     def with_devices(self, others: Mapping[str, Device]) -> _EntryPlan:
@@ -469,7 +468,6 @@ class _Given:
             self._values[name, entry.index] = values
 
     def give(self, key: Key, device: Device, entry: ResourceSettings) -> None:
-        """An entry has a device now."""
         self._takers[key] = _with_entry(self._takers.get(key, ()), entry)
         for claim in device.claims:
             self._wholes[claim] = key

@@ -248,7 +248,6 @@ class Sides:
         return {**{key: one.resource for key, one in self._withdrawn.items()}, **self._published}
 
     def needs_node(self) -> bool:
-        """Whether a device waits for the Node."""
         return bool(self._listed_before or self._awaited)
 
     def claims_due(self) -> float | None:

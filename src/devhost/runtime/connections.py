@@ -70,7 +70,6 @@ class Connections:
         await drain_refused(reader, writer)
 
     async def end(self) -> None:
-        """Ends every connection now."""
         tasks = (*self._served, *self._refused)
         for task in tasks:
             task.cancel()

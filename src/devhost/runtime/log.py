@@ -247,7 +247,6 @@ def _plain(value: object, depth: int = _DEPTH) -> object:
 
 
 def _short(text: str) -> str:
-    """The beginning of a very long text."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}{_DEEPER}"
 
 

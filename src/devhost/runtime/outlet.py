@@ -183,20 +183,16 @@ class OutletStream(io.TextIOBase):
         self._outlet = outlet
 
     def write(self, text: str) -> int:
-        """Puts text into the outlet."""
         self._outlet.write(text)
         return len(text)
 
     def writable(self) -> bool:
-        """Always."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor of the outlet."""
         return self._outlet.descriptor
 
     def isatty(self) -> bool:
-        """Whether the output goes to a terminal."""
         return os.isatty(self._outlet.descriptor)
 
     def flush(self) -> None:

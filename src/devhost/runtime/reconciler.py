@@ -53,14 +53,12 @@ class LoopClock:
     """
 
     def time(self) -> float:
-        """Monotonic seconds."""
         try:
             return asyncio.get_running_loop().time()
         except RuntimeError:
             return time.monotonic()
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
-        """Calls ``callback`` in the event loop at ``when``."""
         return asyncio.get_running_loop().call_at(when, callback)
 
 
@@ -116,7 +114,6 @@ class FailureLog:
         return True
 
     def succeeded(self) -> None:
-        """Reports that it works."""
         if self.incident.over():
             self._log.info(self._recovered, **self._fields)
 

@@ -112,7 +112,6 @@ def _cannot(path: Path) -> EnvironmentFailure:
 
 
 def undecodable(kind: type[Message], error: DecodeError) -> str:
-    """Why a request cannot be decoded."""
     return f"the request is not a {kind.DESCRIPTOR.full_name}: {' '.join(str(error).split())}"
 
 

@@ -72,7 +72,6 @@ class Tasks:
         return self._running.pop(name, None)
 
     def cancel(self, name: str) -> None:
-        """Cancels the task of that name, if one runs."""
         if task := self.take(name):
             task.cancel()
 

@@ -250,11 +250,9 @@ class ClaimDirectory(OwnedDirectory):
         self.prefix = f"{owner(tag)}-dra_"
 
     def name(self, uid: str) -> str:
-        """The name of a claim's file."""
         return f"{self.prefix}{uid}.json"
 
     def uids(self) -> list[str]:
-        """The claims that have a file."""
         names = (name for name in self.names() if name.endswith(".json"))
         found = (name.removeprefix(self.prefix).removesuffix(".json") for name in names)
         return [uid for uid in found if is_uid(uid)]
@@ -350,7 +348,6 @@ class ClaimFiles:
         self._hanging: dict[str, _Write] = {}
 
     def path(self, uid: str) -> Path:
-        """The file of a claim."""
         return self._current.directory / self._current.name(uid)
 
     def move(self, directory: Path) -> None:
@@ -472,7 +469,6 @@ class ClaimFiles:
         return restored
 
     def close(self) -> None:
-        """Lets the thread end; waits for nothing."""
         self._files.close()
 
     async def _this_boot(self) -> str:
@@ -517,7 +513,6 @@ def _boot(path: Path) -> str:
 
 
 def _nodes(data: bytes) -> Iterator[tuple[str, str]]:
-    """The nodes in a file that is a record."""
     for device in json.loads(data)["devices"]:
         edits = device["containerEdits"]
         for node in () if spec.is_withheld(edits) else edits.get("deviceNodes", ()):

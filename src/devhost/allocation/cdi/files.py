@@ -132,7 +132,6 @@ class SpecFiles:
         return self._current.directory
 
     def path(self, resource: str) -> Path:
-        """The file of a resource."""
         return self.directory / f"{self._current.stem(resource)}.json"
 
     async def write(self, path: Path, text: str) -> None:
@@ -198,7 +197,6 @@ class SpecFiles:
         return removed, left
 
     def close(self) -> None:
-        """Lets the thread end; waits for nothing."""
         self._files.close()
 
 
@@ -233,7 +231,6 @@ class CdiGarbageCollector:
         )
 
     def follow(self, settings: Settings) -> None:
-        """Takes another configuration."""
         self._settings = settings
         self._files.move(settings.cdi_directory)
         self._loop.wake()
@@ -248,7 +245,6 @@ class CdiGarbageCollector:
         self._loop.wake()
 
     async def run(self) -> None:
-        """Removes stale specifications for ever."""
         await self._loop.run()
 
     async def collect(self) -> float | None:

@@ -630,7 +630,6 @@ class CdiInjection:
         return {device for _, device in self._inventory.allocations.held_devices()}
 
     async def _write(self) -> None:
-        """Makes the file what it should be."""
         async with self._writing:
             if self._adopted is None:
                 await self._adopt()

@@ -75,7 +75,6 @@ def recorded(edits: ContainerEdits) -> Seen | None:
 
 
 def claims_of(devices: Iterable[Device]) -> frozenset[str]:
-    """What some devices claim."""
     return frozenset[str]().union(*(device.claims for device in devices))
 
 

@@ -85,7 +85,6 @@ def set_name(devices: Iterable[str]) -> str:
 
 
 def is_set(name: str) -> bool:
-    """Whether a CDI name was made by :func:`set_name`."""
     return re.fullmatch(r"set::[0-9a-f]{16}", name) is not None
 
 
@@ -209,7 +208,6 @@ def gone(devices: Sequence[str]) -> str:
 
 
 def is_withheld(edits: ContainerEdits) -> bool:
-    """Whether edits were made by :func:`withheld`."""
     return any(str(node.get("path", "")).startswith(_NEVER) for node in edits.get("deviceNodes", ()))
 
 

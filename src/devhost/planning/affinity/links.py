@@ -204,7 +204,6 @@ class _Classes:
         self._root = self._planned()
 
     def best(self) -> list[int]:
-        """The best set."""
         size = self._problem.size
         score = self._sets(self._root)[self._problem.need]
         return [index for index in range(size) if score >> (size - 1 - index) & 1]

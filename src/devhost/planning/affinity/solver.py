@@ -55,7 +55,6 @@ class Outside:
         )
 
     def places(self) -> Iterator[Place]:
-        """The places where something is."""
         return chain(*self.got, *self.together, *self.others, self.near)
 
 
@@ -105,7 +104,6 @@ class Availability:
         self.root = self._kind_of(topology.root)
 
     def kind(self, vertex: Vertex) -> Kind:
-        """The kind of a vertex of the topology."""
         return self._leaves[vertex.candidate] if vertex.candidate >= 0 else self._kinds[id(vertex)]
 
     def _kind_of(self, vertex: Vertex) -> Kind:
