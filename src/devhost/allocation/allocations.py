@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
@@ -192,7 +192,8 @@ class ResourceAllocations:
         """Grows with each change of what is held."""
         self.terms: dict[str, Any] = {}
         """The terms on which this run of devhost allocated tokens, the latest last."""
-        self._everything = everything
+        self.everything = everything
+        """The allocations of all resources, which these are a part of."""
         self._devices = everything.devices
         self.leases = Leases(everything.clock, everything.timing)
         """The tokens that containers have."""
@@ -213,7 +214,7 @@ class ResourceAllocations:
     @property
     def known(self) -> bool:
         """Whether the kubelet has named what containers have."""
-        return self._everything.known
+        return self.everything.known
 
     def holds(self, token: str) -> bool:
         """Whether a container has this token, or is about to get it."""
@@ -282,28 +283,16 @@ class ResourceAllocations:
                     self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
                 )
 
-    def allocating(self) -> AbstractContextManager[None]:
-        """An Allocate is in progress, see :class:`.Admissions`."""
-        return self._everything.admissions.allocating()
-
-    def held_anywhere(self) -> Sequence[Held]:
-        """What containers and claims hold of all resources."""
-        return self._everything.held()
-
     def pod_claims(self) -> PodClaims:
         """What binds pods, of all resources, and the pods that have it."""
-        return self._everything.pod_claims()
+        return self.everything.pod_claims()
 
     def recent(self) -> Iterator[tuple[Key, int]]:
         """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
         for token, lease in self.leases.held.items():
-            if self._everything.admissions.is_recent(lease.number):
+            if self.everything.admissions.is_recent(lease.number):
                 for key in self._devices_of.get(token, ()):
                     yield key, lease.number
-
-    def recent_anywhere(self) -> Mapping[str, int]:
-        """What binds a pod that may still get more, see :meth:`.Allocations.recent_pod_claims`."""
-        return self._everything.recent_pod_claims()
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that is held; one may come more than once. May be called from any thread."""
@@ -311,19 +300,6 @@ class ResourceAllocations:
         for several in tuple(self._reserved.values()):
             distinct.update((id(devices), devices) for devices in tuple(several))
         return chain.from_iterable(distinct.values())
-
-    def reserved(
-        self,
-        backend: str,
-        wanted: Mapping[str, Collection[Device]],
-        unshared: Collection[str] = (),
-        *,
-        listed: bool = True,
-    ) -> Reservation:
-        """Counts tokens, each with its devices, as held until the reservation ends."""
-        reservation = Reservation(self, backend)
-        reservation.add(wanted, unshared, listed=listed)
-        return reservation
 
     def reserve(
         self,
@@ -335,7 +311,7 @@ class ResourceAllocations:
     ) -> dict[str, tuple[Key, ...]]:
         """See :meth:`Reservation.add`."""
         distinct = {id(devices): devices for devices in wanted.values()}.values()
-        self._everything.claims.refuse_held(
+        self.everything.claims.refuse_held(
             backend, self.resource, self.exclusive, list(chain.from_iterable(distinct))
         )
         mine = self._update(backend, wanted)
@@ -358,10 +334,6 @@ class ResourceAllocations:
         self.changed(replan=False)
         return all(set(keys) <= set(got) for keys, got in distinct)
 
-    def give(self, devices: Mapping[Key, Device], nodes: frozenset[str]) -> None:
-        """Counts nodes that devices do not claim, see :meth:`Allocations.give`."""
-        self._everything.give(self.resource, devices, nodes)
-
     def allocated(
         self,
         backend: str,
@@ -374,7 +346,7 @@ class ResourceAllocations:
         ``unshared`` are those of the tokens whose devices are allocated only once. ``terms`` is a
         :class:`devhost.allocation.resource_backend.Terms`.
         """
-        self.leases.allocated(given, self._everything.admissions.number)
+        self.leases.allocated(given, self.everything.admissions.number)
         self._devices_of |= self._update(backend, given)
         for token in given:
             self.terms.pop(token, None)
@@ -384,16 +356,16 @@ class ResourceAllocations:
                 self._unshared[token] = token in unshared
         self._inferred.difference_update(given)
         self.changed(replan=False)
-        self._everything.due_changed()
+        self.everything.due_changed()
 
     @property
     def everything_given(self) -> Given:
         """What containers were given, of all resources."""
-        return self._everything.given
+        return self.everything.given
 
     def differing(self) -> Iterator[tuple[str, Reason]]:
         """The tokens whose containers have something else than their device now."""
-        return self._everything.given.withheld(self.resource)
+        return self.everything.given.withheld(self.resource)
 
     def recalls(self, listing: Listing) -> bool:
         return self.leases.recalls(listing, self.resource)
@@ -459,7 +431,7 @@ class ResourceAllocations:
         """Takes the tokens that are still listed only because a container holds them."""
         if vanished != self._vanished:
             self._vanished = vanished
-            self._everything.due_changed()
+            self.everything.due_changed()
 
     def due(self, last: float, *, awaited: bool = False) -> float | None:
         """When the next list of who holds what is wanted, see :meth:`.Leases.due`.
@@ -483,7 +455,7 @@ class ResourceAllocations:
         """What is held has changed; with ``replan`` the plan may be outdated."""
         self._groups = None
         self.revision += 1
-        self._everything.changed_by(self, replan=replan)
+        self.everything.changed_by(self, replan=replan)
 
 
 class Reservation:
@@ -498,7 +470,7 @@ class Reservation:
         self._backend = backend
         self._mine: list[dict[str, tuple[Key, ...]]] = []
         self._given = True
-        self._admission = allocations.allocating()
+        self._admission = allocations.everything.admissions.allocating()
 
     def add(
         self, wanted: Mapping[str, Collection[Device]], unshared: Collection[str] = (), *, listed: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,7 @@ from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
 from .injection import DirectInjection, Injection, Rendered
-from .inventory import Entry, Given, Inventory, Member, Snapshot
+from .inventory import Entry, Given, Inventory, Member
 from .pieces import in_pieces
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
@@ -110,15 +110,6 @@ class Allocator:
     def prepares(self) -> bool:
         """Whether PreStartContainer has anything to do."""
         return self._backend.prepares or self._entry.check_starts
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The newest list."""
-        return self.inventory.snapshot
-
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after each new revision of the list; call the result to end that."""
-        return self.inventory.subscribe(changed)
 
     def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
         """Uses this scanner and entry from now on; containers keep the terms of their devices."""

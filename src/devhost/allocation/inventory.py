@@ -25,7 +25,7 @@ from devhost.discovery.health import Grounds
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.differences import differences
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
-from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
+from devhost.planning.tokens import is_former, number_of, stand_in, stood_for
 
 from .allocations import Allocations, Reservation, ResourceAllocations
 from .leases import State
@@ -270,7 +270,8 @@ class Inventory:
 
         Raises ``DeviceHeld`` if another container or claim has one of the nodes.
         """
-        self.allocations.give({(self.backend, device.id): device for device in devices}, nodes)
+        mine = {(self.backend, device.id): device for device in devices}
+        self.allocations.everything.give(self.allocations.resource, mine, nodes)
 
     def allocated(
         self,
@@ -430,7 +431,7 @@ class Inventory:
         and ``became`` get the devices that may have changed, by id, as they were in the list and as they are.
         """
         old, own = self.snapshot.entries, self._own
-        first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
+        first = old.get(unit.token(0))
         members = _members(first.members if first is not None else (), unit.devices, verdict)
         known = first.members if first is not None and first.gone_at is None else ()
         if members is not known:
@@ -438,8 +439,7 @@ class Inventory:
             became.update(_by_id(members))
         health, nodes = _joint(members), unit.numa_nodes
         if names is None or members is not known or first is None or first.numa_nodes != nodes:
-            numbers = range(unit.replicas)
-            names = [numbered(unit.id, number) for number in numbers] if unit.numbered else (unit.id,)
+            names = [unit.token(number) for number in range(unit.replicas)]
         for name in names:
             before = old.get(name)
             if before is None:
@@ -534,7 +534,7 @@ class Inventory:
                     break
             kept = range(unit.replicas) if every else sorted(n for n in of_number if n < unit.replicas)
             for number in kept:
-                name = numbered(unit.id, number) if unit.numbered else unit.id
+                name = unit.token(number)
                 keepers = [one for one in (*every, *of_number.get(number, ())) if one[1] != name]
                 if not keepers:
                     continue
@@ -551,7 +551,7 @@ class Inventory:
             return
         for unit in units:
             for number in range(unit.replicas):
-                name = numbered(unit.id, number) if unit.numbered else unit.id
+                name = unit.token(number)
                 reasons = [self.bound_elsewhere(name, device) for device in unit.devices]
                 if all(reasons) and entries[name].health.healthy:
                     holders = dict.fromkeys(holder for one in reasons if one for holder in one.held_by)

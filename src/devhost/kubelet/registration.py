@@ -28,6 +28,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from devhost.allocation.allocator import Allocator
 from devhost.backend.errors import DevhostError, exhausted
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
@@ -39,7 +40,6 @@ from devhost.telemetry.metrics import Metrics
 from .api import api_pb2 as pb
 from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
-from .resource import Resource
 from .rivals import Answers, Rivals
 from .server import PluginServer, register_request
 from .timing import NODE, Timing
@@ -151,7 +151,7 @@ class Registration:
 
     def __init__(
         self,
-        resource: Resource,
+        resource: Allocator,
         kubelet: KubeletSocket,
         rivals: Rivals,
         metrics: Metrics,

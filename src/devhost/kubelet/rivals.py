@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from devhost.allocation.allocator import Allocator
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.sockets import dead, described
 
 from .api import KUBELET_SOCKET
 from .podresources import PodResources, Unanswered
-from .resource import Resource
 from .server import SOCKET_PREFIX
 from .timing import NODE, Timing
 
@@ -119,7 +119,7 @@ class Answers:
     ``since`` is when it was registered, in monotonic seconds; answers to earlier questions do not count.
     """
 
-    def __init__(self, resource: Resource, rivals: Rivals, since: float) -> None:
+    def __init__(self, resource: Allocator, rivals: Rivals, since: float) -> None:
         self.foreign = False
         """Whether the kubelet has healthy devices of the resource that devhost does not list."""
         self.dropped = False

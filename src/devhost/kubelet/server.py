@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.reports import together
@@ -36,7 +36,6 @@ from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
-from .resource import Resource
 from .timing import NODE, Timing
 
 log = get(__name__)
@@ -81,7 +80,7 @@ class PluginServer:
 
     def __init__(
         self,
-        resource: Resource,
+        resource: Allocator,
         directory: Path,
         metrics: Metrics,
         changed: Callable[[], None],

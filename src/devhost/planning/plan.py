@@ -15,7 +15,7 @@ from devhost.backend.where import holds, objection, selected
 
 from .claims import Reason
 from .settings import Of, ResourceSettings, Serve, Settings, Share
-from .tokens import ALL
+from .tokens import ALL, numbered
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
@@ -55,6 +55,10 @@ class Unit(NamedTuple):
     numbered: bool = False
     numa_nodes: tuple[int, ...] = ()
 
+    def token(self, number: int) -> str:
+        """The id of one of its tokens."""
+        return numbered(self.id, number) if self.numbered else self.id
+
 
 @frozen
 class PlannedResource:
@@ -66,12 +70,7 @@ class PlannedResource:
 
 
 def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
-    """The units of one resource; none if it has no device.
-
-    A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and the
-    kubelet would get a new, equal list whenever a device comes or goes. ``topology`` is whether the kubelet
-    receives the NUMA nodes of devices.
-    """
+    """The units of one resource, made from nothing; see :meth:`Units.make`."""
     return Units().make(of, offers, topology=topology)
 
 
@@ -84,7 +83,12 @@ class Units:
         self._made: list[Unit] = []
 
     def make(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
-        """See :func:`units`. The list is never changed afterwards; a unit of all devices is always new."""
+        """The units for these devices. The list is never changed afterwards.
+
+        A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and
+        the kubelet would get a new, equal list whenever a device comes or goes. Its unit is always new.
+        ``topology`` is whether the kubelet receives the NUMA nodes of devices.
+        """
         if of is Of.ALL:
             self._terms, self._offers, self._made = None, (), []
             devices = tuple(offer.device for offer in offers)

@@ -32,6 +32,7 @@ from .plan import (
     replicas_of,
 )
 from .settings import Of, ResourceSettings, Serve, Settings, WhenEmpty
+from .sides import Sides
 from .tokens import ALL
 
 STRIDE = 256
@@ -51,30 +52,11 @@ class AllocationView(Protocol):
         """Learns the devices behind tokens from a plan; whether containers hold more than was known."""
 
 
-class SidesView(Protocol):
-    """What the plan needs to know of devices that change from one side to the other."""
-
-    def begin(self) -> None:
-        """Begins a plan."""
-
-    def held(self, found: Found) -> Sequence[Held]:
-        """The devices that are moving, as held through the resource that they leave."""
-
-    def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
-        """Why a DRA resource must not get a device yet; empty if it may."""
-
-    def learn(self, plan: Plan) -> bool:
-        """Learns what a plan moves; whether it must be made again."""
-
-    def commit(self, plan: Plan) -> None:
-        """Takes the plan that takes effect."""
-
-
 def plan_devices(
     found: Found,
     settings: Settings,
     allocations: AllocationView,
-    sides: SidesView | None = None,
+    sides: Sides | None = None,
     planner: Planner | None = None,
 ) -> Plan:
     """Makes the plan, and repeats it as long as it shows that containers hold more than was known.
@@ -98,7 +80,7 @@ def plan_devices(
     return plan
 
 
-def held_now(found: Found, allocations: AllocationView, sides: SidesView | None) -> Sequence[Held]:
+def held_now(found: Found, allocations: AllocationView, sides: Sides | None) -> Sequence[Held]:
     """What containers hold, and what changes sides."""
     return [*allocations.held(), *(sides.held(found) if sides else ())]
 
@@ -108,7 +90,7 @@ def make_plan(
     settings: Settings,
     held: Sequence[Held] = (),
     list_limit: int = LIST_LIMIT,
-    sides: SidesView | None = None,
+    sides: Sides | None = None,
 ) -> Plan:
     """Makes a plan from nothing; see :meth:`Planner.make`."""
     every = {name: {device.id: device for device in devices} for name, devices in found.items()}
@@ -134,7 +116,7 @@ class Planner:
         self._plan = Plan()
 
     def make(
-        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: SidesView | None = None
+        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: Sides | None = None
     ) -> Plan:
         """Assigns devices to resources.
 
@@ -146,7 +128,7 @@ class Planner:
         return self._plan
 
     def steps(
-        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: SidesView | None = None
+        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: Sides | None = None
     ) -> Iterator[None]:
         """The same in steps of at most :data:`STRIDE` devices; then :meth:`make` has nothing left to do.
 
@@ -245,7 +227,7 @@ class _Entry:
         self.asked = False
         """Whether the plan was made with the devices that change sides."""
 
-    def waits(self, sides: SidesView | None) -> bool:
+    def waits(self, sides: Sides | None) -> bool:
         """Whether the plan may be another one though no device has changed."""
         if sides is None or self.plan is None or self.settings.serve is not Serve.DRA:
             return False
@@ -520,9 +502,10 @@ def _index(entry: ResourceSettings) -> int:
 class _Run:
     """Plans one entry, below those that are planned already."""
 
-    def __init__(self, entry: _Entry, given: _Given, list_limit: int, sides: SidesView | None) -> None:
+    def __init__(self, entry: _Entry, given: _Given, list_limit: int, sides: Sides | None) -> None:
         self._entry = entry
         self._settings = entry.settings
+        self._fields = naming.fields(entry.settings.name)
         self._given = given
         self._list_limit = list_limit
         self._sides = sides
@@ -535,15 +518,14 @@ class _Run:
     def plan(self) -> Generator[None, None, _EntryPlan]:
         """Gives the entry the devices that it selects and that nothing keeps from it."""
         entry = self._settings
-        fields = naming.fields(entry.name)
-        if not fields:
+        if not self._fields:
             self._names.add(entry.name)
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
         for n, device in enumerate(self._entry.selected.values(), 1):
             if n % STRIDE == 0:
                 yield
-            self._device(entry, fields, device)
+            self._device(device)
         before = self._entry.plan.resources if self._entry.plan else {}
         return _EntryPlan(
             {name: _resource(name, entry, offers, before.get(name)) for name, offers in self._offers.items()},
@@ -552,8 +534,8 @@ class _Run:
             self._values,
         )
 
-    def _device(self, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> None:
-        seen = self._entry.view(device)
+    def _device(self, device: Device) -> None:
+        entry, fields, seen = self._settings, self._fields, self._entry.view(device)
         key = (entry.backend, device.id)
         name = naming.expand(entry.name, seen) if fields else entry.name
         if fields and name is not None:
@@ -568,10 +550,10 @@ class _Run:
             kind = RefusalKind.WITHHELD
         elif name is None:
             kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
-        elif reason := self._no_name(name, entry, fields, device):
+        elif reason := self._no_name(name, device):
             kind = RefusalKind.NAME
         # the entries above have it, or what it is a part of
-        elif taker := self._taken_by(key, entry):
+        elif taker := self._taken_by(key):
             kind, reason = _taken(taker, entry)
         elif reason := self._no_claim(key, device):
             kind = RefusalKind.CLAIMED
@@ -582,13 +564,13 @@ class _Run:
             kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
             reason, held_by = held.reason.text, held.reason.held_by
             leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
-        elif reason := self._too_soon(name, key, entry):
+        elif reason := self._too_soon(name, key):
             kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN)
         # last, because it counts the device
-        elif reason := self._no_room(name, device, entry, replicas):
+        elif reason := self._no_room(name, device, replicas):
             kind = RefusalKind.FULL
         else:
-            self._give(name, key, fields, device, replicas)
+            self._give(name, key, device, replicas)
             return
         index = taker.index if taker else None
         self._refusals.append(
@@ -602,7 +584,8 @@ class _Run:
         self._offers[name] = []
         return self._offers[name]
 
-    def _no_name(self, name: str, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> str:
+    def _no_name(self, name: str, device: Device) -> str:
+        entry, fields = self._settings, self._fields
         if fields:
             if problem := naming.problem(name):
                 return f"the name {name} {problem}"
@@ -616,17 +599,18 @@ class _Run:
             return f"the name {name} already belongs to entry {owner.index + 1} ({owner.name})"
         return ""
 
-    def _taken_by(self, key: Key, entry: ResourceSettings) -> ResourceSettings | None:
+    def _taken_by(self, key: Key) -> ResourceSettings | None:
+        entry = self._settings
         for other in self._given.takers(key, entry):
             if entry.exclusive or other.exclusive or entry.serve is not other.serve:
                 return other
         return None
 
-    def _too_soon(self, name: str, key: Key, entry: ResourceSettings) -> str:
+    def _too_soon(self, name: str, key: Key) -> str:
         """Why a DRA resource must not get a device yet; empty if it may."""
-        if self._sides is None or entry.serve is Serve.PLUGIN:
+        if self._sides is None or self._settings.serve is Serve.PLUGIN:
             return ""
-        return self._sides.refusal(key, name, entry)
+        return self._sides.refusal(key, name, self._settings)
 
     def _no_claim(self, key: Key, device: Device) -> str:
         entry, conflicts = self._settings, []
@@ -640,13 +624,14 @@ class _Run:
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
         return min(conflicts) if conflicts else ""  # a set has no order, and the plan must be deterministic
 
-    def _no_room(self, name: str, device: Device, entry: ResourceSettings, replicas: int) -> str:
+    def _no_room(self, name: str, device: Device, replicas: int) -> str:
+        entry = self._settings
         together = entry.share.of is Of.ALL
         if entry.serve is Serve.DRA:
             return ""  # there is no list
         if together and name in self._sizes:
             return ""  # the tokens are in the list already
-        # the same as units() makes; that is too slow for each device at each event
+        # the same as Units makes; that is too slow for each device at each event
         if together:
             each = listed_bytes(len(ALL) + _numbered(replicas), 0)
         else:
@@ -658,11 +643,11 @@ class _Run:
         self._sizes[name] = size
         return ""
 
-    def _give(self, name: str, key: Key, fields: tuple[str, ...], device: Device, replicas: int) -> None:
+    def _give(self, name: str, key: Key, device: Device, replicas: int) -> None:
         self._given.give(key, device, self._settings)
         offers = self._offers.get(name)
         if offers is None:
-            offers = self._open(name, _values(fields, device) if fields else None)
+            offers = self._open(name, _values(self._fields, device) if self._fields else None)
         offers.append(Offer(device, replicas))
 
 

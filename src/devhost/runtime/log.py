@@ -50,15 +50,10 @@ logging.getLogger("devhost").addHandler(logging.NullHandler())
 class Log:
     """A logger whose calls take fields as keyword arguments."""
 
-    __slots__ = ("_fields", "_logger")
+    __slots__ = ("_logger",)
 
-    def __init__(self, logger: logging.Logger, fields: Mapping[str, object] = _NOTHING) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._fields = fields
-
-    def bind(self, /, **fields: object) -> Log:
-        """The same log with these fields in every line."""
-        return Log(self._logger, {**self._fields, **fields})
 
     def debug(self, message: str, /, **fields: object) -> None:
         """A detail that only developers need."""
@@ -84,9 +79,8 @@ class Log:
         self, level: int, message: str, fields: Mapping[str, object], *, exc_info: bool = False
     ) -> None:
         if self._logger.isEnabledFor(level):
-            extra = {"fields": {**self._fields, **fields}}
             # without arguments %-formatting is skipped, so a message may contain a percent sign
-            self._logger.log(level, message, extra=extra, exc_info=exc_info, stacklevel=3)
+            self._logger.log(level, message, extra={"fields": fields}, exc_info=exc_info, stacklevel=3)
 
 
 def get(name: str) -> Log:

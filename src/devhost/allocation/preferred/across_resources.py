@@ -237,12 +237,12 @@ class PreferredAllocation:
             if (other := self._places.get(call.resource)) is not None:
                 own.update(map(other.group, call.tokens))
         if not any(own):  # a slow node: the requests were not taken for those of one container
-            recent = allocations.recent_anywhere()
+            recent = allocations.everything.recent_pod_claims()
             usable = [claim for claim in map(places.group, request.available) if claim in recent]
             own = {max(usable, key=lambda claim: recent[claim or ""])} if usable else set()
         taken = {
             claim
-            for held in allocations.held_anywhere()
+            for held in allocations.everything.held()
             if not isinstance(held.holder, Holder) or pod_of(held.holder) not in ended
             for claim in pod_claims(held.device)
         }
