@@ -67,44 +67,25 @@ class ClaimedDevice:
 class HeldDeviceStore(Protocol):
     """The devices that are held: :class:`devhost.allocation.allocations.HeldDevices`."""
 
-    def __getitem__(self, key: Key) -> Device:
-        """The device, with every claim that it has had while it is held."""
-
-    def update(self, key: Key, device: Device) -> bool:
-        """Takes the present state of a device."""
-
-    def sharing(self, device: Device) -> set[Key]:
-        """The held devices that conflict with this one, which may be one of them, or that bind its pod."""
+    def __getitem__(self, key: Key) -> Device: ...
+    def update(self, key: Key, device: Device) -> bool: ...
+    def sharing(self, device: Device) -> set[Key]: ...
 
 
 class Ledger(Protocol):
     """All allocations: :class:`devhost.allocation.allocations.Allocations`."""
 
     @property
-    def devices(self) -> HeldDeviceStore:
-        """The devices that are held."""
-
+    def devices(self) -> HeldDeviceStore: ...
     @property
-    def given(self) -> Given:
-        """What containers were given."""
-
-    def pod_claims(self) -> PodClaims:
-        """What binds pods, and the pods that have it."""
-
-    def pod_claims_of_tokens(self) -> PodClaims:
-        """The same without what ResourceClaims hold."""
-
+    def given(self) -> Given: ...
+    def pod_claims(self) -> PodClaims: ...
+    def pod_claims_of_tokens(self) -> PodClaims: ...
     @property
-    def through_tokens(self) -> ClaimIndex:
-        """Every device that is held through a token."""
-
+    def through_tokens(self) -> ClaimIndex: ...
     @property
-    def from_other_drivers(self) -> ClaimIndex:
-        """Every device that a container has from another DRA driver."""
-
-    def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
-        """Which containers use a claim, by the newest list of the kubelet."""
-
+    def from_other_drivers(self) -> ClaimIndex: ...
+    def claim_use(self, namespace: str, name: str) -> ClaimUse | None: ...
     def give(
         self,
         resource: str,
@@ -113,11 +94,8 @@ class Ledger(Protocol):
         claim: ClaimHolder | None = None,
         *,
         running: bool = False,
-    ) -> None:
-        """Counts nodes that a container is about to get with devices that do not claim them."""
-
-    def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
-        """The claims hold other devices."""
+    ) -> None: ...
+    def claims_changed(self, released: Collection[str], *, replan: bool) -> None: ...
 
 
 class ClaimAllocations:

@@ -29,7 +29,7 @@ MAX_BYTES = 8 << 20
 """A larger file is neither written nor read. 100 000 tokens need about 5 MB."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Differs after each boot (``random(4)``)."""
+"""Differs after each boot (``random(4)``); the same in every container of the machine."""
 
 _VERSION = 1
 

@@ -6,8 +6,8 @@ that every container has, and those in a directory that is mounted: they may cha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
+from os.path import realpath
 
 from devhost.backend import claim
 from devhost.backend.model import Device, Edits
@@ -35,7 +35,7 @@ def unclaimed(
     if not found:
         return frozenset()
     nodes = (one.removeprefix("node:") for one in known if one.startswith("node:"))
-    numbers = {number for node in nodes if (number := node_number(_real(prefix + node)))}
+    numbers = {number for node in nodes if (number := node_number(realpath(prefix + node)))}
     return frozenset(text for text in found if _number(prefix, text) not in numbers)
 
 
@@ -54,12 +54,12 @@ def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collect
 
 
 def _number(prefix: str, text: str) -> str:
-    return node_number(_real(prefix + text.removeprefix("node:")))
+    return node_number(realpath(prefix + text.removeprefix("node:")))
 
 
 def _canonical(prefix: str, path: str) -> str:
     """The name that the kernel gives a node; else the path without links."""
-    real = _real(prefix + path)
+    real = realpath(prefix + path)
     number = node_number(real)
     if number:
         kind = "char" if number[0] == "c" else "block"
@@ -71,13 +71,9 @@ def _canonical(prefix: str, path: str) -> str:
     return inside if real.startswith(f"{prefix}/") else path
 
 
-def _real(path: str) -> str:
-    return os.path.realpath(path)
-
-
 def is_node(prefix: str, path: str) -> bool:
     """Whether the source of a mount is a device node, or a file that represents one. May block."""
-    real = _real(prefix + path)
+    real = realpath(prefix + path)
     if node_number(real):
         return True
     represents = bool(prefix) and path.startswith("/dev/") and not path.startswith(_NO_NODES)

@@ -38,27 +38,13 @@ class DriverAllocations(Protocol):
     """What containers have of one driver: :class:`devhost.allocation.allocations.ResourceAllocations`."""
 
     def __contains__(self, token: object) -> bool: ...
-
-    def held(self) -> Iterator[Held]:
-        """Each token with each device behind it."""
-
-    def held_devices(self) -> Iterator[Key]:
-        """Every device that is held; one may come more than once."""
-
-    def due(self, last: float, *, awaited: bool = False) -> float | None:
-        """When the next list is wanted."""
-
-    def recalls(self, listing: Listing) -> bool:
-        """Whether the kubelet names a holder that an earlier kubelet named."""
-
-    def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
-        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released."""
-
-    def unresolved(self) -> list[str]:
-        """Held tokens whose devices may not be known."""
-
-    def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
-        """Counts these devices as held by each of these tokens."""
+    def held(self) -> Iterator[Held]: ...
+    def held_devices(self) -> Iterator[Key]: ...
+    def due(self, last: float, *, awaited: bool = False) -> float | None: ...
+    def recalls(self, listing: Listing) -> bool: ...
+    def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]: ...
+    def unresolved(self) -> list[str]: ...
+    def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None: ...
 
 
 class OtherDrivers:

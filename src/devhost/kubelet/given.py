@@ -97,7 +97,8 @@ class GivenKeeper:
     async def prepare(self, settings: Settings) -> None:
         """Takes the files of claims, and looks at the nodes, once devices and holders are known."""
         for uid in self._files.records.keys() - self._given.claims.keys():
-            self._given.claims[uid] = Gift(tuple(self._in_file(uid)), frozenset({uid}))
+            nodes = tuple(Node(path, number) for path, number in self._files.nodes(uid))
+            self._given.claims[uid] = Gift(nodes, frozenset({uid}))
         self._allocations.observe(self._found(), settings)
         await self.look()
 
@@ -254,10 +255,6 @@ class GivenKeeper:
             return None
         self._seen = now
         return checkpoint.read(self._checkpoint)
-
-    def _in_file(self, uid: str) -> list[Node]:
-        """The nodes in the file of a claim."""
-        return [Node(path, number) for path, number in self._files.nodes(uid)]
 
     async def _write(self) -> None:
         if self._record.file is None:

@@ -19,7 +19,6 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Literal
 
 from devhost.backend.errors import printable as printable
@@ -29,7 +28,6 @@ from .outlet import Outlet, OutletStream
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
-_NOTHING: Mapping[str, object] = MappingProxyType({})
 _NEEDS_QUOTES = re.compile(r'[\s"=\\]')
 _DEPTH = 8
 """Levels of a field's value that JSON shows; those of devhost have at most two."""
@@ -200,7 +198,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
-    fields = getattr(record, "fields", _NOTHING)
+    fields = getattr(record, "fields", {})
     return fields if isinstance(fields, Mapping) else {"fields": fields}
 
 

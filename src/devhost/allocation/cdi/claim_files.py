@@ -25,6 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
 from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.given_record import BOOT_ID
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import without_waiting
@@ -45,9 +46,6 @@ T = TypeVar("T")
 
 MAX_BYTES = 4 << 20
 """A larger file is no record: a claim has at most 32 devices."""
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Differs after each boot (``random(4)``); the same in every container of the machine."""
 
 VARIABLE = "DEVHOST_CLAIM_"
 """The beginning of the variables that make a file the record of its claim."""
