@@ -211,18 +211,13 @@ class ResourceAllocations:
         """Every token that a container has, or is about to get."""
         return self.leases.tokens() | self._reserved.keys()
 
-    @property
-    def known(self) -> bool:
-        """Whether the kubelet has named what containers have."""
-        return self.everything.known
-
     def holds(self, token: str) -> bool:
         """Whether a container has this token, or is about to get it."""
         return token in self.leases or token in self._reserved
 
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
-        return self.known and not self.is_held()
+        return self.everything.known and not self.is_held()
 
     def is_held(self) -> bool:
         """Whether a container has anything of the resource, or is about to get it."""
@@ -553,21 +548,16 @@ class Allocations:
         self._irrelevant: dict[str, tuple[Mapping[str, Device], ...]] = {}
         """Resources of the newest list that have nothing to do with these devices of all backends."""
         self._first: float | None = None
-        self._known = False
+        self.known = False
+        """Whether the kubelet has listed who holds what since the start.
+
+        A list without any pod does not count at first: a kubelet that knows no pods yet answers so."""
         self._found: Found = {}
         self._known_of: dict[str, Known] = {}
         self._settings = Settings()
         self._observed = False
         self._deferring = False
         self._stale = False
-
-    @property
-    def known(self) -> bool:
-        """Whether the kubelet has listed who holds what since the start.
-
-        A list without any pod does not count at first: a kubelet that knows no pods yet answers so.
-        """
-        return self._known
 
     def of(self, resource: str) -> ResourceAllocations:
         """The allocations of a resource; empty if nothing was ever held through it."""
@@ -701,7 +691,7 @@ class Allocations:
                 self._apply_to(found, self._listing)
         if found.holds(token):
             return True
-        return False if self._known else None
+        return False if self.known else None
 
     def entries(self, resource: str) -> list[ResourceSettings]:
         """The entries of the configuration from which the resource may come."""
@@ -717,7 +707,7 @@ class Allocations:
 
         ``None`` while not :attr:`known`.
         """
-        if not self._known or self._listing is None:
+        if not self.known or self._listing is None:
             return None
         return frozenset(self._listing.holders).union(self._in_use)
 
@@ -727,7 +717,7 @@ class Allocations:
         A device appears as ``device:<backend>/<id>``, also one that the kubelet names and no backend has
         found yet. ``None`` while it is not :attr:`known` who holds what. May be called from any thread.
         """
-        if not self._known or not self._observed or self._listing is None:
+        if not self.known or not self._observed or self._listing is None:
             return None
         claims: set[str] = set()
         for key in self._held_keys():
@@ -758,7 +748,7 @@ class Allocations:
         # what the list is worth: whether the kubelet knows its pods, and has read its checkpoint
         if self._first is None:
             self._first = listing.began
-        self._known = self._known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
+        self.known = self.known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
         self._listing, self._units, self._irrelevant = listing, {}, {}
         if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
             self._recalling = listing.kubelet

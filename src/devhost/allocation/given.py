@@ -181,29 +181,34 @@ class Given:
         The numbers of a strayed node are those of another device.
         """
         strayed = {(stray.key, stray.node.path) for stray in self.strays}
-        filled: dict[int, Gift] = {}
 
         def full(gift: Gift) -> Gift:
-            done = filled.get(id(gift))
-            if done is None:
-                nodes = tuple(
-                    node._replace(number=number)
-                    if not node.number
-                    and node.key is not None
-                    and (node.key, node.path) not in strayed
-                    and (number := self.numbers.get(node.path))
-                    else node
-                    for node in gift.nodes
-                )
-                done = filled[id(gift)] = gift if nodes == gift.nodes else replace(gift, nodes=nodes)
-            return done
+            nodes = tuple(
+                node._replace(number=number)
+                if not node.number
+                and node.key is not None
+                and (node.key, node.path) not in strayed
+                and (number := self.numbers.get(node.path))
+                else node
+                for node in gift.nodes
+            )
+            return gift if nodes == gift.nodes else replace(gift, nodes=nodes)
 
-        tokens = {token: full(gift) for token, gift in self.tokens.items()}
-        claims = {uid: full(gift) for uid, gift in self.claims.items()}
-        changed = any(tokens[token] is not gift for token, gift in self.tokens.items())
-        changed = changed or any(claims[uid] is not gift for uid, gift in self.claims.items())
-        self.tokens, self.claims = tokens, claims
-        return changed
+        return self._each(full)
+
+    def _each(self, changed: Callable[[Gift], Gift]) -> bool:
+        """Replaces each gift, once for all that have it; true if one is another one now."""
+        made: dict[int, Gift] = {}
+
+        def now(gift: Gift) -> Gift:
+            if id(gift) not in made:
+                made[id(gift)] = changed(gift)
+            return made[id(gift)]
+
+        before = (*self.tokens.values(), *self.claims.values())
+        self.tokens = {token: now(gift) for token, gift in self.tokens.items()}
+        self.claims = {uid: now(gift) for uid, gift in self.claims.items()}
+        return any(made[id(gift)] is not gift for gift in before)
 
     def of_token(self, token: Token, holder: Holder | None) -> Gift | None:
         """The gift of a token that a container holds; ``None`` if it is not known."""
@@ -342,16 +347,12 @@ class Given:
 
     def _adopt(self, there: _There) -> None:
         """Finds the devices of nodes that gifts have without one, as far as they still have these nodes."""
-        adopted: dict[int, Gift] = {}
 
         def known(gift: Gift) -> Gift:
-            if id(gift) not in adopted:
-                nodes = tuple(node._replace(key=there.owner_in(gift, node)) for node in gift.nodes)
-                adopted[id(gift)] = gift if nodes == gift.nodes else there.replaced(gift, nodes)
-            return adopted[id(gift)]
+            nodes = tuple(node._replace(key=there.owner_in(gift, node)) for node in gift.nodes)
+            return gift if nodes == gift.nodes else there.replaced(gift, nodes)
 
-        self.tokens = {token: known(gift) for token, gift in self.tokens.items()}
-        self.claims = {uid: known(gift) for uid, gift in self.claims.items()}
+        self._each(known)
 
     def reason(self, resource: str, key: Key) -> Reason | None:
         """Why a container of a resource has something else than its device; ``None`` if it has not."""

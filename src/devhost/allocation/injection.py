@@ -90,14 +90,12 @@ class _Direct:
 class DirectInjection:
     """Everything is in the answer: the list shows every device."""
 
+    failure = ""
+    """Nothing can be wrong."""
+
     def __init__(self) -> None:
         self.ready = asyncio.Event()
         self.ready.set()
-
-    @property
-    def failure(self) -> str:
-        """Nothing can be wrong."""
-        return ""
 
     def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
         """Nothing has to be made ready."""

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
@@ -366,7 +366,7 @@ class _Dirty:
 
     def add_held(self, before: Sequence[Held], now: Sequence[Held]) -> None:
         """Containers hold other devices. Of several who hold one device the first counts."""
-        keys = {one.key for one in set(map(_Hold.of, before)) ^ set(map(_Hold.of, now))}
+        keys = {key for key, _ in set(map(_counted, before)) ^ set(map(_counted, now))}
         self._keys |= keys
         for one in chain(before, now):
             if one.key in keys:
@@ -377,31 +377,10 @@ class _Dirty:
             self._claims.update(device.claims, device.part_of)
 
 
-class _Hold(NamedTuple):
-    """What a plan depends on of a held device."""
-
-    resource: str
-    serve: Serve
-    key: Key
-    claims: frozenset[str]
-    part_of: frozenset[str]
-    exclusive: bool
-    holder: AnyHolder | None
-    moving: str
-
-    @classmethod
-    def of(cls, held: Held) -> Self:
-        device = held.device
-        return cls(
-            held.resource,
-            held.serve,
-            held.key,
-            device.claims,
-            device.part_of,
-            held.exclusive,
-            held.holder,
-            held.moving,
-        )
+def _counted(held: Held) -> tuple[Key, object]:
+    """A held device, and what a plan depends on of it."""
+    device, holder = held.device, (held.holder, held.exclusive, held.moving)
+    return held.key, (held.resource, held.serve, device.claims, device.part_of, holder)
 
 
 class _Given:

@@ -67,14 +67,10 @@ class WorkerThread:
         self._jobs = SimpleQueue[_Job | _Last | None]()  # None wakes a thread to end it
         self._lock = threading.Lock()
         self._thread: _Runner | None = None
-        self._abandoned = 0
+        self.abandoned = 0
+        """The number of threads that were abandoned in a call that hangs."""
         self._resting = False
         self._closed = False
-
-    @property
-    def abandoned(self) -> int:
-        """The number of threads that were abandoned in a call that hangs."""
-        return self._abandoned
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call`` on the worker's thread; returns what it returns, raises what it raises.
@@ -82,9 +78,9 @@ class WorkerThread:
         ``deadline`` is in seconds from now, including the wait for earlier calls. Raises ``BackendTimeout``
         if the deadline passed, too many earlier calls still hang, or no thread can be started.
         """
-        if self._abandoned >= MAX_ABANDONED:
+        if self.abandoned >= MAX_ABANDONED:
             raise BackendTimeout(
-                f"{self._who} does not answer{self._work}: {self._abandoned} earlier calls still hang"
+                f"{self._who} does not answer{self._work}: {self.abandoned} earlier calls still hang"
             )
         loop = asyncio.get_running_loop()
         job = _Job(partial(call, *args, **kwargs), loop)
@@ -132,9 +128,9 @@ class WorkerThread:
             job.left = True
             if self._thread is not None and self._thread.job is job and not job.returned:
                 self._thread.given_up = True
-                self._abandoned += 1
+                self.abandoned += 1
                 self._thread = None
-                if not self._jobs.empty() and self._abandoned < MAX_ABANDONED:
+                if not self._jobs.empty() and self.abandoned < MAX_ABANDONED:
                     with suppress(NoThread):  # those jobs run with the next call, if it is soon
                         self._thread = _Runner(self)
 
@@ -158,7 +154,7 @@ class WorkerThread:
         with self._lock:
             runner.job = None
             if runner.given_up:
-                self._abandoned -= 1
+                self.abandoned -= 1
                 if self._thread is not None:
                     return False
                 # There is no other thread, perhaps because too many hang: this one continues.

@@ -142,7 +142,8 @@ class CdiInjection:
         self._on_disk: dict[str, ContainerEdits] = {}
         self._text = ""
         self._file: Path | None = None
-        self._unwritten = ""
+        self.failure = ""
+        """Why the specification could not be written; empty if it is written."""
         self._writing = asyncio.Lock()
         self._write_failure = FailureLog(
             log,
@@ -188,7 +189,7 @@ class CdiInjection:
                 return True
             unit = self._units.get(device.id)
             current = unit is not None and unit.devices[0] is device
-            return current and (self._is_written(device.id) or bool(self._unwritten))
+            return current and (self._is_written(device.id) or bool(self.failure))
 
         return [offer for offer in offers if settled(offer.device)], judged
 
@@ -197,8 +198,8 @@ class CdiInjection:
         if reason := self._failures.get(device.id):
             return unhealthy(reason)
         unit = self._units.get(device.id)
-        if unit is not None and self._unwritten and not self._is_written(device.id):
-            return unhealthy(self._unwritten)
+        if unit is not None and self.failure and not self._is_written(device.id):
+            return unhealthy(self.failure)
         ready = unit is not None and unit.devices[0] is device and self._is_written(device.id)
         # a device that is listed as healthy stays so: Allocate writes what has changed until then
         return HEALTHY if ready or (listed and unit is not None) else unhealthy(WRITING)
@@ -227,21 +228,16 @@ class CdiInjection:
         try:
             await self._write()
         except EnvironmentFailure as error:
-            self._unwritten = str(error)
-            self._write_failure.failed(self._unwritten)
+            self.failure = str(error)
+            self._write_failure.failed(self.failure)
         # before a new backend has listed its devices, the first list would be empty
         known = self.ready.is_set() or self._backend.runner.started or not self._wanted
         if known and not self._stopping:
             self.ready.set()
             self._settled()
-        if self._failures or self._unwritten:
+        if self._failures or self.failure:
             raise Retry  # both have been logged
         return self._check
-
-    @property
-    def failure(self) -> str:
-        """Why the specification could not be written; empty if it is written."""
-        return self._unwritten
 
     def stop(self) -> None:
         """Ends :meth:`run`, also while a backend hangs; the file stays."""
@@ -282,7 +278,7 @@ class CdiInjection:
         The tokens count as held already. Raises ``AllocationError`` if the file cannot be written.
         """
         whole, single, terms, granted = rendered.whole, rendered.single, rendered.terms, rendered.granted
-        if self._unwritten or not self._failures.keys().isdisjoint(single):
+        if self.failure or not self._failures.keys().isdisjoint(single):
             self._loop.wake()  # their health in the list may be outdated
         self._take(single)
         name = spec.set_name(self._label(device, terms.shares.get(device)) for device in single)
@@ -616,7 +612,7 @@ class CdiInjection:
 
     def _of_set(self, unit: _Unit) -> ContainerEdits:
         """What the name of a set gives; one of an earlier run may be of a container that no list names."""
-        if unit.devices or not unit.outdated or not self._inventory.allocations.known:
+        if unit.devices or not unit.outdated or not self._inventory.allocations.everything.known:
             return self._unless_gone(unit.edits, [device.id for device in unit.devices])
         return spec.withheld("its devices have changed, and no list names the container: delete the pod")
 
@@ -647,7 +643,7 @@ class CdiInjection:
                 self._files.served.discard(self._file)
                 await self._files.remove(self._file)  # the directory was changed in the configuration
             self._write_failure.succeeded()
-            self._file, self._text, self._on_disk, self._unwritten = file, text, content, ""
+            self._file, self._text, self._on_disk, self.failure = file, text, content, ""
 
 
 def _earlier(devices: tuple[Device, ...], edits: ContainerEdits) -> _Unit:
