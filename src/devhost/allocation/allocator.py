@@ -70,10 +70,7 @@ class StartCheck(Protocol):
     """Knows what containers were given."""
 
     async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """Checks that a container that starts gets the devices for which it was given nodes.
-
-        Raises ``AllocationError`` if it would not.
-        """
+        """Refuses a container that would start without the devices for which it was given nodes."""
 
 
 class Allocator:

@@ -123,11 +123,7 @@ class DeviceInfoDirectory(OwnedDirectory):
 
         A file that another program wrote is replaced: the kubelet has just given this device of this resource
         to a pod of ours, so the file describes an earlier pod. Returns the names of files of other programs
-        that were replaced.
-
-        Raises:
-            AllocationError: a token has no legal file name.
-            OSError: the directory cannot be written.
+        that were replaced. Raises ``AllocationError`` if a token has no legal file name.
         """
         wanted = {file_name(resource, token): (token, _dump(one)) for token, one in documents.items()}
         with self._lock:
@@ -151,10 +147,7 @@ class DeviceInfoDirectory(OwnedDirectory):
             return replaced
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes own files; one that another program has replaced since is only forgotten.
-
-        Raises ``OSError`` if the directory cannot be written.
-        """
+        """Removes own files; one that another program has replaced since is only forgotten."""
         with self._lock:
             index = self._own()
             for name in names:
@@ -247,10 +240,7 @@ class DeviceInfoFiles:
         await self._loop.run()
 
     async def remove_stale(self) -> float | None:
-        """Removes the files that no container needs; gives the seconds after which to look again.
-
-        Raises ``EnvironmentFailure`` if a directory cannot be read or written.
-        """
+        """Removes the files that no container needs; gives the seconds after which to look again."""
         decided = [await self._remove_stale_in(place) for place in self._files.directories]
         return None if all(decided) else UNDECIDED
 

@@ -95,9 +95,7 @@ class GivenRecord:
     def write(self, given: Mapping[Token, Gift], claims: Mapping[str, Gift]) -> None:
         """Makes the file hold these gifts, atomically.
 
-        Raises:
-            Unusable: it would be too large.
-            OSError: it cannot be written.
+        Raises ``Unusable`` if it would be too large, ``OSError`` if it cannot be written.
         """
         if self.file is None:
             return

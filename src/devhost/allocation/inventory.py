@@ -266,10 +266,7 @@ class Inventory:
         self._succeed(wanted)
 
     def give(self, devices: Iterable[Device], nodes: frozenset[str]) -> None:
-        """Counts nodes that a container is about to get with devices that do not claim them.
-
-        Raises ``DeviceHeld`` if another container or claim has one of the nodes.
-        """
+        """Counts nodes that a container gets with devices that do not claim them. Raises ``DeviceHeld``."""
         mine = {(self.backend, device.id): device for device in devices}
         self.allocations.everything.give(self.allocations.resource, mine, nodes)
 

@@ -87,7 +87,10 @@ class Answer:
 
 
 class ResourceBackend:
-    """Asks the backend of one resource."""
+    """Asks the backend of one resource.
+
+    Its methods raise ``BackendError`` if the backend fails, hangs, or its answer is unusable.
+    """
 
     def __init__(self, resource: str, scanner: Scanner, entry: ResourceSettings) -> None:
         self.resource = resource
@@ -113,17 +116,11 @@ class ResourceBackend:
         self.terms = Terms(entry.options, entry.permissions)
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs one of the methods below on the backend's thread.
-
-        Raises ``BackendError`` if it failed, or did not return within ``deadline`` seconds.
-        """
+        """Runs one of the methods below on the backend's thread, for at most ``deadline`` seconds."""
         return await self.runner.serve(deadline, call, *args, **kwargs)
 
     async def prepare(self, deadline: float, devices: Sequence[Device], terms: Terms) -> None:
-        """Calls ``prepare`` of a backend that has it and wants it for these terms.
-
-        Raises ``BackendError`` if it failed, or did not return within ``deadline`` seconds.
-        """
+        """Calls ``prepare`` of a backend that has it and wants it, for at most ``deadline`` seconds."""
         if self.runner.prepares(terms.options):
             request = AllocateRequest(tuple(devices), terms.options, self.resource)
             await self.runner.prepare(deadline, request, (self.terms.options, self._before))
@@ -131,10 +128,8 @@ class ResourceBackend:
     def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
         """What a container would get with these devices on these terms now. Runs on the backend's thread.
 
-        Raises:
-            MissingPath: something a device needs is missing on the host.
-            AllocationError: the backend refuses a device now.
-            BackendError: the backend's answer is unusable.
+        Raises ``MissingPath`` if something a device needs is missing on the host, ``AllocationError`` if the
+        backend refuses a device now.
         """
         granted, missing = self._edits(devices, terms)
         if missing:
@@ -158,10 +153,7 @@ class ResourceBackend:
         return MissingPath(f"{self.resource}: {', '.join(paths)} does not exist on the node")
 
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
-        """The device-info of these devices, by id. Runs on the backend's thread.
-
-        Raises ``BackendError`` if it failed, or its answer is unusable.
-        """
+        """The device-info of these devices, by id. Runs on the backend's thread."""
         documents: dict[str, Document] = {}
         if not self.runner.informs:
             return documents
@@ -176,11 +168,9 @@ class ResourceBackend:
     def answer(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answer:
         """Asks for the devices behind some tokens. Runs on the backend's thread.
 
-        Where there are more than there must be, those that cannot be used are left out.
-
-        Raises:
-            AllocationError: for some token the backend gives nothing at all.
-            BackendError: the same, and for some device it failed.
+        Where there are more than there must be, those that cannot be used are left out. If the backend gives
+        nothing at all for some token, that is an ``AllocationError``; or ``BackendError`` if it failed for
+        some device.
         """
         answer = self._answered(wanted, terms)
         if not answer.devices:

@@ -146,10 +146,7 @@ def read_file(
 
 
 def read_standard_input(diagnostics: Diagnostics) -> bytes:
-    """The same of standard input, for which it waits as long as it takes.
-
-    Raises ``ConfigError`` if it is none that ends.
-    """
+    """The same of standard input, for which it waits as long as it takes, unless it never ends."""
     try:
         refuse_special(os.fstat(0))
         return sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -386,10 +383,7 @@ _KEYS = ("kind", "apiVersion", "data")
 
 
 def refuse_manifest(root: Node, diagnostics: Diagnostics) -> None:
-    """Refuses a file that is a Kubernetes object, such as the ConfigMap that carries a configuration.
-
-    Raises ``ConfigError`` for it.
-    """
+    """Refuses a Kubernetes object, such as the ConfigMap that carries a configuration."""
     entries = root.entries if isinstance(root, Fields) else {}
     found = [key for key in _KEYS if key in entries]
     if not found or "resources" in entries:

@@ -121,10 +121,7 @@ class LastGood:
         self._worker = _worker()
 
     def read(self) -> Copy | None:
-        """The copy; ``None`` if there is none.
-
-        Raises ``Unusable`` if it is damaged, cannot be read, or another user can change it.
-        """
+        """The copy, if there is one. Raises ``Unusable`` if it is damaged, or others can change it."""
         try:
             return self._read() if self.file else None
         except OSError as error:

@@ -54,10 +54,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """Reads a configuration and finds the backends it needs.
-
-    Raises ``ConfigError`` with everything that is wrong with it.
-    """
+    """Reads a configuration and finds its backends. A ``ConfigError`` has all that is wrong with it."""
     seen = fingerprint(path)  # before reading, so that an edit in between is noticed later
     data = config.read(path)
     return replace(_parsed(data, path, path), seen=seen, accepted=_accepted(path, data))

@@ -412,10 +412,7 @@ class Registration:
         )
 
     async def _register(self, identity: Identity) -> _Served:
-        """Serves the resource on a fresh socket and registers that.
-
-        Raises ``DevhostError`` with the reason if it could not be served or was not registered.
-        """
+        """Serves the resource on a fresh socket and registers it, or raises ``DevhostError``."""
         began = self._clock.time()
         server = PluginServer(
             self._resource, self._kubelet.directory, self._metrics, self._server_changed, timing=self._timing
@@ -471,10 +468,7 @@ class Registration:
         self._behind = [server for server in self._behind if not server.unlink()]
 
     def _until_next_check(self, served: _Served) -> float:
-        """Checks that the registration holds; returns the seconds until the next check.
-
-        Raises ``DevhostError`` with the reason if it no longer holds.
-        """
+        """Seconds until the next check; raises ``DevhostError`` with the reason if it is lost."""
         now = self._clock.time()
         server, answers, instances = served.server, served.answers, self._instances
         # other devhosts with the resource: which have come, and which have exited

@@ -118,10 +118,7 @@ class PluginServer:
         return not any(stream.is_set() for stream in self._streams)
 
     async def start(self) -> None:
-        """Binds the socket and serves.
-
-        Raises ``EnvironmentFailure`` if the path is too long, or no socket can be made in the directory.
-        """
+        """Binds the socket and serves. Raises ``EnvironmentFailure`` if no socket can be made."""
         await self._server.start()
         self._unsubscribe = self._resource.inventory.subscribe(self._wake)
 

@@ -215,10 +215,7 @@ class HttpServer:
         return Listen(host, port)
 
     async def take(self, listener: socket.socket) -> None:
-        """Serves a unix socket that listens, instead of the one before, whose connections stay.
-
-        Raises ``OSError`` if the socket cannot be used.
-        """
+        """Serves a unix socket that listens, instead of the one before, whose connections stay."""
         server = await asyncio.start_unix_server(
             self._connections.accept, sock=listener, limit=self._limits.head
         )
@@ -324,9 +321,8 @@ class _Exchange:
     async def receive(self, reader: asyncio.StreamReader) -> h11.Request:
         """Reads the request.
 
-        Raises:
-            RemoteProtocolError: it is not HTTP, or longer than permitted.
-            ConnectionResetError: the client left without a request, as a TCP probe does.
+        Raises ``RemoteProtocolError`` if it is not HTTP, or longer than permitted, ``ConnectionResetError``
+        if the client left without a request, as a TCP probe does.
         """
         size = 0
         while (event := self._http.next_event()) is h11.NEED_DATA:

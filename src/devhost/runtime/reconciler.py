@@ -198,10 +198,7 @@ class Reconciler:
             self._failures.succeeded()
 
     async def run(self) -> None:
-        """Runs passes until :meth:`stop`.
-
-        Raises any exception of a pass that is not a :class:`DevhostError`.
-        """
+        """Runs passes until :meth:`stop`. Raises what a pass raises, unless it is a :class:`DevhostError`."""
         self._timed_for = math.inf if self._first is None else self._clock.time() + self._first
         self._holding = False
         while await self._due():

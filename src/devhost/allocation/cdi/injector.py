@@ -255,10 +255,6 @@ class CdiInjection:
 
         The backend is asked for single devices only if what is known of them does not add up to what they add
         together.
-
-        Raises:
-            AllocationError: a device cannot be rendered.
-            BackendError: the backend failed.
         """
         whole = self._unit(tuple(devices), granted, terms)
         by_one = {device.id: self._by_one_token(device.id, terms) for device in devices}
@@ -300,10 +296,7 @@ class CdiInjection:
         return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
 
     async def refresh(self) -> None:
-        """Makes the file name what the devices have now, for a container that is about to start.
-
-        Raises ``AllocationError`` if it cannot be written.
-        """
+        """Makes the file name what the devices have now, for a container that is about to start."""
         try:
             await self._look()
             await self._render_due()

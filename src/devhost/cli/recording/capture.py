@@ -240,10 +240,7 @@ class Capture:
         self._links_beside(path)
 
     def _read(self, path: str, place: _Place) -> bytes:
-        """The content, and one byte more than the limit if it is longer.
-
-        Raises ``OSError`` if it cannot be read, or not by every user.
-        """
+        """The content, at most one byte more than the limit; ``OSError`` if not every user can read it."""
         if not stat.S_ISREG(place.mode):
             raise OSError("it is not a plain file")
         if not place.mode & stat.S_IROTH:

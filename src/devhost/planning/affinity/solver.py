@@ -191,10 +191,7 @@ class _Table:
         self._planned: set[Kind] = set()
 
     def plan(self, kind: Kind) -> None:
-        """Counts the steps in advance, and finds the children that have to be considered.
-
-        Raises ``TooMuch`` if there are too many steps.
-        """
+        """Finds the children that have to be considered. Raises ``TooMuch`` if there are too many steps."""
         if kind in self._planned:
             return
         self._planned.add(kind)
