@@ -366,10 +366,7 @@ class ResourceAllocations:
         return self.leases.recalls(listing, self.resource)
 
     def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
-        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released.
-
-        For ``recalls`` see :meth:`.Leases.recalls`.
-        """
+        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released."""
         before, forgotten = self.leases.tokens(), self.leases.forgotten()
         changed = self.leases.apply(listing, self.resource, recalls=recalls)
         if not changed:
@@ -429,10 +426,7 @@ class ResourceAllocations:
             self.everything.due_changed()
 
     def due(self, last: float, *, awaited: bool = False) -> float | None:
-        """When the next list of who holds what is wanted, see :meth:`.Leases.due`.
-
-        ``awaited`` is whether another resource waits for what is held here.
-        """
+        """When the next list is wanted, sooner if another resource has ``awaited`` what is held here."""
         return self.leases.due(last, self.leases.tokens() if awaited else self._vanished)
 
     def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[str, tuple[Key, ...]]:
@@ -703,10 +697,7 @@ class Allocations:
         return found
 
     def resources(self) -> frozenset[str] | None:
-        """Names of all resources of which a container has something, also of those not followed.
-
-        ``None`` while not :attr:`known`.
-        """
+        """All resources, also not followed ones, of which a container has something; ``None`` if unknown."""
         if not self.known or self._listing is None:
             return None
         return frozenset(self._listing.holders).union(self._in_use)
@@ -812,10 +803,7 @@ class Allocations:
         return self._unclaimed.completed(found)
 
     def observe(self, found: Found, settings: Settings) -> None:
-        """Takes the present devices and settings. Must be called before a plan is made.
-
-        For ``found`` see :meth:`completed`.
-        """
+        """Takes the present devices (see :meth:`completed`) and settings. Must be called before each plan."""
         self._found, self._observed = found, True
         if settings is not self._settings:
             self._settings = settings
@@ -854,10 +842,7 @@ class Allocations:
         return self.given.absent((resource, token), holder, key)
 
     def learn(self, plan: Plan) -> bool:
-        """Takes from the plan the devices of resources of which a container holds all devices.
-
-        True if containers hold more devices than the plan assumes, so that it has to be made again.
-        """
+        """Takes from a plan the devices of tokens for all devices; true if it has to be made again."""
         with self._deferred():
             for allocations in self.in_use():
                 resource = plan.resources.get(allocations.resource)
@@ -873,10 +858,7 @@ class Allocations:
         return stale
 
     def due(self, last: float) -> float | None:
-        """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
-
-        ``last`` is when the last list began.
-        """
+        """When the next list is wanted, see :meth:`.Leases.due`."""
         wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
         wishes += self._drivers.due(last, awaited=self.awaited)
         if self.claims.count:

@@ -218,10 +218,7 @@ class Allocator:
         return list(dict.fromkeys(device for keys in distinct for _, device in keys))
 
     async def nodes(self, device: Device) -> frozenset[str]:
-        """The paths of the nodes that a container would get with a device now.
-
-        Raises ``BackendError`` if the backend failed or hung, or refuses the device.
-        """
+        """The paths of the nodes that a container would get with a device now. Raises ``BackendError``."""
 
         def ask() -> frozenset[str]:
             return frozenset(self._backend.numbers(self._backend.ask((device,), terms)))
@@ -334,10 +331,7 @@ class Allocator:
         return found
 
     def _bound_elsewhere(self, entry: Entry) -> frozenset[str]:
-        """The ids of the devices of a token that only other pods may have.
-
-        The token is refused if these are all of its healthy devices.
-        """
+        """The ids of the devices of a token that only other pods may have. Refuses it if these are all."""
         if not self.inventory.allocations.pod_claims():
             return frozenset()
         healthy = [member.device for member in entry.members if member.health.healthy]

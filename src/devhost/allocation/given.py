@@ -108,10 +108,7 @@ def may_be_node(mounted: str) -> bool:
 
 
 def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -> tuple[Node, ...]:
-    """The nodes that one of the devices claims; if none of them claims any, all nodes.
-
-    ``numbers`` has the number of each node that a container gets, by its path.
-    """
+    """The nodes, by path with their numbers, that one of the devices claims; if none claims any, all."""
     mine = {device.id: node_paths(device) for device in devices}
     if any(mine.values()):
         owner = {path: (backend, name) for name, some in mine.items() for path in some}

@@ -93,10 +93,7 @@ class GivenRecord:
         raise Unusable(f"{self.file} is of another version of devhost, or of another kubelet")
 
     def write(self, given: Mapping[Token, Gift], claims: Mapping[str, Gift]) -> None:
-        """Makes the file hold these gifts, atomically.
-
-        Raises ``Unusable`` if it would be too large, ``OSError`` if it cannot be written.
-        """
+        """Makes the file hold these gifts, atomically. Raises ``Unusable`` or ``OSError``."""
         if self.file is None:
             return
         data = self._text(given, claims)

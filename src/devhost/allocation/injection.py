@@ -67,10 +67,7 @@ class Injection(Protocol):
         """Makes ready what is wanted, until :meth:`stop`."""
 
     async def refresh(self) -> None:
-        """Makes sure that what earlier answers refer to is what the devices have now.
-
-        Raises ``AllocationError`` if it cannot be written.
-        """
+        """Makes earlier answers refer to what the devices have now. Raises ``AllocationError``."""
 
     def stop(self) -> None:
         """Ends :meth:`run` and wakes what waits for :attr:`ready`; what pods were given stays valid."""

@@ -107,10 +107,7 @@ class Lease:
         self.forgotten_by = self.absence = None
 
     def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
-        """Takes a list that does not name the token; true if it shows that the token is released.
-
-        For ``recalls`` see :meth:`.Leases.recalls`.
-        """
+        """Takes a list that lacks the token; true if it shows the release. See :meth:`Leases.recalls`."""
         kubelet, began = listing.kubelet, listing.began
         # a kubelet that lists the container without devices, though an earlier one named the token, has
         # forgotten it; unless it has read its checkpoint, or the container is another one

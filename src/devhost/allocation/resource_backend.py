@@ -137,10 +137,7 @@ class ResourceBackend:
         return granted
 
     def numbers(self, granted: Granted) -> dict[str, str]:
-        """The nodes of an answer, also those that are mounted, each with its number.
-
-        May block: runs on the backend's thread.
-        """
+        """The nodes of an answer, also mounted ones, with their numbers. Runs on the backend's thread."""
         prefix = self.runner.prefix
         paths = granted.nodes()
         mounts = (mount.host_path for mount in granted.edits.mounts)
@@ -315,10 +312,7 @@ def named(edits: Edits, resource: str) -> Edits:
 
 
 def check_edits(edits: Edits, backend: str) -> None:
-    """Refuses what a runtime would choke on, with the backend named.
-
-    Raises ``BackendError``: it is always the backend's fault, never the user's.
-    """
+    """Refuses what a runtime would choke on, always as the backend's fault (``BackendError``)."""
     wrong = f"backend {backend} answered"
     if flaw := _mistyped(edits):
         raise BackendError(f"{wrong} {flaw}")

@@ -183,10 +183,7 @@ async def view(
 
 
 async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
-    """The status of the devhost behind the socket, or of the one that runs here with this root.
-
-    Raises ``DevhostError`` if there is none or more than one, or it does not answer.
-    """
+    """The status of the devhost behind the socket, or of the one with this root. Raises ``DevhostError``."""
     answers, failure = [], None
     for path in [status_socket] if status_socket else ask.running():
         try:

@@ -102,10 +102,7 @@ def loads(
 
 
 def backend_paths(path: Path) -> tuple[Path, ...]:
-    """Only the ``backendPaths`` of a file, even if something else is wrong with it.
-
-    Raises ``ConfigError`` if it is not readable as YAML, or this key is wrong.
-    """
+    """Only the ``backendPaths`` of a file; ``ConfigError`` only if these, or its YAML, are wrong."""
     diagnostics = Diagnostics(str(path))
     root = _parsed(read(path), diagnostics)
     scratch = Diagnostics(str(path))

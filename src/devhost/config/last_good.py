@@ -128,19 +128,13 @@ class LastGood:
             raise Unusable(f"it cannot be read: {error.strerror or error}") from None
 
     async def keep(self, accepted: Accepted | None) -> None:
-        """Makes the copy hold a configuration, if it does not yet. Never fails, only logs.
-
-        ``accepted`` is ``None`` for one that did not come from a file.
-        """
+        """Makes the copy hold a configuration that came from a file. Never fails, only logs."""
         if accepted is not None:
             self._wanted = accepted
             await self._write()
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Writes again what could not be written; never returns.
-
-        ``changed`` is called when :attr:`outdated` changed.
-        """
+        """Writes again what could not be written; never returns. Calls back when :attr:`outdated` changed."""
 
         async def write() -> float:
             before = self.outdated

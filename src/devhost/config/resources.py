@@ -164,10 +164,7 @@ def _check_uses(options: object) -> None:
 
 
 def read_third_party(node: Node, cls: type, what: str, place: Place) -> Any:
-    """A third-party dataclass from a mapping; WRONG after reporting why, including what it raised itself.
-
-    ``what`` is whose it is, for the diagnostic.
-    """
+    """A third-party dataclass from a mapping; WRONG after reporting why, also if the class itself raised."""
     return guarded(lambda: read_dataclass(node, cls, place), node, what, place)
 
 

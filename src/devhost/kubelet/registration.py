@@ -305,10 +305,7 @@ class Registration:
         return None
 
     def _back_off(self, identity: Identity, held: float) -> None:
-        """Sets the pause before the next registration with the same kubelet.
-
-        ``held`` is the seconds for which the last one held.
-        """
+        """Sets the pause before the next registration, after one that has held for so many seconds."""
         if held > self._timing.steady:
             self._backoff.reset()
             self._at_once = 0

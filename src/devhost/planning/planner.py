@@ -436,10 +436,7 @@ class _Given:
             self._parts.setdefault(claim, set()).add(key)
 
     def take_back(self, entry: ResourceSettings, plan: _EntryPlan, devices: Mapping[str, Device]) -> None:
-        """An entry loses what it got in its last plan.
-
-        ``devices`` are all devices of its backend, as they are now.
-        """
+        """An entry loses what it got in its last plan. ``devices`` are all of its backend as they are now."""
         for name in plan.resources:
             self._values.pop((name, entry.index), None)
             self._names[name] = tuple(one for one in self._names[name] if one.index != entry.index)

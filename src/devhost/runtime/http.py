@@ -193,10 +193,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, at: Listen) -> Listen:
-        """Listens on TCP, and returns the actual address.
-
-        Raises ``EnvironmentFailure`` if the address is in use, not of this machine, or not permitted.
-        """
+        """Listens on TCP, and returns the actual address. Raises ``EnvironmentFailure`` if it is unusable."""
         accept, head = self._connections.accept, self._limits.head
         try:
             if at.host:

@@ -168,10 +168,7 @@ class Reconciler:
         self._changed = asyncio.Event()
 
     def wake(self, within: float | None = None) -> None:
-        """Requests a pass. If there are several requests, the earliest time counts.
-
-        ``within`` is the seconds until the pass; ``settle`` if not given.
-        """
+        """Requests a pass within so many seconds, by default ``settle``. The earliest request counts."""
         due = self._clock.time() + (self._settle if within is None else within)
         if due < self._woken_for:
             self._woken_for = due

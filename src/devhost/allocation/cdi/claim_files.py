@@ -123,10 +123,7 @@ class ClaimRecord:
 
 
 def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str) -> dict[str, Any]:
-    """The specification of a claim.
-
-    ``edits`` has what each CDI name of the specification adds to a container.
-    """
+    """The specification of a claim, in which each CDI name adds these edits to a container."""
     content = {name: dict(edit) for name, edit in edits.items()}
     variables = []
     for number, device in enumerate(record.devices):

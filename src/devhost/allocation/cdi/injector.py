@@ -569,10 +569,7 @@ class CdiInjection:
         return {name: edits for name, edits in content.items() if edits}
 
     def _absent(self) -> dict[str, ContainerEdits]:
-        """What the names give of ids that containers hold and no device has.
-
-        The device had another id before, or it is gone.
-        """
+        """What the names give of ids that containers hold and no device has, or has no longer."""
         allocations, present = self._inventory.allocations, self._present()
         found: dict[str, ContainerEdits] = {}
         if present is None:

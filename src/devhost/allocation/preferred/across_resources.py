@@ -440,10 +440,7 @@ def exclusive(claims: Iterable[str]) -> frozenset[str]:
 
 
 def whole_groups(groups: Mapping[str, Sequence[str]], need: int) -> tuple[list[str], list[str]]:
-    """Which tokens to take so that few others of their groups are left over.
-
-    Returns those to take in any case, and those from which the rest may be chosen.
-    """
+    """Which tokens to take, and from which the rest, so that few of their groups are left over."""
     singles = [token for tokens in groups.values() for token in tokens if len(tokens) == 1]
     larger = [tokens for tokens in groups.values() if len(tokens) > 1]
     chosen: list[str] = []

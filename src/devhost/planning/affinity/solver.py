@@ -286,10 +286,7 @@ def _descend(availability: Availability, vertex: Vertex, need: int, scale: Scale
 
 
 def even(availability: Availability, need: int, loads: Callable[[int], int]) -> list[int]:
-    """Fills the least loaded candidates up to a common level; the fast method of ``spread``.
-
-    ``loads`` gives the load of a candidate now.
-    """
+    """Fills the least loaded candidates up to a common level; the fast method of ``spread``."""
     candidates = [number for number, free in enumerate(availability.free) if free]
     load = {number: loads(number) for number in candidates}
     alike = Counter((load[number], availability.free[number]) for number in candidates)
