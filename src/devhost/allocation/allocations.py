@@ -196,7 +196,6 @@ class ResourceAllocations:
         """The allocations of all resources, which these are a part of."""
         self._devices = everything.devices
         self.leases = Leases(everything.clock, everything.timing)
-        """The tokens that containers have."""
         self._devices_of: dict[str, tuple[Key, ...]] = {}
         self._reserved: dict[str, list[tuple[Key, ...]]] = {}
         self._inferred: set[str] = set()
@@ -518,9 +517,7 @@ class Allocations:
         self._unclaimed = UnclaimedNodes()
         self.admissions = Admissions(clock, timing)
         self.claims = ClaimAllocations(self)
-        """What ResourceClaims hold."""
         self.given = Given()
-        """What containers were given."""
         self._drivers = OtherDrivers(self._follow_driver)
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""

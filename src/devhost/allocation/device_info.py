@@ -96,7 +96,6 @@ class Written:
 
 
 Index = dict[str, Written]
-"""Own files by name."""
 
 
 class DeviceInfoDirectory(OwnedDirectory):

@@ -40,7 +40,6 @@ class Timing:
 
 
 NODE = Timing()
-"""The timing on a node."""
 
 
 class ConfigWatch:

@@ -62,7 +62,6 @@ class DraTiming:
 
 
 NODE = DraTiming()
-"""The timing on a node."""
 
 _FROM_PLUGIN = "it is moving from the device plugin to DRA: devhost waits"
 _FROM_DRA = "it is moving away from DRA: devhost waits"

@@ -35,7 +35,6 @@ class Level(IntEnum):
     CARD = 4
     """A physical device: what virtual functions or slices are ``part_of``, otherwise the device itself."""
     DEVICE = 5
-    """A device."""
 
 
 Place = tuple[Level, str]
