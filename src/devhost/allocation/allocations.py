@@ -749,7 +749,7 @@ class Allocations:
                 any_changed = any_changed or changed
             any_changed = self._drivers.apply(listing) or any_changed
             self._resolve()
-        # those who wait for a token first, then one plan for all changes
+        # the released tokens are reported first, then one plan for all changes
         for resource, tokens in freed.items():
             if tokens:
                 for released in tuple(self._released):

@@ -36,7 +36,8 @@ def unclaimed(
         return frozenset()
     nodes = (one.removeprefix("node:") for one in known if one.startswith("node:"))
     numbers = {number for node in nodes if (number := node_number(realpath(prefix + node)))}
-    return frozenset(text for text in found if _number(prefix, text) not in numbers)
+    own = {text: node_number(realpath(prefix + text.removeprefix("node:"))) for text in found}
+    return frozenset(text for text in found if own[text] not in numbers)
 
 
 def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collection[str]) -> Iterator[str]:
@@ -51,10 +52,6 @@ def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collect
                 yield claim.node(node)
             except ValueError:
                 continue  # a path that nothing can claim
-
-
-def _number(prefix: str, text: str) -> str:
-    return node_number(realpath(prefix + text.removeprefix("node:")))
 
 
 def _canonical(prefix: str, path: str) -> str:

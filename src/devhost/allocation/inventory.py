@@ -347,6 +347,7 @@ class Inventory:
 
         Args:
             units: the devices that its tokens represent now; an unchanged unit should be the same object.
+            why_gone: the reason to show for a device, by id, whose token is no longer among the units.
             caused_at: monotonic time of the event that led here, if one did.
             topology: whether the list has the NUMA nodes of tokens that are not among the units. One token
                 with NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of

@@ -188,15 +188,10 @@ class Placed(NamedTuple):
     settings: ResourceSettings
 
 
-class Entries(NamedTuple):
-    """The sound entries, and those that no installed backend serves."""
-
-    placed: tuple[Placed, ...]
-    skipped: tuple[Skipped, ...]
-
-
-def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool) -> Entries:
-    """The sound entries; everything wrong with the others, or between them, is complained about.
+def read_resources(
+    nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool
+) -> tuple[tuple[Placed, ...], tuple[Skipped, ...]]:
+    """The sound entries, and the skipped ones; everything wrong with the others, or between them, is complained about.
 
     An ``optional`` entry whose backend is one of this project's and not installed is skipped: one file serves
     nodes with different packages. Only what does not depend on the backend is checked of it. ``has_dra`` is
@@ -222,7 +217,7 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place, has_dr
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
     _refuse_shared_class(entries)
-    return Entries(tuple(entries), tuple(skipped))
+    return tuple(entries), tuple(skipped)
 
 
 def named_backends(nodes: Sequence[Node]) -> set[str]:
