@@ -146,8 +146,11 @@ class Tally:
     """How many tokens a list has."""
 
     healthy: int = 0
+    """Those that a pod could get, as the kubelet counts them."""
     tokens: int = 0
+    """All but stand-ins."""
     unhealthy: Mapping[str, int] = field(default_factory=dict)
+    """How many of these are unhealthy, by reason."""
 
     def after(self, gone: Iterable[Entry], new: Iterable[Entry]) -> Tally:
         """The same without some tokens, and with others."""

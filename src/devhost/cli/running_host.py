@@ -56,25 +56,22 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a running devhost reports.
-
-    Attributes:
-        listing: what containers hold, as a kubelet would list it.
-        known: whether it knows which containers hold devices.
-        digest: the digest of its configuration, see ``HostStatus.configDigest``.
-        verdicts: the health of each device in each resource, by resource, backend and the device's id.
-        refused: the same for devices that no resource gets because of what containers hold.
-        published: the devices that it offers through DRA, by backend and the device's id.
-        moving: the devices that change sides, by backend and the device's id.
-    """
+    """What a running devhost reports."""
 
     listing: Listing
+    """What containers hold, as a kubelet would list it."""
     known: bool = True
+    """Whether it knows which containers hold devices."""
     digest: str = ""
+    """The digest of its configuration, see ``HostStatus.configDigest``."""
     verdicts: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    """The health of each device in each resource, by resource, backend and the device's id."""
     refused: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    """The same for devices that no resource gets because of what containers hold."""
     published: Mapping[tuple[str, str], Sequence[Published]] = field(default_factory=dict)
+    """The devices that it offers through DRA, by backend and the device's id."""
     moving: Mapping[tuple[str, str], MovingStatus] = field(default_factory=dict)
+    """The devices that change sides, by backend and the device's id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class Placed(NamedTuple):
 def read_resources(
     nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool
 ) -> tuple[tuple[Placed, ...], tuple[Skipped, ...]]:
-    """The sound entries, and the skipped ones; everything wrong with the others, or between them, is complained about.
+    """The sound entries and the skipped ones; what is wrong with others, or between them, is reported.
 
     An ``optional`` entry whose backend is one of this project's and not installed is skipped: one file serves
     nodes with different packages. Only what does not depend on the backend is checked of it. ``has_dra`` is

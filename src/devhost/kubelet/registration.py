@@ -98,19 +98,15 @@ class _Rival:
 
 @dataclass(slots=True)
 class _Contest:
-    """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic.
-
-    Args:
-        returning: until when a plugin that had the resource before may register it again.
-        checked: when another plugin was last known to have it; at first, when the question began.
-        suspected: whether another plugin was known to have it. What is listed once may belong to a plugin
-            that has just exited.
-    """
+    """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic."""
 
     identity: Identity
     returning: float
+    """Until when a plugin that had the resource before may register it again."""
     checked: float
+    """When another plugin was last known to have it; at first, when the question began."""
     suspected: bool
+    """Whether another plugin was known to have it. What is listed once may be of one that has just exited."""
     asked: float | None = None
     """When the question was asked that is not answered yet."""
     again: float = -math.inf

@@ -38,25 +38,22 @@ _SCOPE = re.compile(r"[!-~]{1,15}")
 
 @frozen
 class Limits:
-    """Limits for one client, and for all of them together.
-
-    Attributes:
-        head: bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500.
-        connections: connections served at a time.
-        streams: how many of them may be endless streams, so that open pages do not lock out probes and
-            scrapers.
-        head_deadline: seconds a client has to send its request.
-        body_deadline: seconds a client has to read the answer: 2 MB, the page of ten thousand devices, takes
-            30 s at half a megabit per second.
-        stream_deadline: seconds a client has to read each part of an endless stream.
-    """
+    """Limits for one client, and for all of them together."""
 
     head: int = 8192
+    """Bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500."""
     connections: int = 128
+    """Connections served at a time."""
     streams: int = 8
+    """How many of them may be endless streams, so that open pages do not lock out probes and scrapers."""
     head_deadline: float = 5.0
+    """Seconds a client has to send its request."""
     body_deadline: float = 30.0
+    """Seconds a client has to read the answer.
+
+    The page of ten thousand devices, 2 MB, takes 30 s at half a megabit per second."""
     stream_deadline: float = 30.0
+    """Seconds a client has to read each part of an endless stream."""
 
 
 _log = log.get(__name__)
