@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import Protocol
 
 from devhost.backend.frozen import frozen
@@ -203,15 +204,11 @@ class _EntryPlan:
 def _with(resource: PlannedResource, others: Mapping[str, Device]) -> PlannedResource:
     offers: list[Offer] | None = None
     for name, device in others.items():
-        at = bisect_left(resource.offers, name, key=_offered_id)
+        at = bisect_left(resource.offers, name, key=attrgetter("device.id"))
         if at < len(resource.offers) and resource.offers[at].device.id == name:
             offers = [*resource.offers] if offers is None else offers
             offers[at] = Offer(device, offers[at].replicas)
     return resource if offers is None else replace(resource, offers=tuple(offers))
-
-
-def _offered_id(offer: Offer) -> str:
-    return offer.device.id
 
 
 class _Entry:
@@ -450,29 +447,20 @@ class _Given:
                 if self._wholes.get(claim) == key and (stays is None or claim not in stays.claims):
                     del self._wholes[claim]
             for claim in device.part_of:
-                if stays is None or claim not in stays.part_of:
-                    self._drop_part(claim, key)
+                if (stays is None or claim not in stays.part_of) and (keys := self._parts.get(claim)):
+                    keys.discard(key)
+                    if not keys:
+                        del self._parts[claim]
             if others:
                 self._takers[key] = others
             else:
                 del self._takers[key]
 
-    def _drop_part(self, claim: str, key: Key) -> None:
-        keys = self._parts.get(claim)
-        if keys is not None:
-            keys.discard(key)
-            if not keys:
-                del self._parts[claim]
-
 
 def _with_entry(
     entries: tuple[ResourceSettings, ...], entry: ResourceSettings
 ) -> tuple[ResourceSettings, ...]:
-    return tuple(sorted((*entries, entry), key=_index)) if entries else (entry,)
-
-
-def _index(entry: ResourceSettings) -> int:
-    return entry.index
+    return tuple(sorted((*entries, entry), key=attrgetter("index"))) if entries else (entry,)
 
 
 class _Run:

@@ -218,6 +218,4 @@ class _Former:
 
 def _fit(text: str) -> str:
     """An id, cut if it is too long, as ``Device.former_ids`` prescribes."""
-    if len(text) <= MAX_DEVICE_ID:
-        return text
-    return f"{text[: MAX_DEVICE_ID - _HASHED]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return text if len(text) <= MAX_DEVICE_ID else _cut(text, 0)

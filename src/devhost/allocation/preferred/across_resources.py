@@ -53,9 +53,6 @@ _OUTER = (Level.PORT, Level.NODE)
 
 Inventories = Callable[[], Mapping[str, Inventory]]
 
-_Request = tuple[str, Inventory, Prefer, Links, Sequence[str], Sequence[str], int, Mapping[str, Inventory]]
-"""The arguments of a request for a preference."""
-
 
 class PreferredAllocation:
     """Answers GetPreferredAllocation with all resources of one host in mind.
@@ -95,11 +92,13 @@ class PreferredAllocation:
         A choice among many tokens is made on a thread. Until it is made, other requests wait for it.
         """
         inventories = dict(self._inventories())
-        request = (resource, inventory, policy, links, available, must_include, size, inventories)
+        choose = partial(
+            self.prefer, resource, inventory, policy, links, available, must_include, size, inventories
+        )
         if not self._away and self._work(inventory, available, inventories) <= INLINE:
-            choice = self.prefer(*request)
+            choice = choose()
         else:
-            task = asyncio.create_task(self._prefer_elsewhere(*request))  # goes on if the kubelet gives up
+            task = asyncio.create_task(self._elsewhere(choose))  # goes on if the kubelet gives up
             self._away.add(task)
             task.add_done_callback(self._returned)
             choice = await asyncio.shield(task)
@@ -107,9 +106,9 @@ class PreferredAllocation:
             self._metrics.preference_unproven()
         return choice
 
-    async def _prefer_elsewhere(self, *request: *_Request) -> Choice:
+    async def _elsewhere(self, choose: Callable[[], Choice]) -> Choice:
         async with self._turn:
-            return await elsewhere(self.prefer, *request)
+            return await elsewhere(choose)
 
     def _returned(self, choice: asyncio.Task[Choice]) -> None:
         self._away.discard(choice)
