@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from work import Work
 
-from devhost.allocation.allocations import Allocations
+from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
@@ -45,7 +45,8 @@ class Node:
 
     def allocate(self, device: Device = CARD, resource: str = NAME) -> None:
         held = self.allocations.of(resource)
-        with held.reserved("toy", {device.id: [device]}, [device.id]):
+        with Reservation(held, "toy") as reservation:
+            reservation.add({device.id: [device]}, [device.id])
             held.allocated("toy", {device.id: [device]}, [device.id])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.allocation.allocations import Allocations
+from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
 from devhost.allocation.timing import NODE
@@ -67,7 +67,8 @@ class Node:
 
     def allocate(self, device: Device = CARD) -> None:
         held = self.allocations.of(NAME)
-        with held.reserved("toy", {device.id: [device]}, [device.id]):
+        with Reservation(held, "toy") as reservation:
+            reservation.add({device.id: [device]}, [device.id])
             held.allocated("toy", {device.id: [device]}, [device.id])
 
     def prepare(self, device: Device = CARD) -> None:

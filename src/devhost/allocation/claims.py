@@ -67,44 +67,25 @@ class ClaimedDevice:
 class HeldDeviceStore(Protocol):
     """The devices that are held: :class:`devhost.allocation.allocations.HeldDevices`."""
 
-    def __getitem__(self, key: Key) -> Device:
-        """The device, with every claim that it has had while it is held."""
-
-    def update(self, key: Key, device: Device) -> bool:
-        """Takes the present state of a device."""
-
-    def sharing(self, device: Device) -> set[Key]:
-        """The held devices that conflict with this one, which may be one of them, or that bind its pod."""
+    def __getitem__(self, key: Key) -> Device: ...
+    def update(self, key: Key, device: Device) -> bool: ...
+    def sharing(self, device: Device) -> set[Key]: ...
 
 
 class Ledger(Protocol):
     """All allocations: :class:`devhost.allocation.allocations.Allocations`."""
 
     @property
-    def devices(self) -> HeldDeviceStore:
-        """The devices that are held."""
-
+    def devices(self) -> HeldDeviceStore: ...
     @property
-    def given(self) -> Given:
-        """What containers were given."""
-
-    def pod_claims(self) -> PodClaims:
-        """What binds pods, and the pods that have it."""
-
-    def pod_claims_of_tokens(self) -> PodClaims:
-        """The same without what ResourceClaims hold."""
-
+    def given(self) -> Given: ...
+    def pod_claims(self) -> PodClaims: ...
+    def pod_claims_of_tokens(self) -> PodClaims: ...
     @property
-    def through_tokens(self) -> ClaimIndex:
-        """Every device that is held through a token."""
-
+    def through_tokens(self) -> ClaimIndex: ...
     @property
-    def from_other_drivers(self) -> ClaimIndex:
-        """Every device that a container has from another DRA driver."""
-
-    def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
-        """Which containers use a claim, by the newest list of the kubelet."""
-
+    def from_other_drivers(self) -> ClaimIndex: ...
+    def claim_use(self, namespace: str, name: str) -> ClaimUse | None: ...
     def give(
         self,
         resource: str,
@@ -113,25 +94,14 @@ class Ledger(Protocol):
         claim: ClaimHolder | None = None,
         *,
         running: bool = False,
-    ) -> None:
-        """Counts nodes that a container is about to get with devices that do not claim them."""
-
-    def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
-        """The claims hold other devices.
-
-        Args:
-            released: the resources of devices that are free now.
-            replan: whether the plan may be outdated.
-        """
+    ) -> None: ...
+    def claims_changed(self, released: Collection[str], *, replan: bool) -> None: ...
 
 
 class ClaimAllocations:
     """What prepared ResourceClaims hold.
 
     A claim holds its devices from Prepare until Unprepare, whether pods use them or not.
-
-    Args:
-        ledger: all allocations, which these are a part of.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -151,13 +121,8 @@ class ClaimAllocations:
         """Checks that a claim may have these devices, and keeps them for it until the context ends.
 
         Between the check and the reservation nothing else runs in the event loop. What the claim holds
-        already, it may have again.
-
-        Args:
-            pods: the pods that the claim is reserved for, if they are known.
-
-        Raises:
-            DeviceHeld: a container or another claim holds one, or hardware that conflicts with it.
+        already, it may have again. ``pods`` are those that the claim is reserved for, if they are known.
+        Raises ``DeviceHeld`` if a container or another claim holds one, or hardware that conflicts with it.
         """
         holding = tuple(one for one in wanted if not one.admin)
         self._check(claim, holding, frozenset(pods) or self.pods(claim))
@@ -189,11 +154,8 @@ class ClaimAllocations:
     ) -> None:
         """Counts nodes that a claim is about to get with devices that do not claim them.
 
-        Args:
-            running: whether containers use the claim already, so that it has them anyway.
-
-        Raises:
-            DeviceHeld: a container or another claim has one of the nodes.
+        With ``running``, containers use the claim already, so that it has them anyway. Raises ``DeviceHeld``
+        if a container or another claim has one of the nodes.
         """
         self._ledger.give(resource, devices, nodes, claim, running=running)
 
@@ -223,7 +185,6 @@ class ClaimAllocations:
 
     @property
     def count(self) -> int:
-        """How many claims are prepared."""
         return len(self._prepared)
 
     def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
@@ -276,9 +237,8 @@ class ClaimAllocations:
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
 
-        Raises:
-            DeviceHeld: a claim holds one of them, or a container has it from another driver, or they hold
-                hardware that conflicts with it.
+        Raises ``DeviceHeld`` if a claim holds one of them, or a container has it from another driver, or they
+        hold hardware that conflicts with it.
         """
         others = self._ledger.from_other_drivers
         for device in devices if self._of_key or others else ():
@@ -293,10 +253,8 @@ class ClaimAllocations:
     def near(self, key: Key, device: Device, without: ClaimHolder | None = None) -> Iterator[Held]:
         """What claims hold of a device, and of the hardware that it has in common with others.
 
-        One claim represents all that have a device through one resource.
-
-        Args:
-            without: a claim that does not count.
+        One claim represents all that have a device through one resource. ``without`` is a claim that does not
+        count.
         """
         for other in sorted({key} | self._ledger.devices.sharing(device)):
             for claims in self._of_key.get(other, {}).values():
@@ -336,7 +294,6 @@ class ClaimAllocations:
                     yield self._as_held(claim, devices[0])
 
     def _holders(self, key: Key) -> set[ClaimHolder]:
-        """The claims that have a device."""
         return set().union(*self._of_key.get(key, {}).values())
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:

@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.reports import together
@@ -36,7 +36,6 @@ from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
-from .resource import Resource
 from .timing import NODE, Timing
 
 log = get(__name__)
@@ -75,19 +74,13 @@ class PluginServer:
     """Serves one resource until stopped.
 
     Any number of peers may connect and send anything: connections and calls are bounded, and an idle
-    connection is closed. The kubelet's connection, with its list stream, is never idle.
-
-    Args:
-        resource: answers the kubelet's requests.
-        directory: the kubelet's device-plugin directory.
-        metrics: counts lists and requests.
-        changed: called when a stream was opened or has ended.
-        timing: how lists are paced, when idle connections are closed, and how long a stop may take.
+    connection is closed. The kubelet's connection, with its list stream, is never idle. ``changed`` is called
+    when a stream was opened or has ended.
     """
 
     def __init__(
         self,
-        resource: Resource,
+        resource: Allocator,
         directory: Path,
         metrics: Metrics,
         changed: Callable[[], None],
@@ -117,7 +110,6 @@ class PluginServer:
 
     @property
     def streams(self) -> int:
-        """Open list streams."""
         return len(self._streams)
 
     @property
@@ -126,11 +118,7 @@ class PluginServer:
         return not any(stream.is_set() for stream in self._streams)
 
     async def start(self) -> None:
-        """Binds the socket and serves.
-
-        Raises:
-            EnvironmentFailure: the path is too long, or no socket can be made in the directory.
-        """
+        """Binds the socket and serves. Raises ``EnvironmentFailure`` if no socket can be made."""
         await self._server.start()
         self._unsubscribe = self._resource.inventory.subscribe(self._wake)
 
@@ -393,7 +381,6 @@ class ListEncoder:
         self._parts: Sequence[tuple[Sequence[Entry], bytes]] = ()
 
     async def encoded(self, snapshot: Snapshot) -> bytes:
-        """The list of a snapshot."""
         entries = tuple(snapshot.entries.values())
         parts: list[tuple[Sequence[Entry], bytes]] = []
         made = 0
@@ -411,7 +398,6 @@ class ListEncoder:
 
 
 def device_list(entries: Iterable[Entry]) -> pb.ListAndWatchResponse:
-    """A list of these tokens."""
     response = pb.ListAndWatchResponse()
     add = response.devices.add  # in place: a list of messages would be copied, which takes twice the time
     for entry in entries:
@@ -444,7 +430,6 @@ def container_response(edits: Edits, left_out: Collection[str] = ()) -> pb.Conta
 
 
 def _named(ids: Sequence[str]) -> str:
-    """The ids in a log line."""
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
     return ",".join(ids[:NAMED]) + more
 
