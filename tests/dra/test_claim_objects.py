@@ -75,7 +75,7 @@ def test_a_result_is_read_with_everything_that_matters():
         ),
         DRIVER,
     ).results[0]
-    assert (found.request, found.base, found.device) == ("gpu/big", "gpu", "a")
+    assert (found.request, found.device) == ("gpu/big", "a")
     assert found.admin and found.share == "s-1" and found.consumed == {f"{DRIVER}/slots": "1"}
     assert found.tolerates("k", "NoExecute") and not found.tolerates("k", "NoSchedule")
 

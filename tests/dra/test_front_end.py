@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from devhost.dra.front_end import DraFrontEnd
 from devhost.host.dra_side import access
 from devhost.host.problems import problems
 from devhost.host.status import status
-from devhost.planning.sides import Listed, Sides
+from devhost.planning.sides import Sides
 from devhost.runtime.tasks import BUG
 from devhost.telemetry.metrics import Metrics
 
@@ -548,7 +548,7 @@ async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
             sides=sides,
             claims=allocations.claims,
             files=ClaimFiles(place / "cdi"),
-            lists=NoLists(),
+            listed=dict,
             pods=pods,
             replan=lambda: None,
             changed=lambda: None,
@@ -566,11 +566,6 @@ async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
         serving.cancel()
         with suppress(asyncio.CancelledError):
             await serving
-
-
-class NoLists:
-    def listed(self) -> Mapping[str, Listed]:
-        return {}
 
 
 async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node: DraNode) -> None:

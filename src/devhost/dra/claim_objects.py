@@ -93,11 +93,6 @@ class Result:
     consumed: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
 
-    @property
-    def base(self) -> str:
-        """The request without the subrequest."""
-        return self.request.partition("/")[0]
-
     def tolerates(self, key: str, effect: str) -> bool:
         """Whether the device may be used although it has such a taint."""
         return any(one.tolerates(key, effect) for one in self.tolerations)

@@ -11,19 +11,20 @@ from typing import Protocol
 
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.allocation.claims import ClaimAllocations
+from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.model import ClaimHolder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import holder_field
 from devhost.planning.moves import Move, Origin
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import NODE as DRA_NODE
-from devhost.planning.sides import DraTiming, Sides
+from devhost.planning.sides import DraTiming, Listed, Sides
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import ClaimCall, Metrics
@@ -31,13 +32,12 @@ from devhost.telemetry.metrics import ClaimCall, Metrics
 from .credentials import Access
 from .inventory import DraInventory
 from .kube import KubeApi
-from .mover import Mover, PluginLists
+from .mover import Mover
 from .prepare import Preparer
-from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
 from .publisher import Publisher
 from .record import SliceRecord
 from .refresher import Refresher
-from .server import DraServer
+from .server import ClaimPreparer, DraServer
 from .upkeep import Upkeep
 
 log = get(__name__)
@@ -76,7 +76,7 @@ class DraFrontEnd:
         sides: which devices each side offers; they have taken the record of the earlier run.
         claims: which devices claims hold.
         files: the files of prepared claims; they have been read.
-        lists: what the device plugin lists.
+        listed: what the device plugin lists, by resource.
         pods: the pods of the kubelet.
         replan: called when a device is free to be offered.
         changed: called when the status has changed.
@@ -95,7 +95,7 @@ class DraFrontEnd:
         sides: Sides,
         claims: ClaimAllocations,
         files: ClaimFiles,
-        lists: PluginLists,
+        listed: Callable[[], Mapping[str, Listed]],
         pods: PodLists,
         replan: Callable[[], None],
         changed: Callable[[], None],
@@ -141,8 +141,8 @@ class DraFrontEnd:
             options.node,
             self._api,
             sides,
-            self.inventory,
-            lists,
+            self.inventory.key,
+            listed,
             replan,
             changed=self._api_changed,
             timing=pace,
@@ -317,7 +317,7 @@ class DraFrontEnd:
             for uid in before - now.keys():
                 self._claims.released(uid)
             for record in now.values():
-                self._claims.prepared(record.claim, [one.claimed() for one in record.devices])
+                self._claims.prepared(record.claim, record.devices)
 
     def _new_server(self) -> DraServer:
         options = self._options
@@ -379,7 +379,7 @@ class _Counted:
         self._driver = driver
         self._metrics = metrics
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
         began = time.monotonic()
         results = await self._preparer.prepare(claims)
         failed = _results(isinstance(one, str) for one in results.values())
@@ -387,7 +387,7 @@ class _Counted:
         self._prepared()
         return results
 
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
         results = await self._preparer.unprepare(claims)
         self._metrics.claims_released(self._driver, _results(map(bool, results.values())))
         return results

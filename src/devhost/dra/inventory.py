@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
+from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
@@ -17,19 +18,40 @@ from devhost.discovery.health import worst
 from devhost.discovery.scanner import Scanner, State
 from devhost.discovery.verdicts import Verdicts
 from devhost.planning import naming
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, Reason
 from devhost.planning.moves import Move, Moves
 from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 
-from .claim_devices import DraDevice
 from .health import DeviceHealth
 from .publisher import Offers
 from .slices import Offered, Pool
 
 Name = tuple[str, str]
 """A device as the API server knows it: pool and device."""
+
+
+@frozen
+class DraDevice:
+    """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
+
+    ``bound`` is why only pods that hold something may use it; ``health`` is its own.
+    """
+
+    key: Key
+    device: Device
+    health: Health
+    resource: str
+    entry: ResourceSettings
+    backend: ResourceBackend
+    replicas: int = 1
+    bound: Reason | None = None
+
+    @property
+    def shown(self) -> Health:
+        """Its health for pods that hold nothing."""
+        return unhealthy(self.bound.text) if self.bound else self.health
 
 
 class _Absent(NamedTuple):
@@ -135,11 +157,11 @@ class DraInventory:
         """
         return self._devices.get((pool, device))
 
-    def scanner(self, one: RecordedDevice) -> Scanner | None:
+    def scanner(self, one: ClaimedDevice) -> Scanner | None:
         """The backend that finds a device of a claim; ``None`` if it has not listed its devices."""
         return self._scanners[one.key[0]] if self._listed(one.key[0]) else None
 
-    def present(self, one: RecordedDevice) -> DraDevice | None:
+    def present(self, one: ClaimedDevice) -> DraDevice | None:
         """A device of a claim as it is now; ``None`` if it is gone, or its resource is not known.
 
         Also a device that is not offered any longer: the claim keeps it.
@@ -166,13 +188,11 @@ class DraInventory:
         if known is None:
             return None
         resource, key = known
-        scanner = self._scanners.get(key[0])
-        there = scanner.devices.get(key[1]) if scanner is not None else None
         found, entry = self._devices.get((pool, device)), self._entries.get(resource)
         replicas = found.replicas if found is not None else 1
         exclusive = entry is None or entry.exclusive
         return ClaimedDevice(
-            key, there or Device(key[1]), resource, exclusive, "", share, False, replicas, replicas
+            "", pool, device, share, key, resource, replicas=replicas, exclusive=exclusive, slots=replicas
         )
 
     def name(self, resource: str, key: Key) -> Name:
@@ -379,6 +399,6 @@ class DraInventory:
         return pool
 
 
-def _health(one: RecordedDevice, health: Health, *, stale: bool) -> DeviceHealth:
+def _health(one: ClaimedDevice, health: Health, *, stale: bool) -> DeviceHealth:
     reason = "" if health.healthy else sound_reason(health.reason)
     return DeviceHealth(one.pool, one.device, health.healthy, reason, stale)

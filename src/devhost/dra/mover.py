@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff
@@ -29,36 +29,15 @@ PAGE = 200
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
-class DeviceNames(Protocol):
-    """The devices by their names at the API server."""
-
-    def key(self, pool: str, device: str) -> Key | None:
-        """The device that has, or had, this name in this pool."""
-        ...
-
-
-class PluginLists(Protocol):
-    """What the device plugin lists."""
-
-    def listed(self) -> Mapping[str, Listed]:
-        """By resource."""
-        ...
-
-
 class Mover:
     """Asks as long as a device is moving.
 
     Args:
-        driver: the name of the driver.
-        node: the name of the Node.
-        api: the API server.
         sides: which devices are moving.
-        names: their names in slices.
-        lists: what the device plugin lists now.
+        named: the device that has, or had, a name in a pool.
+        listed: what the device plugin lists now, by resource.
         freed: called when a device is free, or waits for something else, so that the plan must be made again.
         changed: called when :attr:`failure` has changed.
-        timing: how often it asks.
-        clock: paces the questions.
     """
 
     def __init__(
@@ -67,8 +46,8 @@ class Mover:
         node: str,
         api: KubeApi,
         sides: Sides,
-        names: DeviceNames,
-        lists: PluginLists,
+        named: Callable[[str, str], Key | None],
+        listed: Callable[[], Mapping[str, Listed]],
         freed: Callable[[], None],
         *,
         changed: Callable[[], None] = lambda: None,
@@ -82,8 +61,8 @@ class Mover:
         self._node = node
         self._api = api
         self._sides = sides
-        self._names = names
-        self._lists = lists
+        self._named = named
+        self._listed = listed
         self._freed = freed
         self._blocking: dict[ClaimHolder, frozenset[Key]] = {}
         """The claims of the last list that had moving devices, each with these."""
@@ -129,7 +108,7 @@ class Mover:
         if self._sides.needs_node():
             began = self._clock.time()
             node = await node_of(self._api, self._node)
-            freed = self._sides.node_seen(began, _allocatable(node), self._lists.listed())
+            freed = self._sides.node_seen(began, _allocatable(node), self._listed())
         if self._sides.claims_due() == 0.0:
             began = self._clock.time()
             if self._sides.needs_list() or not self._blocking:
@@ -175,7 +154,7 @@ class Mover:
 
     def _devices(self, claim: Mapping[str, Any]) -> frozenset[Key]:
         """The devices of this node that a claim has allocated."""
-        found = (self._names.key(pool, device) for pool, device in _results(claim, self._driver))
+        found = (self._named(pool, device) for pool, device in _results(claim, self._driver))
         return frozenset(key for key in found if key is not None)
 
 

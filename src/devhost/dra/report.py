@@ -21,8 +21,8 @@ from devhost.telemetry.document import (
     holder_status,
 )
 
-from .claim_devices import DraDevice
 from .front_end import DraFrontEnd
+from .inventory import DraDevice
 from .upkeep import KEPT
 
 

@@ -28,7 +28,14 @@ from devhost.planning.naming import (
     slug,
 )
 
-from .claim_devices import EFFECT, SLOTS, UNHEALTHY
+UNHEALTHY = "unhealthy"
+"""The name of the driver's taint for unhealthy devices, after the driver and a slash."""
+
+EFFECT = "NoSchedule"
+"""The effect of that taint."""
+
+SLOTS = "slots"
+"""The capacity of a shared device, of which a claim uses one or more."""
 
 PER_SLICE = 64
 """Devices in a slice: the limit if one of them has a taint, which any device may get."""

@@ -100,8 +100,7 @@ class DraSide:
             return
         for record in records:
             self._allocations.own_driver(record.driver)
-            held = [one.claimed() for one in record.devices]
-            self._allocations.claims.prepared(record.claim, held)
+            self._allocations.claims.prepared(record.claim, record.devices)
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""
@@ -206,7 +205,7 @@ class DraSide:
             sides=self.sides,
             claims=self._allocations.claims,
             files=self._files,
-            lists=self._services,
+            listed=self._services.listed,
             pods=self._pods,
             replan=self._replan,
             changed=self._changed,
