@@ -111,12 +111,11 @@ def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPool
 def _device(
     front_end: DraFrontEnd, holders: Mapping[Key, Sequence[ClaimHolder]], one: DraDevice
 ) -> DraDeviceStatus:
-    slot = front_end.publisher.slot(one.resource, one.device.id)
     _, name = front_end.inventory.name(one.resource, one.key)
     return {
         "device": one.device.id,
         "name": name,
-        "slice": slot.slice if slot else "",
+        "slice": front_end.publisher.slice(one.resource, one.device.id),
         "health": "Healthy" if one.shown.healthy else "Unhealthy",
         "reason": one.shown.reason or "",
         "replicas": one.replicas,

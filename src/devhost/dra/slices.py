@@ -46,9 +46,6 @@ MAX_ENTRIES = 32
 MAX_SLICES = 10_000
 """Slices of a pool: their numbers have four digits, so that the order of names is the order of slices."""
 
-MAX_GONE = 4096
-"""Devices that are gone whose names a pool remembers, for messages about claims that still name them."""
-
 STANDARD = "resource.kubernetes.io"
 """The domain of attributes that all drivers share."""
 
@@ -159,7 +156,6 @@ class Pool:
         self._adopted: dict[str, tuple[int, int]] = {}
         self._described: dict[str, _Described] = {}
         self._slots: dict[str, Slot] = {}
-        self._seen: dict[str, str] = {}
         self._slices: list[DesiredSlice] = []
 
     def object_name(self, index: int) -> str:
@@ -211,7 +207,6 @@ class Pool:
         bodies: dict[str, Mapping[str, Any]] = {}
         for identity, one in described.items():
             left_out += one.left_out
-            self._seen.setdefault(one.name, identity)
             if one.body is None:
                 continue
             other = names.setdefault(one.name, identity)
@@ -220,10 +215,8 @@ class Pool:
                 left_out.append(LeftOut(identity, "", reason))
                 continue
             bodies[identity] = one.body
-        self._seen.update(names)
         self._described = described
         self._seat(bodies)
-        self._forget()
         self._slices = self._arranged(bodies)
         self._slots = {
             identity: Slot(identity, described[identity].name, *self._places[identity], body)
@@ -251,10 +244,6 @@ class Pool:
     def slot(self, device_id: str) -> Slot | None:
         """Where the latest :meth:`slices` have a device."""
         return self._slots.get(device_id)
-
-    def device_of(self, name: str) -> str | None:
-        """The id of the device with this name, also if it is gone or left out."""
-        return self._seen.get(name)
 
     def _describe(
         self, offers: Sequence[Offered], dropped: Collection[str], rejected: Collection[tuple[str, str]]
@@ -301,15 +290,6 @@ class Pool:
             key = f"{self.driver}/{UNHEALTHY}"
             body["taints"] = [{"key": key, "value": _label_value(offer.health.reason), "effect": EFFECT}]
         return _Described(offer, terms, name, body, tuple(attributes.left_out))
-
-    def _forget(self) -> None:
-        """Forgets the devices that were seen first, if too many are gone."""
-        excess = len(self._seen) - len(self._described) - MAX_GONE
-        if excess <= 0:
-            return
-        gone = [name for name, identity in self._seen.items() if identity not in self._described]
-        for name in gone[:excess]:
-            del self._seen[name]
 
     def _seat(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
         """Gives every new device a place: the one that was adopted, else the first free one."""
