@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Given
 from devhost.allocation.resource_backend import ResourceBackend
+from devhost.allocation.timing import Timing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, ClaimHolder, Health
@@ -30,6 +31,8 @@ DRIVER = "devhost.example.com"
 RESOURCE = "example.com/card"
 POOL = "node-1/example-com-card"
 KIND = f"{DRIVER}/claim"
+PATIENT = Timing(allocate=1e6, prepare=1e6)
+"""No deadline that a busy machine, or a clock that jumps, could miss."""
 
 
 def uid(number: int) -> str:
@@ -98,8 +101,8 @@ class FakeApi:
         self.gate.set()
         self.slow: set[str] = set()
         self.gets: list[str] = []
-        self.pause = 0.0
-        """Seconds that each answer takes."""
+        self.answering: Callable[[], Awaitable[None]] | None = None
+        """Is awaited before each answer."""
         self.most = 0
         """The most requests at a time."""
         self._now = 0
@@ -108,8 +111,8 @@ class FakeApi:
         self._now += 1
         self.most = max(self.most, self._now)
         try:
-            if self.pause:
-                await asyncio.sleep(self.pause)
+            if self.answering is not None:
+                await self.answering()
             return await self._get(path)
         finally:
             self._now -= 1
@@ -263,7 +266,7 @@ class Scene:
         self.place = place
         self.api = FakeApi()
         self.ledger = Ledger()
-        self.files = ClaimFiles(place / "cdi", boot_id=boot(place))
+        self.files = ClaimFiles(place / "cdi", deadline=PATIENT.allocate, boot_id=boot(place))
         self.entry = ResourceSettings(
             0,
             RESOURCE,

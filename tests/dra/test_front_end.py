@@ -19,6 +19,7 @@ from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
+from devhost.dra.health import RESEND
 from devhost.host.dra_side import access
 from devhost.host.problems import problems
 from devhost.host.status import status
@@ -577,7 +578,8 @@ async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node:
         pool, device = node.name_of("c0")
         asked = node.allocate("one", (pool, device))
         await kubelet.prepare(DRIVER, Claim("default", "one", asked.uid, ("req",)))
-        await kubelet.until(lambda: (pool, device) in kubelet.health(DRIVER), timeout=3)
+        # the next complete message would have it anyway
+        await kubelet.until(lambda: (pool, device) in kubelet.health(DRIVER), timeout=RESEND / 2)
 
 
 async def test_moving_back_lists_the_claims_of_the_cluster_once(node: DraNode) -> None:

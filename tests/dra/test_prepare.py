@@ -17,6 +17,7 @@ import pytest
 from claim_scene import (
     DRIVER,
     KIND,
+    PATIENT,
     POOL,
     RESOURCE,
     CardOptions,
@@ -405,15 +406,24 @@ async def test_an_unreachable_api_server_is_an_error_and_leaves_nothing(scene: S
 
 @pytest.mark.parametrize("silent", [False, True])
 async def test_fifty_claims_of_one_call_use_few_connections_and_fail_together(
-    scenes: Any, silent: bool
+    scenes: Any, silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting for a turn is not silence of the API server, and silence is not waited for once for each."""
-    scene = await scenes(api_deadline=0.2 if silent else 2.0)
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + ahead)
+
+    async def ten_seconds_pass() -> None:
+        nonlocal ahead
+        await asyncio.sleep(0)  # the requests beside it begin
+        ahead += 10.0
+
+    scene = await scenes(api_deadline=0.2 if silent else 100.0, deadline=1e6, timing=PATIENT)
     refs = [scene.claim(number, result("look", "a", adminAccess=True)) for number in range(1, 51)]
     if silent:
         scene.api.gate.clear()
     else:
-        scene.api.pause = 0.2  # so that all together take longer than the deadline
+        scene.api.answering = ten_seconds_pass  # all together take longer than the deadline
     answers = await scene.prepare(*refs)
     assert scene.api.most == 4
     assert len(scene.api.gets) == (4 if silent else 50)
