@@ -88,6 +88,39 @@ async def test_an_unhealthy_device_has_a_taint_until_it_is_healthy(node: DraNode
         assert "unhealthy: it is hot" in (await node.prepare(claim))[claim.uid].error
 
 
+async def test_a_device_that_is_unplugged_while_a_claim_holds_it_is_gone_and_does_not_move(
+    node: DraNode,
+) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim, late = (node.allocate(name, node.name_of("c0")) for name in ("used", "late"))
+        assert not (await node.prepare(claim))[claim.uid].error
+        node.cards("c1")
+        node.node.look("cards")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c1"}})
+        await node.node.until(lambda: [one.key[1] for one in node.moving()] == ["c0"])
+        document = status(node.node.host)
+        dra = document["dra"]
+        assert dra is not None and dra["moving"] == dra["moves"] == []
+        reason = "the device is gone, and a claim holds it"
+        holder = {"namespace": "default", "pod": "", "container": "", "claim": "used"}
+        shown = {one["device"]: (one["reason"], one["claims"]) for one in dra["pools"][0]["devices"]}
+        assert shown == {"c0": (reason, [holder]), "c1": ("", [])}
+        (problem,) = [one for one in document["problems"] if one["kind"] == "device"]
+        assert (problem["subject"], problem["reason"]) == (f"{RESOURCE} c0", reason)
+        assert problem["heldBy"] == [holder]
+    async with node.node.served():
+        await node.synced()
+        pool = dra["pools"][0]["pool"]
+        error = f"device {pool}/c0 is not available: the device is gone"
+        assert (await node.prepare(late))[late.uid].error == error
+        node.cards("c0", "c1")
+        node.node.look("cards")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await node.node.until(lambda: not any(kind == "device" for kind, _, _ in wrong(node)))
+
+
 async def test_the_claims_of_one_pod_get_all_functions_of_an_iommu_group_and_others_none(
     node: DraNode,
 ) -> None:

@@ -28,6 +28,8 @@ from .health import DeviceHealth
 from .publisher import Offers
 from .slices import Offered, Pool
 
+GONE = "the device is gone"
+
 Name = tuple[str, str]
 """A device as the API server knows it: pool and device."""
 
@@ -36,7 +38,7 @@ Name = tuple[str, str]
 class DraDevice:
     """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
 
-    ``bound`` is why only pods that hold something may use it; ``health`` is its own.
+    ``bound`` is why no pod may use it that holds nothing; ``health`` is its own.
     """
 
     key: Key
@@ -223,11 +225,11 @@ class DraInventory:
                 return f"devhost is still looking for devices ({', '.join(unlisted) or 'it just started'})"
             return ""
         resource, key = known
-        if waits_for := self._sides.waits_for(key):
+        if not self.is_gone(key) and (waits_for := self._sides.waits_for(key)):
             return waits_for
         backend = self._scanners.get(key[0])
         if backend is None or key[1] not in backend.devices:
-            return "the device is gone"
+            return GONE
         return absent.refused.get(key, f"the configuration no longer gives it to {resource}")
 
     def _configured(self) -> Mapping[Name, tuple[str, Key]]:
@@ -259,9 +261,23 @@ class DraInventory:
         scanner = self._scanners.get(key[0])
         return scanner is not None and scanner.listed and key[1] not in scanner.devices
 
+    def unplugged(self) -> Iterator[DraDevice]:
+        """The devices that claims hold and that certainly do not exist, in a stable order."""
+        holders = self._claims.by_device()
+        gone = {one.key: one for one in self._claims.held() if self.is_gone(one.key)}
+        for key, held in sorted(gone.items()):
+            entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
+            if entry is not None and backend is not None:
+                why = Reason(f"{GONE}, and a claim holds it", tuple(holders[key]))
+                health = unhealthy(GONE)
+                yield DraDevice(key, held.device, health, held.resource, entry, backend, bound=why)
+
     def moving(self) -> Sequence[Moving]:
-        """The devices that change sides, in a stable order: also those that a pod still holds."""
-        found = list(self._sides.moving())
+        """The devices that change sides, in a stable order: also those that a pod still holds.
+
+        A device that is gone leaves its side, too, but only because there is nothing to offer.
+        """
+        found = [one for one in self._sides.moving() if not self.is_gone(one.key)]
         known = {one.key for one in found}
         for refusal in self._plan.refusals:
             key = (refusal.backend, refusal.device)
@@ -308,7 +324,7 @@ class DraInventory:
                 elif (device := scanner.devices.get(one.key[1])) is not None:
                     yield _health(one, scanner.health.verdict(device, time.monotonic()), stale=stale)
                 else:
-                    yield DeviceHealth(one.pool, one.device, False, "the device is gone")
+                    yield DeviceHealth(one.pool, one.device, False, GONE)
 
     def _without_devices(
         self, settings: Settings, offered: Mapping[str, PlannedResource]
@@ -388,7 +404,7 @@ class DraInventory:
         """The same device as its backend finds it now."""
         scanner = self._scanners.get(one.key[0])
         if scanner is None or one.key[1] not in scanner.devices:
-            return replace(one, health=unhealthy("the device is gone"))
+            return replace(one, health=unhealthy(GONE))
         device = scanner.devices[one.key[1]]
         return replace(one, device=device, health=scanner.health.verdict(device, time.monotonic()))
 

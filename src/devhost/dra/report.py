@@ -93,8 +93,9 @@ def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
 def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPoolStatus]:
     inventory = front_end.inventory
     offered: dict[str, list[DraDevice]] = {name: [] for name in inventory.entries()}
-    for one in inventory.offered():
-        offered[one.resource].append(one)
+    for one in (*inventory.offered(), *inventory.unplugged()):
+        if one.resource in offered:
+            offered[one.resource].append(one)
     holders = claims.by_device()
     for resource, entry in sorted(inventory.entries().items()):
         yield {

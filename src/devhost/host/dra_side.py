@@ -18,6 +18,7 @@ from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import sound_reason
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
+from devhost.planning.claims import Reason
 from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Serve, Settings
@@ -170,11 +171,15 @@ class DraSide:
         """The devices that change sides, by the resource that they leave."""
         return self.front_end.inventory.moves() if self.front_end else ()
 
-    def unhealthy(self) -> Iterator[tuple[str, str, str]]:
-        """The unhealthy devices of resources with ``serve: dra``: resource, device and reason."""
-        for one in self.front_end.inventory.offered() if self.front_end else ():
+    def unhealthy(self) -> Iterator[tuple[str, str, Reason]]:
+        """The unhealthy devices of resources with ``serve: dra``, and those that are gone while claims
+        hold them: resource, device and reason.
+        """
+        inventory = self.front_end.inventory if self.front_end else None
+        for one in (*inventory.offered(), *inventory.unplugged()) if inventory else ():
             if not one.health.healthy:
-                yield one.resource, one.device.id, sound_reason(one.health.reason)
+                held_by = one.bound.held_by if one.bound else ()
+                yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
 
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can, or none is configured."""
