@@ -151,6 +151,23 @@ async def test_a_claim_whose_device_is_gone_gives_nothing_until_it_is_back(
     assert node.container(devices) == before
 
 
+async def test_a_device_that_came_back_is_given_again_once_the_api_server_answers(node: Node) -> None:
+    """It was gone, and the terms of its claim unknown, when devhost started."""
+    ref = node.scene.claim(1, result("gpu", "a"))
+    devices = await node.scene.devices(ref)
+    before = node.container(devices)
+    await come_back(node, restarted=True)
+    node.scene.api.down = True
+    every = node.scene.scanner.devices
+    node.finds(b="/dev/null")
+    assert not await node.refresh()
+    assert "a is gone" in node.refusal(devices)
+    node.scene.scanner.devices = every
+    node.scene.api.down = False
+    assert await node.refresh()
+    assert node.container(devices) == before
+
+
 async def test_nothing_is_asked_or_written_while_nothing_changes(node: Node) -> None:
     ref = node.scene.claim(1, result("gpu", "a"))
     await node.scene.devices(ref)

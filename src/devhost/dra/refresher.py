@@ -107,7 +107,7 @@ class Refresher:
         basis = self._preparer.bases.get(uid)
         if basis is not None and not outdated and basis.is_of(now):
             return ""
-        chosen: Sequence[Chosen | None] = ()
+        chosen: Sequence[Chosen | None] = [None] * len(now)
         unknown = ""
         try:
             chosen = await self._chosen(record, now, basis)
